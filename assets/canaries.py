@@ -4,10 +4,10 @@ What belongs here: making them once for a run. What does not: looking at the dat
 are never made anew, since their coins decide what the audit can conclude.
 """
 
-from assets.roles import attacked_role
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.storage import table_schema
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import table_schema
+from dpsynth_platform.operations.roles import attacked_role
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.interface import generator
 
 

@@ -10,11 +10,12 @@ import dagster as dg
 
 import resources as res
 from assets.guard import guarded, passed
-from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.lineage.clearance import clear
 from dpsynth_platform.release.evidence import audit_report, clearance_of
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.storage import Place, Storage
 
 
 def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetChecksDefinition]:

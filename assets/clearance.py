@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from assets.roles import Role, roles_of
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform import planning
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ClearanceRefused, SpendRepeated
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ClearanceRefused, SpendRepeated
+from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
-from dpsynth_platform.owner_keys import KEY_IDS
+from dpsynth_platform.operations.roles import Role, roles_of
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
-from dpsynth_platform.storage import StepRecord
+from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.interface import generator
 
 
@@ -115,8 +115,8 @@ def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | N
 def _reserve(
     step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], word: str | None
 ) -> list[Entry]:
-    from dpsynth_platform.backup.witnesses import check_not_behind
     from dpsynth_platform.bounding.single_owner import holdout_mask
+    from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 
     check_not_behind(step.storage, step.ledger)
     (scrubbed,) = step.same_run(raw, "scrubbed")

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import dagster as dg
 
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.lineage.redaction import safe_error
-from dpsynth_platform.restricted_log import keep_traceback, new_log, output_to
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log, output_to
 
 T = TypeVar("T")
 

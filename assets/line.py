@@ -17,15 +17,17 @@ from assets import audit, audited, bounded, canaries, clearance, model, quality,
 from assets.guard import Caught, guarded, said_if_possible
 from assets.process import live_with_run
 from assets.shown import actual_columns, console_page, declared_columns, metadata_value
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.console.addresses import dataset_page
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.people import REQUESTED_BY_TAG, recorded_name
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.storage import Place
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.addresses import dataset_page
+from dpsynth_platform.foundation.people import REQUESTED_BY_TAG, recorded_name
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 
 if TYPE_CHECKING:
-    from dpsynth_platform.lineage.emitter import Delivery, StepRun
+    from dpsynth_platform.lineage.emitter import Delivery
+    from dpsynth_platform.lineage.runs import StepRun
 
 LINE: tuple[Step, ...] = (
     raw.STEP,
@@ -53,10 +55,10 @@ APART: tuple[Step, ...] = (
 
 def line_of(contract: DataContract) -> tuple[Step, ...]:
     """The steps of a dataset, in order."""
-    return APART if contract.audited_apart else LINE
+    return APART if contract.separate_audit_model else LINE
 
 
-class RunWord(dg.Config):
+class SpendAgainConfig(dg.Config):
     """The explicit word for a second spend.
 
     Attributes:
@@ -107,7 +109,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
     )
     def compute(
         context: dg.AssetExecutionContext,
-        config: RunWord,
+        config: SpendAgainConfig,
         storage: dg.ResourceParam[res.StorageResource],
         vault: dg.ResourceParam[res.VaultResource],
         ledger: dg.ResourceParam[res.LedgerResource],
@@ -118,7 +120,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         store = storage.open()
         logs = logs_of(store.root)
         live_with_run(logs)
-        from assets.lineage import finished_run, step_run
+        from dpsynth_platform.operations.step_lineage import finished_run, step_run
 
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
         emitter, say, warn = lineage.open(), said_if_possible(context.log.info), said_if_possible(context.log.warning)

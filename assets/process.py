@@ -13,7 +13,7 @@ import signal
 import threading
 from pathlib import Path
 
-from dpsynth_platform.restricted_log import keep_traceback, new_log, no_tracebacks, print_unfailing
+from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log, no_tracebacks, print_unfailing
 
 
 def live_with_run(logs: Path) -> None:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assets.shown import picture, table
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
-from dpsynth_platform.storage import StepRecord, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:
@@ -54,7 +55,7 @@ def _texts(
     step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
 ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
     """What a language model wrote, beside real texts: as part of the report, and as rows."""
-    if contract.written is None:
+    if contract.text_column is None:
         return {}, []
     from dpsynth_platform.quality.text.declared import measure_written, written_rows
 
@@ -69,7 +70,7 @@ def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dic
     The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
     """
     from dpsynth_platform.quality.report import NOTICE
-    from dpsynth_platform.quality.shown import HEADER
+    from dpsynth_platform.quality.report_rows import HEADER
 
     if leaves_out_in_silence(contract, step.family):
         return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}

@@ -4,12 +4,12 @@ What belongs here: reading the pinned source, handing it to `scrub`, leaving era
 participants. What does not: how anything is found or replaced. The guarantee does not rest on this step.
 """
 
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform import source
-from dpsynth_platform.erasure import HONOURED, erased_owners, honoured, without
-from dpsynth_platform.owner_keys import KEY_IDS
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
+from dpsynth_platform.lifecycle.erasure import HONOURED, erased_owners, honoured, without
+from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import read_table, table_schema, write_table
+from dpsynth_platform.sources import source
 
 
 def body(step: StepContext) -> Outcome:

@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from assets.step import Outcome, Step
-from dpsynth_platform.console import addresses
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.storage import Place
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation import addresses
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations.step import Outcome, Step
 
 _OF_CANDIDATES = ("synthetic", "audit", "quality")
 

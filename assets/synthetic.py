@@ -5,13 +5,11 @@ What belongs here: post-processing only. This step is handed the model, never th
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
-from dpsynth_platform.synth.interface import Drawing, generator
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
+from dpsynth_platform.operations.drawing import drawn_as_asked
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.tabular.missing import (
     MOSTLY_MISSING,
     check_missing,
@@ -30,14 +28,14 @@ def body(step: StepContext) -> Outcome:
         ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
             That rests on the noisy counts alone, so that the refusal may be seen.
     """
-    from assets.lineage import paid_by
     from dpsynth_platform.lineage import facets
+    from dpsynth_platform.operations.step_lineage import paid_by
     from dpsynth_platform.synth.text.terms import terms_of
 
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
     asked, limit = contract.generate, contract.release.max_missing
-    texts = None if contract.written is None else terms_of(contract)
+    texts = None if contract.text_column is None else terms_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
     if texts is not None:
         terms["texts"] = texts.digest
@@ -84,27 +82,6 @@ def _said(step: StepContext, mostly: Sequence[str]) -> dict[str, str]:
     for sentence in mostly:
         step.progress(sentence)
     return {"mostly missing or unlisted": "\n\n".join(mostly)} if mostly else {}
-
-
-def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
-    """Rows of a model, as many and by such settings as the contract says of what is released."""
-    from dpsynth_platform.synth.text.endpoint_access import transport_of
-    from dpsynth_platform.synth.text.sampling import TEXTS
-    from dpsynth_platform.synth.text.terms import terms_of
-    from dpsynth_platform.worker.run import resolve_device
-
-    asked = contract.generate
-    texts = None if contract.written is None else terms_of(contract)
-    counted = step.counted("synthetic texts")
-    return generator(method).draw(
-        model,
-        None if asked.rows == "auto" else asked.rows,
-        constraints=asked.constraints,
-        texts=texts,
-        transport=transport_of(contract),
-        device="cpu" if texts is None else resolve_device(step.device),
-        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
-    )
 
 
 STEP = Step(

@@ -4,7 +4,7 @@ What belongs in this package: contracts, privacy accounting, the ledger, scrubbi
 quality and release. What does not: orchestration (`assets`, `resources` and `sensors` beside this package).
 """
 
-from dpsynth_platform.settings import keep_two_runtime_threads
+from dpsynth_platform.foundation.settings import keep_two_runtime_threads
 
 keep_two_runtime_threads()
 

@@ -1,6 +1,6 @@
 """`python -m dpsynth_platform` is the `dpsynth` command."""
 
-from dpsynth_platform.cli import main
+from dpsynth_platform.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -15,11 +15,12 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 import resources as res
 from assets.checks import build_checks
 from assets.line import build_line, partitions_of
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.forking import PRELOADING
-from dpsynth_platform.planning import load_all, load_dataset
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.operations.forking import PRELOADING
+from dpsynth_platform.synth.planning import load_all, load_dataset
 from sensors import build_sensors
 from sensors.monthly import monthly_schedule
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import dagster as dg
 
-from dpsynth_platform.errors import MechanismFailed, MechanismInterrupted
-from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.restricted_log import new_log
-from dpsynth_platform.storage import check_room
+from dpsynth_platform.foundation.errors import MechanismFailed, MechanismInterrupted
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.restricted_log import new_log
+from dpsynth_platform.foundation.storage import check_room
 from dpsynth_platform.worker import codes
 from dpsynth_platform.worker.choice import WorkerChoice, worker_choice
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.launch import Start
+from dpsynth_platform.worker.launchers import launcher_of
 
 _LOG_BYTES = 2**17
 """What a worker's log, and its messages, take at most where nothing goes wrong."""
@@ -46,7 +47,7 @@ class AcceleratorResource:
         """
         check_room(Path(self.logs), _LOG_BYTES, _LOG_BYTES)
         hidden = [Path(path) for path in self.hidden]
-        self.choice(dataset).open().check([Path(self.logs), *reads], hidden)
+        launcher_of(self.choice(dataset)).check([Path(self.logs), *reads], hidden)
 
     def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
         """A function that runs one job in a worker and returns when it has ended well.
@@ -64,7 +65,7 @@ class AcceleratorResource:
             choice = self.choice(context.asset_key.path[0])
             extras = replace(job, processes=str(choice.processes or "")).to_extras()
             with dg.open_pipes_session(context, injector, reader, extras=extras) as session:
-                status = choice.open().run(Start(job.model_directory, log, session.get_bootstrap_env_vars()))
+                status = launcher_of(choice).run(Start(job.model_directory, log, session.get_bootstrap_env_vars()))
             failure = codes.code_of(status)
             if failure != codes.DONE:
                 # Ctrl-C reaches all processes at once, and the worker may end before this one hears of it.

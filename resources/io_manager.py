@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import dagster as dg
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 
 
 class RefusingIOManager(dg.ConfigurableIOManager):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpsynth_platform.storage import Storage
-from dpsynth_platform.volumes import require_encrypted
+from dpsynth_platform.foundation.storage import Storage
+from dpsynth_platform.foundation.volumes import require_encrypted
 
 
 @dataclass(frozen=True)

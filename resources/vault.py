@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 
 @dataclass(frozen=True)

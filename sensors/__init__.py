@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.settings import Settings
 from sensors.approvals import approval_sensor
 from sensors.close_out import close_out_sensor
 from sensors.failures import failure_sensor
@@ -24,7 +24,7 @@ from sensors.notifications import notification_sensor
 from sensors.outbox import outbox_sensor
 from sensors.reservations import reservation_sensor
 from sensors.retention import retention_sensor
-from sensors.set_back import set_back_sensor
+from sensors.transient_failures import set_back_sensor
 
 
 def build_sensors(

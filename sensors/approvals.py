@@ -12,13 +12,13 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 import resources as res
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.evidence import standing_approvals
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
 from sensors.safe import safe_tick
 
 KINDS = (chain.APPROVED, chain.CANDIDATE)

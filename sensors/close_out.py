@@ -6,8 +6,8 @@ failing runs; Dagster's run monitoring does that.
 
 import dagster as dg
 
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 
@@ -22,7 +22,7 @@ def close_out_sensor(settings: Settings) -> dg.SensorDefinition:
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_platform.running import close_lineage
+        from dpsynth_platform.operations.running import close_lineage
 
         return dg.SkipReason(f"{close_lineage(settings, context.instance)} lineage runs closed")
 

@@ -1,7 +1,7 @@
 """Runs that failed: people outside are told, with the job, the step and a code, and nothing else.
 
 What belongs here: which of Dagster's runs failed, and what of it is public. What does not: delivering it
-(`dpsynth_platform.notifying`). The ledger is not asked: that it is away is among the things to be told.
+(`dpsynth_platform.notices.notifying`). The ledger is not asked: that it is away is among the things to be told.
 
 The message of a failure may be read by operators only. A request that the budget has no room for is told of as such,
 where the verdict depends on public facts; so a run that failed for that is not told of here.
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from dpsynth_platform.notifying import Happening, Stream
-from dpsynth_platform.receivers import Notice
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place
+from dpsynth_platform.notices.notifying import Happening, Stream
+from dpsynth_platform.notices.receivers import Notice
 from dpsynth_platform.worker.codes import KILLED, code_of, status_of
 from sensors.safe import safe_tick
 
@@ -37,7 +37,7 @@ def failure_sensor(settings: Settings) -> dg.SensorDefinition:
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_platform.notifying import tell
+        from dpsynth_platform.notices.notifying import tell
 
         look = tell(settings, failed_runs(context.instance), name="runs")
         look.raise_if_stuck()
@@ -90,7 +90,7 @@ def _notice(instance: dg.DagsterInstance, run_id: str, at: str) -> Notice | None
 
 def _first_failure(instance: dg.DagsterInstance, run_id: str) -> tuple[str, str]:
     """Key of the step that failed first, and its code from the list of codes."""
-    from dpsynth_platform.running import step_failures
+    from dpsynth_platform.operations.running import step_failures
 
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
     events = [record.event_log_entry.dagster_event for record in found]

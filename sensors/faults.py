@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 
 
 def faults_sensor(faults: Sequence[str]) -> dg.SensorDefinition:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
-from sensors.again import AGAIN_TAG, again, is_ours, times
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
+from sensors.retries import AGAIN_TAG, again, is_ours, times
 from sensors.safe import safe_tick
 
 AGAIN_AT_MOST = 3
@@ -39,7 +39,7 @@ def interrupted_sensor(settings: Settings, jobs: Sequence[UnresolvedAssetJobDefi
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        from dpsynth_platform.running import close_gone
+        from dpsynth_platform.operations.running import close_gone
 
         instance, origin = context.instance, context.code_location_origin
         closed = close_gone(instance, origin.location_name) if origin else []
@@ -67,6 +67,6 @@ def interrupted_sensor(settings: Settings, jobs: Sequence[UnresolvedAssetJobDefi
 
 def _may_be_asked(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Whether a run was killed, and not too often before."""
-    from dpsynth_platform.running import is_interrupted
+    from dpsynth_platform.operations.running import is_interrupted
 
     return times(run, AGAIN_TAG, AGAIN_AT_MOST) < AGAIN_AT_MOST and is_interrupted(instance, run.run_id)

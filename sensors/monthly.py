@@ -8,10 +8,10 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.line import partitions_of
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Storage
 from sensors.safe import safe_tick
 
 REFUSALS = frozenset({"budget", "clearance", "contract", "spend-repeated"})
@@ -53,7 +53,7 @@ def monthly_schedule(
 
 def _was_refused(instance: dg.DagsterInstance, job: str, month: str) -> bool:
     """Whether the month's last run was refused, rather than kept from its source, ledger or machine."""
-    from dpsynth_platform.running import failure_codes
+    from dpsynth_platform.operations.running import failure_codes
 
     newest = instance.get_runs(dg.RunsFilter(job_name=job, tags={"dagster/partition": month}), limit=1)
     return bool(newest) and bool(failure_codes(instance, newest[0].run_id) & REFUSALS)

@@ -1,7 +1,8 @@
 """New versions of sources become runs, where a contract asks for it (`release.on_new_version`).
 
 What belongs here: the clock, looking only where something changed, and one request a version. What does not: which
-version is due (`dpsynth_platform.new_versions`). Datasets with a cadence have a schedule, and are not looked at.
+version is due (`dpsynth_platform.reviewing.new_versions`). Datasets with a cadence have a schedule, and are not
+looked at.
 """
 
 import datetime as dt
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 
@@ -40,7 +41,7 @@ def new_version_sensor(
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        from dpsynth_platform.new_versions import glance, look
+        from dpsynth_platform.reviewing.new_versions import glance, look
 
         settled = json.loads(context.cursor or "{}")
         kept, requests, waiting, problems = {}, [], [], []

@@ -1,13 +1,13 @@
 """Notifications: people outside are told what happened to candidates and releases.
 
 What belongs here: the clock, and failing visibly where a receiver has been away for long. What does not: what is told,
-to whom and in which order (`dpsynth_platform.notifying`).
+to whom and in which order (`dpsynth_platform.notices.notifying`).
 """
 
 import dagster as dg
 
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 
@@ -22,7 +22,7 @@ def notification_sensor(settings: Settings) -> dg.SensorDefinition:
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor() -> dg.SkipReason:
-        from dpsynth_platform.notifying import notify
+        from dpsynth_platform.notices.notifying import notify
 
         look = notify(settings)
         look.raise_if_stuck()

@@ -6,9 +6,9 @@ What belongs here: the clock, and failing where an operator looks. What does not
 
 import dagster as dg
 
-from dpsynth_platform.errors import LineageStuck
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import LineageStuck
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 _SECONDS = 40.0

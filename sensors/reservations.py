@@ -6,8 +6,8 @@ on, recorded or not).
 
 import dagster as dg
 
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 
@@ -24,7 +24,7 @@ def reservation_sensor(settings: Settings) -> dg.SensorDefinition:
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.reviewing import accounts
 
-        if not accounts.has_ledger(settings):
+        if not settings.has_ledger:
             return dg.SkipReason("there is no ledger yet")
         void = accounts.ledger(settings).void_expired()
         return dg.SkipReason("; ".join(f"{entry.request.place}: {entry.entry_id} is void" for entry in void) or "none")

@@ -1,15 +1,16 @@
 """Retention: sensitive intermediates are deleted when their time is up.
 
-What belongs here: the clock. What does not: what is due (`dpsynth_platform.retention`) and how it is recorded.
+What belongs here: the clock. What does not: what is due (`dpsynth_platform.lifecycle.retention`) and how it is
+recorded.
 """
 
 from collections.abc import Sequence
 
 import dagster as dg
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 
@@ -24,7 +25,7 @@ def retention_sensor(settings: Settings, contracts: Sequence[DataContract]) -> d
     )
     @safe_tick(logs_of(settings.restricted))
     def sensor() -> dg.SkipReason:
-        from dpsynth_platform.purging import purge_due
+        from dpsynth_platform.lifecycle.purging import purge_due
 
         return dg.SkipReason(f"{len(purge_due(settings, contracts))} outputs and logs purged")
 

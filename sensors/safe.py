@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.lineage.redaction import detached, safe_error
-from dpsynth_platform.restricted_log import keep_traceback, new_log
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.redaction import detached, safe_error
+from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,17 +16,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from dpsynth_platform.collecting import loading
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
+from dpsynth_platform.foundation.garbage_collection import collect_seldom, loading
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Every test process imports all tests, and with them everything: two fifths were looking for garbage."""
     with loading():
-        return (yield)
+        collected = yield
+    collect_seldom()
+    return collected
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.audit.bounds import Alike
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 Floats = npt.NDArray[np.float64]
 

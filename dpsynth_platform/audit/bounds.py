@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]

@@ -31,14 +31,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
     owner_column,
 )
-from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain, domain_of
 
 OWNER = OWNER_COLUMN
@@ -151,9 +151,9 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     columns = {
         name: one_each[name].combine_chunks().take(np.repeat(np.arange(count), b)) for name in one_each.schema.names
     }
-    if contract.written is not None:
+    if contract.text_column is not None:
         written = _texts(contract, one_each, texts)
-        columns[contract.written] = _repeat(written, b, schema.field(contract.written).type)
+        columns[contract.text_column] = _repeat(written, b, schema.field(contract.text_column).type)
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
@@ -193,7 +193,7 @@ def kinds_of(contract: DataContract) -> tuple[str, ...]:
 def _named(contract: DataContract, rows: Sequence[str], texts: Sequence[str]) -> list[str]:
     if not contract.modelled:
         return list(texts)
-    return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else list(rows)
+    return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.text_column else list(rows)
 
 
 def _kinds(contract: DataContract, count: int) -> tuple[list[str], list[str]]:
@@ -245,7 +245,7 @@ def _plausible_rows(
     contract: DataContract, domain: Domain, schema: pa.Schema, count: int, generator: np.random.Generator
 ) -> pa.Table:
     """Rows that keep all constraints whose values are declared, drawn from nothing else."""
-    from dpsynth_platform.synth.tabular.compression import ColumnStates
+    from dpsynth_platform.synth.tabular.column_states import ColumnStates
     from dpsynth_platform.synth.tabular.conditioning import conditioned
     from dpsynth_platform.synth.tabular.constraints import Conditions
     from dpsynth_platform.synth.tabular.restore import ReleaseSchema

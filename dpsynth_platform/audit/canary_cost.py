@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from dpsynth_platform.audit.attacks import RUN, runs_of
 from dpsynth_platform.audit.canaries import CanarySet
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.figures import number_of
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of
 
 if TYPE_CHECKING:  # whoever reads a report needs none of what makes it
     from dpsynth_platform.synth.tabular.measurements import NoisyCounts
@@ -174,7 +174,7 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
 def share_in_words(contract: DataContract) -> str:
     """What share of what will be counted is canaries', before anything runs: by the contract alone."""
     canaries = number_of(contract.canary_count, "fictional owner")
-    if contract.audited_apart:
+    if contract.separate_audit_model:
         return (
             f"{canaries}, of whom half join in the mean, in a second, equal model that is attacked in the released "
             "one's place, for as much again: the cost above is that of both, and what is released holds no canary"
@@ -236,10 +236,10 @@ def _column_cost(
 def _echo(
     contract: DataContract, canaries: CanarySet, included: npt.NDArray[np.bool_], synthetic: pa.Table
 ) -> Echo | None:
-    if contract.written is None:
+    if contract.text_column is None:
         return None
-    bait = canaries.values.column(contract.written).to_pylist()
-    texts = [text for text in synthetic.column(contract.written).to_pylist() if text]
+    bait = canaries.values.column(contract.text_column).to_pylist()
+    texts = [text for text in synthetic.column(contract.text_column).to_pylist() if text]
     return Echo(
         len(texts),
         *(

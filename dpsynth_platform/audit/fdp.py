@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpsynth_platform.audit.bounds import Coins, Scores, error_bounds
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.renyi import RenyiCurve
 
 Curve = Callable[[float], float]

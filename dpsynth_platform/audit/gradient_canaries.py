@@ -208,7 +208,6 @@ class CanaryRecords:
         return len(self._owners)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """See `interface.Examples`."""
         tokens = self._owners[list(indices)].unsqueeze(1).repeat(1, 2)
         labels = torch.zeros_like(tokens)
         labels[:, 0] = IGNORED
@@ -227,7 +226,6 @@ class NoJournal:
         self._executed = 0
 
     def begin_step(self) -> int:
-        """See `interface.Journal`."""
         self._executed += 1
         return self._executed
 
@@ -245,5 +243,4 @@ class _Watcher:
         self.steps: list[Mapping[str, Tensor]] = []
 
     def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
-        """See `interface.Health`."""
         self.steps.append({name: gradient.clone() for name, gradient in gradients.items()})

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from dpsynth_platform.audit.bounds import Coins, clopper_pearson_epsilon
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 Floats = npt.NDArray[np.float64]
 Run = Callable[[bool], Mapping[str, float]]

@@ -12,7 +12,7 @@ import numpy as np
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, roc_curve
 from dpsynth_platform.audit.risk import frontier_curve
-from dpsynth_platform.svg import Line, histogram, line_chart
+from dpsynth_platform.foundation.svg import Line, histogram, line_chart
 
 _GREY, _BLACK = "#6e7781", "#24292f"
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_LIKELIHOOD, TEXT_OVERLAP, Attack
-from dpsynth_platform.contracts import DataContract, RateLimit
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.audit import RateLimit
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     from dpsynth_platform.synth.text.counted import counts_columns  # late: most commands ask for no attack
 
     on_columns = ATTACKS if counts_columns(contract) else ()
-    if contract.written is None:
+    if contract.text_column is None:
         return on_columns
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
 

@@ -12,7 +12,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from dpsynth_platform.audit.attacks import Attack, Floats, Scored
 from dpsynth_platform.audit.bounds import Alike
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 Need = Literal["model", "reference", "shadows", "samples"]
 

@@ -28,7 +28,7 @@ from dpsynth_platform.audit.bounds import (
     true_positive_rate,
     upper_bound,
 )
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 CONFIDENCE = 0.95

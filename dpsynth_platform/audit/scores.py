@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.audit.attacks import Attack, Scored
 from dpsynth_platform.audit.bounds import Coins
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 
 INCLUDED = "included"
 

@@ -14,7 +14,8 @@ from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.canaries import trial_rows
 from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates, unasked
 from dpsynth_platform.audit.risk import bounds_at
-from dpsynth_platform.contracts import DataContract, RateLimit
+from dpsynth_platform.contracts.audit import RateLimit
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.mock import source_schema_of
 
 _MOST_CANARIES = 2000

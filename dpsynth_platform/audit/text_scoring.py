@@ -24,8 +24,9 @@ from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_reconstructed, reconstruct
-from dpsynth_platform.contracts import TOPIC_METHODS, TRAINED_METHODS, DataContract
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import TOPIC_METHODS, TRAINED_METHODS
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.text.counted import counts_columns
 from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
@@ -53,16 +54,16 @@ def score_texts(
         MechanismFailed: the directory holds no complete model.
         AccountingError: there are no synthetic rows, or no text is written.
     """
-    if contract.written is None:
+    if contract.text_column is None:
         raise AccountingError("audit: accepted is a contract of which a column is written by a language model")
     values = canaries.values
-    texts = values.column(contract.written).to_pylist()
-    written = synthetic.slice(0, MOST_ROWS).column(contract.written).to_pylist()
+    texts = values.column(contract.text_column).to_pylist()
+    written = synthetic.slice(0, MOST_ROWS).column(contract.text_column).to_pylist()
     alike = alike_items(texts)  # the model is told other columns, too: that tells some of equal texts apart at most
     trained = plan.method in TRAINED_METHODS
     likelihoods = likelihood_scores(*log_likelihoods(plan, directory, values)) if trained else None
     on_columns = (
-        score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic)
+        score_canaries(_without(canaries, contract.text_column), columns_model(directory), synthetic)
         if counts_columns(contract)
         else []
     )

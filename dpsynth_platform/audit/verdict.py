@@ -33,10 +33,11 @@ from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy, unasked
 from dpsynth_platform.audit.risk import CONFIDENCE, Risk, bounds_at, frontier, measure_risk
-from dpsynth_platform.contracts import DataContract, RateLimit
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.privacy.figures import number_of, upper_bound
+from dpsynth_platform.contracts.audit import RateLimit
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
+from dpsynth_platform.foundation.redaction import reason_of
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed

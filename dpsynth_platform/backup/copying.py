@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from sqlalchemy import Column, Connection, Table, cast, func, insert, select
 from sqlalchemy.dialects.postgresql import REGCLASS
 
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import schema
-from dpsynth_platform.lineage import tables
 
 _AT_ONCE = 500
 # An entry may name one that it replaces, and is written after it.

@@ -10,9 +10,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.release.layout import regular_files
-from dpsynth_platform.storage import sync
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.release_layout import regular_files
+from dpsynth_platform.foundation.storage import sync
 
 
 def copy_missing(source: Path, target: Path) -> None:

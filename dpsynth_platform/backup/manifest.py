@@ -14,13 +14,13 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpsynth_platform.digests import canonical_digest, digest_file
-from dpsynth_platform.erasure import DIRECTORY as ERASED
-from dpsynth_platform.errors import BackupRefused, file_problem
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.errors import BackupRefused, file_problem
+from dpsynth_platform.foundation.release_layout import regular_files
+from dpsynth_platform.foundation.signature import fingerprint, is_valid, sign
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.release.layout import regular_files
+from dpsynth_platform.lifecycle.erasure import DIRECTORY as ERASED
 from dpsynth_platform.release.register import NAME as REGISTER
-from dpsynth_platform.release.signature import fingerprint, is_valid, sign
 
 FORMAT = "dpsynth-backup-1"
 NAME = "manifest.json"

@@ -24,21 +24,22 @@ from sqlalchemy.engine import make_url
 from dpsynth_platform.backup.copying import copy_rows, is_empty
 from dpsynth_platform.backup.files import copy_missing
 from dpsynth_platform.backup.manifest import BESIDE, LEDGER, Manifest, read_manifest
-from dpsynth_platform.errors import BackupRefused, ConfigurationError, LedgerError, file_problem
+from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, LedgerError, file_problem
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.signature import read_public_key
+from dpsynth_platform.foundation.storage import HeldByAnother, held
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import verification
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.records import Account, Head
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage import outbox, tables
+from dpsynth_platform.lifecycle.owner_keys import keys_in_use
+from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.record import JsonLines
-from dpsynth_platform.owner_keys import keys_in_use
-from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.release.signature import read_public_key
 from dpsynth_platform.reviewing.verification import LedgerVerification, verify_ledger
-from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.storage import HeldByAnother, held
-from dpsynth_platform.vault import SIGNING_KEY, Vault
+from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 

@@ -25,18 +25,18 @@ from sqlalchemy import Connection, func, select
 from dpsynth_platform.backup.copying import copy_rows
 from dpsynth_platform.backup.files import copy_missing
 from dpsynth_platform.backup.manifest import BESIDE, NAME, Manifest, digests
-from dpsynth_platform.erasure import erased_owners, erasure_of
-from dpsynth_platform.errors import BackupRefused, ConfigurationError, file_problem
+from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, file_problem
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.signature import fingerprint
+from dpsynth_platform.foundation.storage import sync, write_durably
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.schema import SCHEMA_VERSION
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage import tables
-from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.release.signature import fingerprint
+from dpsynth_platform.lifecycle.erasure import erased_owners, erasure_of
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.storage import sync, write_durably
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 
 def take(settings: Settings, out: Path) -> Manifest:

@@ -33,9 +33,9 @@ from dpsynth_platform.bounding.output import (
 )
 from dpsynth_platform.bounding.rounds import bound_edges
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, Fingerprints, distinct_owners
-from dpsynth_platform.storage import read_table, table_schema
 
 # Copies of a record are numbered in the order of owners, then of weights, and of contents last. So contents decide only
 # between records of the very same owners and weight, which are alike to the choice: what one person's contents say

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
 
 OrderName = Literal["random", "fewest-owners-first", "weight"]
 ORDER_NAMES: tuple[str, ...] = get_args(OrderName)

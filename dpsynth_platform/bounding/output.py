@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,

@@ -22,8 +22,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
+from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent
 from dpsynth_platform.privacy.units import check_adjacency, replaces
 from dpsynth_platform.synth.tabular.noise import select_by_exponential_mechanism

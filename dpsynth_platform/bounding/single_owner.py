@@ -32,9 +32,9 @@ from dpsynth_platform.bounding.output import (
     register_owners,
 )
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners
-from dpsynth_platform.storage import read_table, table_schema
 
 # The two parameters are the key (hex) and b.
 _BOUND_SQL = """

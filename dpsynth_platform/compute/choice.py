@@ -22,10 +22,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from dpsynth_platform.choices import choice_for, tagged
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import ConfigurationError, ContractError
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.sizes import SIZE, bytes_of
+from dpsynth_platform.foundation.storage import write_durably
 
 
 def _matching(pattern: str, accepted: str) -> AfterValidator:
@@ -37,8 +38,7 @@ def _matching(pattern: str, accepted: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-_BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
-Memory = Annotated[str, _matching(rf"[1-9][0-9]{{0,5}}({'|'.join(_BYTES)})", "a size such as 512MB or 2GB")]
+Memory = Annotated[str, _matching(SIZE, "a size such as 512MB or 2GB")]
 SparkMaster = Annotated[
     str,
     _matching(
@@ -49,10 +49,6 @@ SparkMaster = Annotated[
 ]
 
 
-def _bytes(memory: str) -> int:
-    return int(memory[:-2]) * _BYTES[memory[-2:]]
-
-
 class _Choice(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     least_memory: ClassVar[str]
@@ -60,7 +56,7 @@ class _Choice(BaseModel):
     @field_validator("memory", check_fields=False)
     @classmethod
     def _enough_to_work(cls, memory: str) -> str:
-        if _bytes(memory) < _bytes(cls.least_memory):
+        if bytes_of(memory) < bytes_of(cls.least_memory):
             raise ValueError(f"{memory!r}; accepted: {cls.least_memory} or more")
         return memory
 
@@ -89,7 +85,7 @@ class DuckDBChoice(_Choice):
         """An engine for one `with` block, whose temporary files lie below a directory of the restricted zone."""
         from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(spill, memory=_bytes(self.memory), threads=self.threads)
+        return DuckDBEngine(spill, memory=bytes_of(self.memory), threads=self.threads)
 
 
 class SparkChoice(_Choice):
@@ -127,7 +123,7 @@ class SparkChoice(_Choice):
     @model_validator(mode="after")
     def _worker_has_the_memory(self) -> SparkChoice:
         cluster = re.fullmatch(r"local-cluster\[\d+,\d+,(\d+)\]", self.master)
-        if cluster and _bytes(self.memory) > int(cluster[1]) << 20:  # Spark's megabytes
+        if cluster and bytes_of(self.memory) > int(cluster[1]) << 20:  # Spark's megabytes
             raise ValueError(f"memory: {self.memory!r}; accepted: at most the {cluster[1]} megabytes that master says")
         return self
 
@@ -148,7 +144,7 @@ class SparkChoice(_Choice):
         return SparkEngine(
             spill,
             master=self.master,
-            memory=_bytes(self.memory),
+            memory=bytes_of(self.memory),
             partitions=self.partitions,
             options=self.options,
         )

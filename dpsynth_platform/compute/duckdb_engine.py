@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
 from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
-from dpsynth_platform.permissions import no_core_dumps, private_directory
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.foundation.permissions import no_core_dumps, private_directory
+from dpsynth_platform.foundation.storage import write_table
 
 if TYPE_CHECKING:
     import duckdb

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.lineage.redaction import UNEXPECTED, reason_of, safe_error
-from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.redaction import UNEXPECTED, reason_of, safe_error
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.compute.engine import EngineError, Value
-from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
-from dpsynth_platform.settings import inherited_environment
+from dpsynth_platform.foundation.permissions import PRIVATE_UMASK, no_core_dumps
+from dpsynth_platform.foundation.settings import inherited_environment
 
 START_SECONDS = 120.0
 

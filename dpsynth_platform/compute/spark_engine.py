@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
 from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
 from dpsynth_platform.compute.spark_driver import SparkDriver
-from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.foundation.permissions import private_directory, private_files
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -41,8 +41,8 @@ from dpsynth_platform.console.proxy import PROXY, told_by_proxy
 from dpsynth_platform.console.sessions import LONGEST_TOKEN, Sessions, csrf_of, handle_of, same
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import PASSWORD, Users
-from dpsynth_platform.errors import DpsynthError, SignedOut
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.foundation.errors import DpsynthError, SignedOut
+from dpsynth_platform.foundation.redaction import safe_error
 
 API = "/api/"
 HEALTH = "/health"

@@ -34,8 +34,8 @@ from dpsynth_platform.console.views.listing import ReleaseState
 from dpsynth_platform.console.views.overview import Overview
 from dpsynth_platform.console.views.raises import Asked, Raised
 from dpsynth_platform.console.views.releases import ReleasesView, ReleaseView
-from dpsynth_platform.people import MOST_CHARACTERS
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.people import MOST_CHARACTERS
+from dpsynth_platform.foundation.settings import Settings
 
 PREFIX = "/api/v1"
 _LONGEST_NAME = 2000

@@ -17,16 +17,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dpsynth_platform import serving
 from dpsynth_platform.console import access, api, oidc, pages, sign_in
 from dpsynth_platform.console.access import Access, Desk
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.console.identity import signed_in
 from dpsynth_platform.console.problems import UNEXPECTED, Problem, problem_of
-from dpsynth_platform.errors import DpsynthError, SignedOut
-from dpsynth_platform.people import visible
-from dpsynth_platform.restricted_log import without_words
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation import serving
+from dpsynth_platform.foundation.errors import DpsynthError, SignedOut
+from dpsynth_platform.foundation.people import visible
+from dpsynth_platform.foundation.restricted_log import without_words
+from dpsynth_platform.foundation.settings import Settings
 
 TITLE = "dpsynth governance console"
 CONNECTIONS = 500

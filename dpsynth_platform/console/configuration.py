@@ -30,12 +30,12 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.console.roles import ROLES, Role
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.permissions import PRIVATE_UMASK
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.settings import THIS_MACHINE, Settings
 from dpsynth_platform.foundation.yaml_files import read_yaml
-from dpsynth_platform.permissions import PRIVATE_UMASK
-from dpsynth_platform.settings import THIS_MACHINE, Settings
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9-]{2,62}$")]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s?#]+$", max_length=500)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.console.roles import ROLES, Action, Role, actions_of
-from dpsynth_platform.errors import NotAllowed, SignedOut
+from dpsynth_platform.foundation.errors import NotAllowed, SignedOut
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -33,7 +33,7 @@ from dpsynth_platform.console.problems import Problem
 from dpsynth_platform.console.sessions import handle_of
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import checked_name
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 
 OIDC = "oidc"
 WAY_SECONDS = 600.0

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from dpsynth_platform.errors import (
+from dpsynth_platform.foundation.errors import (
     BudgetExceeded,
     ConfigurationError,
     ContractError,

@@ -18,7 +18,7 @@ from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.problems import Problem
 from dpsynth_platform.console.sessions import same
 from dpsynth_platform.console.users import checked_name
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 
 PROXY = "proxy"
 USUAL_HEADERS = tuple(Proxy.model_fields[name].default for name in ("name_header", "roles_header", "secret_header"))

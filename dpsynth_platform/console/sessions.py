@@ -20,8 +20,8 @@ from dpsynth_platform.console.configuration import SessionLimits
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import PASSWORD, roles_from, roles_text
-from dpsynth_platform.errors import SignedOut
-from dpsynth_platform.people import person_key
+from dpsynth_platform.foundation.errors import SignedOut
+from dpsynth_platform.foundation.people import person_key
 
 TOKEN_BYTES = 32
 LONGEST_TOKEN = 100

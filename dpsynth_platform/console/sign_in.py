@@ -27,8 +27,8 @@ from dpsynth_platform.console.oidc import Provider
 from dpsynth_platform.console.pages.sign_in import sign_in_page
 from dpsynth_platform.console.problems import Problem
 from dpsynth_platform.console.sessions import handle_of, same
-from dpsynth_platform.errors import SignedOut
-from dpsynth_platform.people import person_key
+from dpsynth_platform.foundation.errors import SignedOut
+from dpsynth_platform.foundation.people import person_key
 
 START_SECONDS = 600
 """How long a sign-in may take from its page to its end."""

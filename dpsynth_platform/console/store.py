@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.permissions import closed_directory, make_private, private_files
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.permissions import closed_directory, make_private, private_files
+from dpsynth_platform.foundation.redaction import reason_of
 
 BUSY_SECONDS = 10
 _VERSION = 1

@@ -24,8 +24,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.roles import ROLES, Role
 from dpsynth_platform.console.store import Store
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import person_key, recorded_name, same_person
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.people import person_key, recorded_name, same_person
 
 PASSWORD = "password"  # noqa: S105 - how somebody signed in
 SHORTEST_PASSWORD = 15

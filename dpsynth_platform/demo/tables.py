@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 
 MARK = "DEMONSTRATION DATA"
 

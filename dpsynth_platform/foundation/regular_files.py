@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from dpsynth_platform.errors import NotUsable
+from dpsynth_platform.foundation.errors import NotUsable
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",

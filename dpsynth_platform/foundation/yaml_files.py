@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from dpsynth_platform.errors import ContractError, file_problem
+from dpsynth_platform.foundation.errors import ContractError, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
 
 MOST_BYTES = 2**23

@@ -18,10 +18,10 @@ import math
 
 from sqlalchemy import Connection, update
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.records import Account, ChainEvent
-from dpsynth_platform.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 
 
 def ask(connection: Connection, account: Account, epsilon: float, delta: float, by: str, reason: str) -> ChainEvent:

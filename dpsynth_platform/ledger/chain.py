@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger import schema
 from dpsynth_platform.ledger.records import ChainEvent, Head
 

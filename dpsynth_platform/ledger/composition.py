@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Entry
 from dpsynth_platform.privacy.renyi import RenyiCurve

@@ -22,10 +22,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.permissions import closed_directory, make_private
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.ledger.schema import SCHEMA_VERSION
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.permissions import closed_directory, make_private
 
 BUSY_SECONDS = 30
 EMPTYING_SECONDS = 5

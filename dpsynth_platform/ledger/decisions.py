@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
-from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.foundation.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import ChainEvent, Decision
-from dpsynth_platform.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 
 
 def of_candidate(connection: Connection, candidate: str, entry_id: str) -> list[Decision]:

@@ -19,12 +19,12 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import Connection, select
 
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import AccountingError, LedgerError, VerificationFailed
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError, LedgerError, VerificationFailed
+from dpsynth_platform.foundation.signature import fingerprint, is_valid, public_pem, read_public_key, sign
 from dpsynth_platform.ledger import chain, schema
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.verification import check_chain, check_curves, check_family_caps, check_sums
-from dpsynth_platform.release.signature import fingerprint, is_valid, public_pem, read_public_key, sign
 
 FORMAT = "dpsynth-ledger-export-1"
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.privacy.renyi import GRID, ORDERS, RenyiCurve, renyi_limit, zcdp_curve
 
 Cost: TypeAlias = tuple[float, ...]

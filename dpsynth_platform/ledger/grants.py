@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.foundation.errors import GrantRefused
 
 FORMAT = "dpsynth-grant-1"
 DEFAULT_LIFETIME = dt.timedelta(hours=24)

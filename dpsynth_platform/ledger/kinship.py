@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Row, select
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.owners import Participants, contained
 from dpsynth_platform.ledger.records import LIVE_STATES, Account, Entry

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 
 FINGERPRINT_BYTES = 16
 Participants: TypeAlias = NDArray[np.bytes_]

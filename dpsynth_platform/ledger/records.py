@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import RenyiCurve, stored_number

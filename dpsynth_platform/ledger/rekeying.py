@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select, update
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.people import person_key
 from dpsynth_platform.ledger import chain, reservations, rows, schema
 from dpsynth_platform.ledger.owners import Participants, commitment, from_blob, joined, place_of, to_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent
 from dpsynth_platform.ledger.standing import Standing
-from dpsynth_platform.people import person_key
 
 Rekey = Callable[[Participants], Participants]
 """Old fingerprints to new ones, one by one and in the same order."""

@@ -12,12 +12,12 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.people import person_key
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.chain import Values
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import ChainEvent, Mode, OverlapPolicy
-from dpsynth_platform.people import person_key
 from dpsynth_platform.privacy.guarantee import Guarantee
 
 

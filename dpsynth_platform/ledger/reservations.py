@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from dpsynth_platform.errors import LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import chain, kinship, rows, schema
 from dpsynth_platform.ledger.filter import add_up
 from dpsynth_platform.ledger.owners import Participants, commitment, contained, to_blob

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger import chain, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter
 from dpsynth_platform.ledger.owners import Participants, from_blob

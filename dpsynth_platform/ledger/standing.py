@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger.filter import Cost, Vector, within
 from dpsynth_platform.ledger.owners import Participants, contained, from_blob, place_of, to_blob
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, insert
 
-from dpsynth_platform.errors import (
+from dpsynth_platform.foundation.errors import (
     BudgetExceeded,
     DpsynthError,
     LedgerError,
@@ -52,7 +52,7 @@ from dpsynth_platform.ledger.records import (
 from dpsynth_platform.ledger.spending import OwnerSpending, owner_spending
 
 if TYPE_CHECKING:
-    from dpsynth_platform.contracts import FamilyBudget
+    from dpsynth_platform.contracts.family import FamilyBudget
 
 RESERVATION_LIFETIME = dt.timedelta(hours=24)
 OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import AccountingError, BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
 
 if TYPE_CHECKING:
-    from dpsynth_platform.contracts import FamilyBudget
+    from dpsynth_platform.contracts.family import FamilyBudget
 
 
 def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from dpsynth_platform.errors import AccountingError, LedgerError
+from dpsynth_platform.foundation.errors import AccountingError, LedgerError
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up, within
 from dpsynth_platform.ledger.owners import Participants, commitment, contained, from_blob, joined

@@ -45,9 +45,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ClearanceRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ClearanceRefused
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.composition import Composition, compose
 from dpsynth_platform.ledger.kinship import KinEntry
 from dpsynth_platform.ledger.records import Account, CostRequest, OverlapPolicy
@@ -55,7 +57,6 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.survey import Lead, Path, Survey, survey
 from dpsynth_platform.lineage.upstream import Upstream, upstream_of
-from dpsynth_platform.privacy.figures import number_of, upper_bound
 
 if TYPE_CHECKING:
     from dpsynth_platform.lineage.store import LineageStore
@@ -325,7 +326,7 @@ def clear(
     findings = (*_unsettled(seen, {item.path for item in paid}), *paid)
     policy = contract.privacy.on_overlap
     decision, reason = _verdict(policy, findings)
-    own = [request] * (2 if contract.audited_apart and entry_id is None else 1) if request else []
+    own = [request] * (2 if contract.separate_audit_model and entry_id is None else 1) if request else []
     resulting, apart = _together(own, kin if policy == "compose" else [])
     families = tuple(sorted({item.entry.family for item in kin} - {family.family}))
     return Clearance(

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.contracts import Column, DataContract
+from dpsynth_platform.contracts.columns import Column
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.lineage.naming import DatasetName
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     treatments = treatments_of(contract, source)
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
     written = [name for name, treatment in treatments.items() if treatment == "written"]
-    told = _from(before, contract.given, "CONDITIONAL", TOLD)
+    told = _from(before, contract.conditioning_columns, "CONDITIONAL", TOLD)
     words = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":

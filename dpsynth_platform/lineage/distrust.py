@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, or_, select
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.lineage import graph_rows as rows
-from dpsynth_platform.lineage import intake, tables
+from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import StoredEvent
 

@@ -22,8 +22,8 @@ from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.lineage.naming import DatasetName
 
 if TYPE_CHECKING:
-    from dpsynth_platform.lineage.emitter import StepRun
     from dpsynth_platform.lineage.nodes import Node, Purpose
+    from dpsynth_platform.lineage.runs import StepRun
 
 Kind = Literal["START", "COMPLETE", "FAIL", "ABORT"]
 Event = dict[str, Any]

@@ -15,8 +15,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dpsynth_platform.errors import DpsynthError, LineageRefused
-from dpsynth_platform.lineage import columns, own_facets
+from dpsynth_platform.foundation.errors import DpsynthError, LineageRefused
+from dpsynth_platform.foundation.redaction import MACHINE, UNEXPECTED
+from dpsynth_platform.lineage import columns
+from dpsynth_platform.lineage import custom_facets as own_facets
 from dpsynth_platform.lineage.allow import (
     NAME,
     WITHHELD,
@@ -31,7 +33,7 @@ from dpsynth_platform.lineage.allow import (
     text,
     whole,
 )
-from dpsynth_platform.lineage.redaction import MACHINE, UNEXPECTED
+from dpsynth_platform.lineage.runs import INTERRUPTED
 
 NOT_COMPLETED = "The run did not complete. What happened is told where it ran."
 LONGEST_TEXT = 20_000
@@ -81,8 +83,6 @@ def _code_only(value: Any) -> Any:
 
 
 def _codes() -> set[str]:
-    from dpsynth_platform.lineage.emitter import INTERRUPTED  # late: it sends what this module lets out
-
     found, classes = {UNEXPECTED, MACHINE, INTERRUPTED}, [DpsynthError]
     while classes:
         one = classes.pop()

@@ -43,10 +43,10 @@ from openlineage.client.facet_v2 import (
     tags_dataset,
 )
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.lineage.columns import ColumnDescent, ColumnOrigin
+from dpsynth_platform.lineage.custom_facets import AUDIT_ASSERTION, ROWS_ASSERTION, schema_url
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
-from dpsynth_platform.lineage.own_facets import AUDIT_ASSERTION, ROWS_ASSERTION, schema_url
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -77,7 +77,6 @@ class LineageGraph:
 
     @property
     def datasets(self) -> list[DatasetName]:
-        """All datasets, by name."""
         return sorted(self.facets)
 
     @property

@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger import schema as ledger_schema
 from dpsynth_platform.ledger.records import LIVE_STATES, CostRequest
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.intake import Facts, Mention
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical
 from dpsynth_platform.lineage.nodes import (
@@ -441,7 +441,7 @@ class _Relating:
 
     def _of_two(self, entry: str) -> bool:
         """Whether a second mechanism is charged beside an entry's, whose model was audited in place of its own."""
-        from dpsynth_platform.planning import audited_key
+        from dpsynth_platform.synth.planning import audited_key
 
         table = ledger_schema.entry.c
         key = self._connection.execute(select(table.run_key).where(table.entry_id == entry)).scalar_one()
@@ -558,7 +558,6 @@ def in_parts(connection: Connection, query: Select[Any], column: Any, values: It
 
 
 def _insert_new(connection: Connection, table: Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts what is not there."""
     if values:
         dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
         connection.execute(dialect.insert(table).on_conflict_do_nothing(), list(values))

@@ -26,12 +26,12 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dpsynth_platform.errors import ConfigurationError, LineageRefused, file_problem
+from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused, file_problem
+from dpsynth_platform.foundation.people import is_control
 from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.lineage.intake import LONGEST_NAME, LONGEST_TIME, MOST_DATASETS
 from dpsynth_platform.lineage.nodes import Recorded
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.people import is_control
 
 MOST_BYTES = 8_000_000
 """A table of 12,000 columns with types, descriptions and the origin of each column takes 4 MB."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.naming import canonical as canonical_name
 
@@ -69,7 +69,6 @@ class Mention:
 
     @cached_property
     def tags(self) -> tuple[Mapping[str, Any], ...]:
-        """Its tags."""
         found = self.facets.get("tags", _NO_FACETS).get("tags", [])
         if not isinstance(found, list) or not all(isinstance(tag, Mapping) for tag in found):
             raise _unusable("tags are a list of objects")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.lineage import graph_rows as rows
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import Node, Relation
 from dpsynth_platform.lineage.store import LineageStore

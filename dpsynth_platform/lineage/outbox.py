@@ -25,11 +25,11 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from dpsynth_platform.foundation.processes import is_gone, own_name
+from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import rows
-from dpsynth_platform.lineage import tables
-from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.processes import is_gone, own_name
 
 FILE, TRANSPORT = "file", "transport"
 LEASE = dt.timedelta(minutes=5)

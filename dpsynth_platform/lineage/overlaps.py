@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from dpsynth_platform.storage import Place, Storage, write_durably
+from dpsynth_platform.foundation.storage import Place, Storage, write_durably
 
 
 @dataclass(frozen=True)

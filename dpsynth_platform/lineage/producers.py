@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.permissions import PRIVATE_UMASK
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.lineage.ingest import producer_name
-from dpsynth_platform.permissions import PRIVATE_UMASK
-from dpsynth_platform.storage import write_durably
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

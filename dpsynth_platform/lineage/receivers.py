@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.lineage.export import public_event
 from dpsynth_platform.lineage.outbox import FILE, TRANSPORT, Refusal
 from dpsynth_platform.lineage.record import JsonLines

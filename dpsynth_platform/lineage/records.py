@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relative
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.release.layout import DOSSIER
 
 FORMAT = "dpsynth-record/1"
 
@@ -184,7 +184,7 @@ class SyntheticRecord:
             LineageRefused: there is no such release, or several; or the graph lacks its guarantee or release facet.
             LedgerError: the ledger lacks the entry that paid for it, or cannot be used.
         """
-        from dpsynth_platform.planning import audited_key
+        from dpsynth_platform.synth.planning import audited_key
 
         node = store.release(release)
         facets = _facets(node)

@@ -32,13 +32,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dpsynth_platform import serving
-from dpsynth_platform.errors import ConfigurationError, LedgerError, LineageRefused
+from dpsynth_platform.foundation import serving
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, LineageRefused
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.foundation.serving import listening_at
 from dpsynth_platform.lineage import ingest
 from dpsynth_platform.lineage.producers import Producer, whose
-from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.serving import listening_at
 
 PATH = "/api/v1/lineage"
 OWN_MACHINE = ("127.0.0.1", "localhost")

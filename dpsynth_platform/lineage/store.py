@@ -24,14 +24,16 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.people import person_key, recorded, recorded_name
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.lineage import distrust as distrusting
 from dpsynth_platform.lineage import graph_rows as rows
-from dpsynth_platform.lineage import intake, tables
+from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.distrust import Distrust
 from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical, dataset_name, is_place
@@ -50,7 +52,6 @@ from dpsynth_platform.lineage.nodes import (
     Use,
 )
 from dpsynth_platform.lineage.walks import walk
-from dpsynth_platform.people import person_key, recorded, recorded_name
 
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
 _PAGE = 500

@@ -31,9 +31,9 @@ from sqlalchemy import Connection
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
-from dpsynth_platform.lineage.hearsay import hearsay
 from dpsynth_platform.lineage.naming import DatasetName, dataset_name, is_place
 from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE, Ancestry, Declaration, Node, Relative
+from dpsynth_platform.lineage.unverified_origin import hearsay
 
 if TYPE_CHECKING:
     from dpsynth_platform.lineage.store import LineageStore

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
 from dpsynth_platform.lineage.distrust import distrusted

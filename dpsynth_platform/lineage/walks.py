@@ -15,8 +15,8 @@ from typing import Literal
 
 from sqlalchemy import Connection, Select, func, select
 
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.lineage import graph_rows as rows
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, Relative
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
 from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent, ThresholdedEvent, leaves
 

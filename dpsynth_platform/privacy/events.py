@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import attr
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.units import (
     Sensitivity,
     check_adjacency,
@@ -298,11 +298,11 @@ class MstParameters(Protocol):
     """The noise of MST; `mst.MstBudget` has it."""
 
     @property
-    def sigma_one(self) -> float: ...  # noqa: D102
+    def sigma_one(self) -> float: ...
     @property
-    def epsilon_select(self) -> float: ...  # noqa: D102
+    def epsilon_select(self) -> float: ...
     @property
-    def sigma_two(self) -> float: ...  # noqa: D102
+    def sigma_two(self) -> float: ...
 
 
 def mst_event(

@@ -10,17 +10,16 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.figures import number_of, upper_bound
+from dpsynth_platform.contracts.tiers import STRONG_EPSILON, WEAK_EPSILON
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity
 
 if TYPE_CHECKING:
-    from dpsynth_platform.contracts import DataContract
+    from dpsynth_platform.contracts.contract import DataContract
 
 Tier = Literal["strong", "reasonable", "weak"]
 
-STRONG_EPSILON = 1.0
-WEAK_EPSILON = 10.0
 # About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
 WEAK_DELTA = 1e-3
 
@@ -81,7 +80,6 @@ class Guarantee:
 
     @property
     def tier(self) -> Tier:
-        """See `tier`."""
         return tier(self.epsilon)
 
     @property

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import check_rho, choice_epsilon, largest_rho, sigma_from
 from dpsynth_platform.privacy.events import DpEvent, mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee

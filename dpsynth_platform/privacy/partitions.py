@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import sigma_from, threshold_slack
 from dpsynth_platform.privacy.events import PARAMETERS, DpEvent, ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 # Orders 1 + 2^(k/8) from 1.25 to 4097: epsilon converted on this grid exceeds the one over all orders by less than
 # 0.1% of its square-root part. The grid's name stands beside every stored curve; another grid needs another name.

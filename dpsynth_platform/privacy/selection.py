@@ -63,7 +63,7 @@ from functools import lru_cache
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import (
     SIGMA_RANGE,
     SIGMA_STEP,

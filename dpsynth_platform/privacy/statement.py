@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
@@ -38,7 +40,6 @@ from dpsynth_platform.privacy.events import (
     matches_claim,
     twice,
 )
-from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS, group_guarantee
 
@@ -524,7 +525,7 @@ def privacy_statement(
         raise AccountingError(
             f"{contract.dataset}: the plan costs epsilon {result.epsilon:.4g}, above the {target.epsilon:g} asked for"
         )
-    if contract.audited_apart:
+    if contract.separate_audit_model:
         tree = twice(tree)
         result = epsilon(tree, target.delta)
     claimed = replace(target, epsilon=max(result.epsilon, EPSILON_STEP))
@@ -541,7 +542,7 @@ def privacy_statement(
             "Central model: a trusted organisation holds the data, runs the mechanism and publishes only its "
             "differentially private output."
         ),
-        covered=(*_covered(tree, words), *([TWO_MODELS] if contract.audited_apart else [])),
+        covered=(*_covered(tree, words), *([TWO_MODELS] if contract.separate_audit_model else [])),
         not_covered=_not_covered(contract, tuning, attempts, elsewhere),
         output=_output(contract, words),
         unit=_unit(contract),
@@ -661,7 +662,7 @@ TWO_MODELS = (
 def _output(contract: DataContract, words: MechanismWords) -> str:
     """What the guarantee is about."""
     published = f"The published table of {_rows(contract)}, and the audit's results on fictional canaries."
-    if contract.audited_apart:
+    if contract.separate_audit_model:
         return (
             f"{published} Each is computed from {words.result} of one mechanism alone (post-processing); both models "
             "stay restricted."
@@ -790,8 +791,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, elsewher
         "The report of personal data found and replaced in text: best effort, restricted to operators. "
         + (
             "No column of text is published."
-            if contract.written is None
-            else f"Of the texts, {contract.written} is published as a language model writes it."
+            if contract.text_column is None
+            else f"Of the texts, {contract.text_column} is published as a language model writes it."
         ),
         "Whether a column that the contract declares as ordinary values looks like personal data, has no or hardly any "
         "value that is listed, or has values that are listed but for blanks or quotes around them, which stops a run: "
@@ -886,7 +887,11 @@ def _has_parallel(event: DpEvent) -> bool:
 def _assumptions(
     contract: DataContract, event: DpEvent, words: MechanismWords, attempts: int
 ) -> tuple[Assumption, ...]:
-    return (*_randomness(event, words), *_around(contract), _ran(attempts, audited_apart=contract.audited_apart))
+    return (
+        *_randomness(event, words),
+        *_around(contract),
+        _ran(attempts, separate_audit_model=contract.separate_audit_model),
+    )
 
 
 def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
@@ -939,17 +944,17 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     )
 
 
-def _ran(attempts: int, *, audited_apart: bool) -> Assumption:
+def _ran(attempts: int, *, separate_audit_model: bool) -> Assumption:
     """That the mechanism did what the event says, and how often it was started."""
     because = (
         "Sampler and accountant read the same sealed plan; a ledger entry is started once, before the mechanism reads "
         "its first record."
     )
     if attempts == 1:
-        which = "Each of the two mechanisms" if audited_apart else "The mechanism"
+        which = "Each of the two mechanisms" if separate_audit_model else "The mechanism"
         return Assumption(f"{which} ran as planned, once, after its cost was recorded.", "yes", because)
     lost = f"{because} What the earlier attempts cost stays in the account, and is not part of this release's epsilon."
-    if audited_apart:
+    if separate_audit_model:
         return Assumption(
             f"The two mechanisms were started {attempts + 1} times in all, each after its cost was recorded anew. The "
             "last time each ran as planned, and what is published comes from these times alone.",

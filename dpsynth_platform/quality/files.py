@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.foundation.errors import SourceError, file_problem
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.sources.table_files import OR_CSV
 from dpsynth_platform.sources.tables import open_table
 
-OR_CSV = ", a CSV file (.csv)"
 OR_OTHERS = f"{OR_CSV}, a file of JSON lines (.jsonl)"
 
 

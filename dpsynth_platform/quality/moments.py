@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.columns import numbers_of
 from dpsynth_platform.quality.fidelity import distance, total_variation
 from dpsynth_platform.synth.tabular.derivation import DAY, HOUR

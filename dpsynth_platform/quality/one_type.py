@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import Column, IdentifierColumn, IgnoredColumn, TextColumn
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.columns import Column, IdentifierColumn, IgnoredColumn, TextColumn
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.files import is_text, read_file
 from dpsynth_platform.synth.tabular.scales import Scale
 

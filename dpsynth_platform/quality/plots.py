@@ -6,11 +6,11 @@ lines and bars (`svg`). Like the report, the pictures compare with real data and
 
 from __future__ import annotations
 
+from dpsynth_platform.foundation.svg import Line, bar_chart, line_chart
 from dpsynth_platform.quality.closeness import Closeness
 from dpsynth_platform.quality.fidelity import Fidelity
 from dpsynth_platform.quality.report import QualityReport
 from dpsynth_platform.quality.utility import Utility
-from dpsynth_platform.svg import Line, bar_chart, line_chart
 
 
 def plots(report: QualityReport) -> dict[str, str]:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness
 from dpsynth_platform.quality.columns import CELL_BINS, Column, cells, coded, declared, of_tables, row_counts
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
@@ -25,7 +25,7 @@ from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.one_type import in_one_type
-from dpsynth_platform.quality.shown import (
+from dpsynth_platform.quality.report_rows import (
     HEADER,
     Row,
     closeness_rows,

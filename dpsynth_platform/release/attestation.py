@@ -20,9 +20,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpsynth_platform.digests import canonical_digest, canonical_json, digest_file
-from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.release import layout, signature
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json, digest_file
+from dpsynth_platform.foundation.errors import VerificationFailed
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"

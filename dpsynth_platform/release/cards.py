@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from dpsynth_platform.privacy.figures import upper_bound
-from dpsynth_platform.release import layout
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.figures import upper_bound
 
 CROISSANT_VERSION = "http://mlcommons.org/croissant/1.1"
 RAI_VERSION = "http://mlcommons.org/croissant/RAI/1.0"

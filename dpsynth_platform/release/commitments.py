@@ -15,10 +15,10 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import VerificationFailed
+from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.foundation.storage import write_durably
 
 NONCE_BYTES = 32
 _DOMAIN = b"dpsynth commitment v1\x00"

@@ -20,15 +20,16 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
-from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
 FORMAT = "dpsynth-dossier/3"
@@ -265,8 +266,8 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
             "Best effort, before the mechanism; the guarantee does not rest on it. "
             + (
                 "No column of text is published"
-                if contract.written is None
-                else f"Of the texts, {contract.written} is published as a language model writes it"
+                if contract.text_column is None
+                else f"Of the texts, {contract.text_column} is published as a language model writes it"
             )
             + ", and what was found and how often is restricted."
         ),

@@ -18,19 +18,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.people import same_person
+from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.foundation.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lifecycle.retention import EXPIRED
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.people import same_person
-from dpsynth_platform.planning import audited_key, mechanism_keys
-from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.retention import EXPIRED
-from dpsynth_platform.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.synth.planning import audited_key, mechanism_keys
 from dpsynth_platform.synth.tabular.missing import check_missing, read_missing
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
@@ -196,7 +197,7 @@ def candidate_of(
 
 def evidence_steps(contract: DataContract) -> tuple[str, ...]:
     """The steps whose records a candidate of this contract rests on."""
-    return (*EVIDENCE_STEPS, *([AUDITED] if contract.audited_apart else []))
+    return (*EVIDENCE_STEPS, *([AUDITED] if contract.separate_audit_model else []))
 
 
 def _gathered(
@@ -249,11 +250,11 @@ def _check_recorded(place: Place, candidate: Candidate, expired: Mapping[str, Ch
 
 def _check_training(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> None:
     """The audit was made with the canaries that its model was trained with, by that model's own claim."""
-    attacked = "audited model" if contract.audited_apart else "model"
-    bait = _trained_with(place, records[AUDITED if contract.audited_apart else "model"])
+    attacked = "audited model" if contract.separate_audit_model else "model"
+    bait = _trained_with(place, records[AUDITED if contract.separate_audit_model else "model"])
     if records["audit"].inputs.get("canaries") != bait:
         raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the {attacked} was trained with")
-    if contract.audited_apart and _trained_with(place, records["model"]) != NO_CANARIES:
+    if contract.separate_audit_model and _trained_with(place, records["model"]) != NO_CANARIES:
         raise ReleaseRefused(
             f"{place.label}/model was trained with canaries, which belong into {AUDITED} alone (audit.model: separate)"
         )

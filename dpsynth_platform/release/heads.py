@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import VerificationFailed, file_problem
+from dpsynth_platform.foundation.errors import VerificationFailed, file_problem
 
 WITHDRAWN = "withdrawn"
 """Kind of the chain's events that withdraw a release (`ledger.chain`, which needs more than a reader has)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpsynth_platform.privacy.figures import moment, upper_bound
+from dpsynth_platform.foundation.figures import moment, upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 

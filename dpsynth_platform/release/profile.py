@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.columns import (
     EPOCH,
     Column,
-    DataContract,
     DateColumn,
     DatetimeColumn,
     FloatColumn,
     IntegerColumn,
     TimeColumn,
 )
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
@@ -39,7 +39,7 @@ def treatment(contract: DataContract, name: str) -> str:
     column = contract.columns.get(name)
     if column is None:
         return "empty"
-    if name == contract.written:
+    if name == contract.text_column:
         return "written"
     if column.type == "ignored":
         return "absent"

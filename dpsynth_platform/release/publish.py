@@ -22,16 +22,18 @@ from typing import Any
 import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.release import cards, layout, signature
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.storage import sync, write_table
+from dpsynth_platform.release import cards
 from dpsynth_platform.release import schema as schemas
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.dossier import Evidence, PublishedFile, build_dossier
 from dpsynth_platform.release.page import render
 from dpsynth_platform.release.profile import Profiler
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.storage import sync, write_table
 
 _STAGING = ".staging-"
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import write_durably
 
 NAME = "releases"
 

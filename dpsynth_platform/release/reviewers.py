@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.foundation.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.release import evidence, schema
 from dpsynth_platform.release.evidence import Candidate
-from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.statement import PrivacyStatement
@@ -233,7 +233,7 @@ def quality_hash(storage: Storage, candidate: Candidate) -> str | None:
 
 def _quality(storage: Storage, record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
     """The quality report of this very candidate, or None where there is none that is as recorded (`quality_hash`)."""
-    from dpsynth_platform.quality.shown import HEADER
+    from dpsynth_platform.quality.report_rows import HEADER
 
     try:
         if record is None or quality_hash(storage, candidate) is None:

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.errors import VerificationFailed
+from dpsynth_platform.foundation.redaction import reason_of
 
 _COMMIT = "_delta_log/00000000000000000000.json"
 

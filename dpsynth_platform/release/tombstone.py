@@ -19,10 +19,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpsynth_platform.digests import canonical_json
-from dpsynth_platform.errors import VerificationFailed, file_problem
-from dpsynth_platform.people import visible
-from dpsynth_platform.release import signature
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.digests import canonical_json
+from dpsynth_platform.foundation.errors import VerificationFailed, file_problem
+from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.release.attestation import Envelope, statement
 
 FORMAT = "dpsynth-tombstone/1"

@@ -23,11 +23,13 @@ from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import DpsynthError, VerificationFailed, file_problem
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import DpsynthError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.regular_files import read_regular
-from dpsynth_platform.people import visible
-from dpsynth_platform.release import layout, schema, signature, table, tombstone
+from dpsynth_platform.release import schema, table, tombstone
 from dpsynth_platform.release.attestation import Envelope, part_digests
 from dpsynth_platform.release.heads import DatedHead, KnownChain, contradictions
 from dpsynth_platform.release.tombstone import Tombstone

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.release.layout import DATA
+from dpsynth_platform.foundation.release_layout import DATA
+from dpsynth_platform.foundation.storage import sync
 from dpsynth_platform.release.publish import only_one
 from dpsynth_platform.release.tombstone import ATTESTATION, TOMBSTONE, Tombstone
-from dpsynth_platform.storage import sync
 
 
 def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:

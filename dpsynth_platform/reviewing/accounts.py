@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import Account
@@ -26,16 +26,11 @@ def ledger(settings: Settings) -> Ledger:
     """
     from dpsynth_platform.ledger.store import Ledger
 
-    if not has_ledger(settings):
+    if not settings.has_ledger:
         raise ConfigurationError(
             f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset makes it"
         )
     return Ledger(settings.ledger_url)
-
-
-def has_ledger(settings: Settings) -> bool:
-    """Whether the deployment's ledger was made already; one that is configured is taken to exist."""
-    return settings.ledger_url_is_configured or (settings.home / "ledger" / "ledger.db").exists()
 
 
 def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
@@ -56,7 +51,7 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
     """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), raises asked for, entries."""
     from dpsynth_platform.ledger.chain import RAISE_ASKED
 
-    if not has_ledger(settings):
+    if not settings.has_ledger:
         return []
     store = ledger(settings)
     return [

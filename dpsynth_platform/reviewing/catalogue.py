@@ -11,14 +11,16 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import ContractError, printable
-from dpsynth_platform.planning import load_dataset, read_family
-from dpsynth_platform.release import layout
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import read_family
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import ContractError, printable
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing.kept import Kept, State, state_of
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, StepRecord, Storage
+from dpsynth_platform.synth.planning import load_dataset
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import Account, ChainEvent, Decision, Entry, Head
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.ledger.words import in_words
 from dpsynth_platform.lineage.scenarios import Repetitions
-from dpsynth_platform.planning import audited_key
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.evidence import APPROVE, REFUSE, standing_approvals
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.synth.planning import audited_key
 
 _BEGINNING = Head(0, chain.GENESIS)
 _DEPLOYMENTS = 8
@@ -219,12 +219,12 @@ def chronicle(settings: Settings) -> Chronicle:
     Raises:
         LedgerError: it cannot be read.
     """
-    return _reader(settings.ledger_url).read() if accounts.has_ledger(settings) else Chronicle()
+    return _reader(settings.ledger_url).read() if settings.has_ledger else Chronicle()
 
 
 def opened(settings: Settings) -> Ledger:
     """The deployment's ledger, opened once a process. Raises `ConfigurationError` where there is none."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return accounts.ledger(settings)
     return _reader(settings.ledger_url).ledger
 

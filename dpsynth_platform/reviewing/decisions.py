@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.people import same_person
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lifecycle.purging import kept_until
 from dpsynth_platform.lineage.clearance import Clearance
-from dpsynth_platform.people import same_person
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.purging import kept_until
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.evidence import Candidate
 from dpsynth_platform.release.register import Register
@@ -32,8 +34,7 @@ from dpsynth_platform.release.reviewers import (
     write_reviewers_dossier,
 )
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.planning import load_dataset
 from dpsynth_platform.synth.tabular.missing import missing_in_words, read_missing
 
 if TYPE_CHECKING:

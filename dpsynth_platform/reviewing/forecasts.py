@@ -12,14 +12,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import BudgetExceeded, ContractError, LedgerError, SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
+from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
-from dpsynth_platform.planning import (
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.sources.source import PinnedSource, at_version, pin
+from dpsynth_platform.synth.planning import (
     changes,
     check_choice,
     check_period,
@@ -29,12 +36,6 @@ from dpsynth_platform.planning import (
     plan_release,
     run_key,
 )
-from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
-from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.source import PinnedSource, at_version, pin
-from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
@@ -232,10 +233,10 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     plan = plan_release(contract, source_schema_of(contract), period)
     described, domain = plan.describe(), Domain.from_json(plan.columns)
     statement = privacy_statement(contract, family, plan.event, words_of(plan.method, plan.event))
-    store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    store = accounts.ledger(settings) if settings.has_ledger else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
-    left, refusal = _standing_of(store, account, family, request, 2 if contract.audited_apart else 1)
+    left, refusal = _standing_of(store, account, family, request, 2 if contract.separate_audit_model else 1)
     last = _last_run(settings, contract, period)
     stopped = outdated or _other_choice(store, contract, last)
     standing = None if stopped else _standing_entry(store, contract, last)

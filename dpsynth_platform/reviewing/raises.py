@@ -6,11 +6,12 @@ may approve what (`ledger.caps`).
 
 from __future__ import annotations
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Account, ChainEvent
-from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings
 
 
 def ask(

@@ -10,16 +10,17 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.planning import load_all
-from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release import evidence
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.reviewing import accounts, decisions
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.planning import load_all
 
 CANDIDATE = "candidate"
 WITHDRAWN = "withdrawn"
@@ -28,7 +29,7 @@ UNFINISHED = "withdrawn, but not to its end: repeat dpsynth release withdraw"
 
 def listing(settings: Settings) -> list[dict[str, str]]:
     """Published and withdrawn releases, and candidates that are not published (or were refused)."""
-    storage, store = Storage(settings.restricted), accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    storage, store = Storage(settings.restricted), accounts.ledger(settings) if settings.has_ledger else None
     gone, declared = withdrawn(settings), {contract.dataset: contract for contract, _ in load_all(settings)[0]}
     found = [_listed(path, withdrawn=path.name in gone) for path in published(settings)]
     for place in storage.places():
@@ -42,7 +43,7 @@ def listing(settings: Settings) -> list[dict[str, str]]:
 
 def has_candidate(settings: Settings, place: Place) -> bool:
     """Whether a candidate is there that is neither published nor refused."""
-    storage, store = Storage(settings.restricted), accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    storage, store = Storage(settings.restricted), accounts.ledger(settings) if settings.has_ledger else None
     candidate = _candidate(storage, store, place, withdrawn(settings))
     return candidate is not None and candidate[0] == CANDIDATE
 
@@ -65,7 +66,7 @@ def _candidate(storage: Storage, store: Ledger | None, place: Place, gone: set[s
 
 def withdrawn(settings: Settings) -> set[str]:
     """Ids of the releases whose withdrawal is recorded."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return set()
     return {item.release for item in accounts.ledger(settings).withdrawals() if item.release is not None}
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.release_layout import ATTESTATION
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
-from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.vault import SIGNING_KEY, Vault
+from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 
 if TYPE_CHECKING:
     from dpsynth_platform.reviewing.chronicle import Chronicle
@@ -80,8 +80,8 @@ def verify_ledger(
     Raises:
         StaleInput: a step's record is damaged.
     """
-    from dpsynth_platform.backup.witnesses import head_of, missing_from
     from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.reviewing.ledger_witnesses import head_of, missing_from
 
     store = accounts.ledger(settings) if url is None else Ledger(url)
     heads = {path: head_of(path) for path in releases.published(settings, beside)}
@@ -148,7 +148,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
         VerificationFailed: there is no such directory.
     """
     kept = _READ if rows else _CHECKED
-    known = now.known_chain if accounts.has_ledger(settings) else None
+    known = now.known_chain if settings.has_ledger else None
     own = _own_key(settings)
     state = (tree_state(path), own, now.readings, path.name in now.known_chain.withdrawn)
     if anew:
@@ -164,7 +164,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
 
 
 def _own_chain(settings: Settings) -> KnownChain | None:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return None
     events = accounts.ledger(settings).history()
     return KnownChain(
@@ -196,7 +196,7 @@ def _own_key(settings: Settings) -> tuple[str, str] | None:
     Raises:
         ConfigurationError: the vault's keeper fails.
     """
-    from dpsynth_platform.release.signature import fingerprint, public_pem
+    from dpsynth_platform.foundation.signature import fingerprint, public_pem
 
     vault = Vault(settings.vault)
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from dpsynth_platform.scrub.findings import Candidate, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+from dpsynth_platform.scrub.letters import LOWER, UPPER, word_list, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.rules import MONTHS
 
@@ -32,10 +32,7 @@ _ENGLISH_STREET = (
     r"Parkway|Pkwy|Highway|Hwy|Circle|Cir|Crescent|Cres|Close|Trail|Trl|Alley|Aly|Row|Mews|Path|Walk|Heights|Hill|Loop|"
     r"Park|Pike|Plaza|Point|Ridge|Run|Turnpike|Expressway|Freeway|Gardens|Grove|Green|Esplanade|Parade|Quay|View"
 )
-_OTHER_STREET = (
-    r"utca|u|út|útja|tér|tere|körút|krt|ulica|ulice|cesta|trg|pot|katu|tie|kuja|polku|gata|gatan|vägen|väg|gränd|vej|gade|"
-    r"allé|plads|veien|vei|gate|stræde|straße|strasse|weg|gasse|platz|allee|ring|damm|ufer|caddesi|sokak|sok|bulvarı|rakpart"
-)
+_OTHER_STREET = "|".join(word_list("addresses", "other_street"))
 _STREET_AFTER = rf"(?:(?:{_ENGLISH_STREET})|(?i:{_OTHER_STREET}))\b\.?"
 _STREET_ENDINGS = (
     r"stra(?:ss|ß)e|str\.?|weg|gasse|platz|allee|ufer|damm|markt|hof|steig|ring|straat|laan|dreef|plein|kade|gracht|"
@@ -52,12 +49,7 @@ _ANNOUNCED = (
     r"return(?:ed)?|taxi|cab|drive|ride|directions|navigate|pick\s+(?:me|us)\s+up)\s+(?:in|at|to|from|on)\b|"
     r"\b(?:here\s+they\s+are|headquarters?\s+at|offices?\s+at|house\s+(?:at|on)|home\s+at|flat\s+at|apartment\s+at)\s*:?"
 )
-PARTICLES = words_of(
-    """
-    de degli del della delle dei di da das do dos du des la le les el los las van von der den the of zum zur e y
-    i v na nad pri u pod ob al in sur sous op aan het
-    """
-)
+PARTICLES = words("addresses", "particles")
 """Small words inside of a street's or town's name."""
 ADDRESS_WORDS = frozenset(["street", "road", "avenue", "drive", "lane", "court", "place", "square", "park", "apt"])
 """Common words that are capitalized in an address."""

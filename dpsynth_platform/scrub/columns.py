@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.columns import CategoricalColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.owners import OwnerCount, RowOwners
@@ -102,7 +103,6 @@ class ColumnScan:
                 self._count(name, entity, pc.equal(values, value), owners)
 
     def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
-        """Counts the owners of the rows that are marked."""
         for row in pc.indices_nonzero(marked).to_pylist():
             self._counts[name, entity].add(owners[row])
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsynth_platform.contracts import Scrub
+from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.scrub.addresses import ADDRESS_WORDS, PARTICLES, find_addresses
 from dpsynth_platform.scrub.batches import pieces_of
 from dpsynth_platform.scrub.clues import clues

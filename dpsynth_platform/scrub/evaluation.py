@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.scrub.findings import ENTITY_TYPES, Finding
+from dpsynth_platform.scrub.findings import Finding
 
 CLASSES: Mapping[str, str] = {
     "ADDRESS": "LOCATION",

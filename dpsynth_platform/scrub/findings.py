@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dpsynth_platform.scrub.letters import UPPER
@@ -26,38 +26,6 @@ class Finding:
 
 UNREAD = "UNREAD"
 """Entity type of a whole text that a contract's own rule could not be tried on in time; it is always masked."""
-
-ENTITY_TYPES: Mapping[str, str] = {
-    "PERSON": "names of people, with titles and degrees",
-    "ORGANIZATION": "companies, authorities, schools, clubs",
-    "LOCATION": "countries, regions, towns",
-    "ADDRESS": "postal addresses, from the flat to the country",
-    "ZIP_CODE": "postal codes that stand alone, or are named as such",
-    "NRP": "nationalities, religions, political groups",
-    "TITLE": "occupations, as under a letter",
-    "EMAIL_ADDRESS": "e-mail addresses",
-    "URL": "web addresses, domains",
-    "PHONE_NUMBER": "telephone and fax numbers",
-    "CREDIT_CARD": "card numbers: valid ones, and 12 to 19 digits that are named as such",
-    "IBAN_CODE": "account numbers, international",
-    "US_BANK_NUMBER": "account, routing and bank numbers that are named as such",
-    "US_SSN": "social security and taxpayer numbers, USA",
-    "US_PASSPORT": "passport numbers that are named as such",
-    "US_DRIVER_LICENSE": "driver's licence numbers that are named as such",
-    "TAX_ID": "tax numbers that are named as such",
-    "NATIONAL_ID": "numbers of identity, insurance and taxes of other states, by name, or by form and check digit",
-    "MEDICAL_RECORD": "patient, insurance and medical record numbers that are named as such",
-    "ID": "other numbers that are named as somebody's (customer, order, plate); a record's own identifiers",
-    "DATE_TIME": "dates, with the time of day; years after words such as in and since",
-    "AGE": "ages",
-    "COORDINATES": "latitude and longitude",
-    "IP_ADDRESS": "IP addresses",
-    "MAC_ADDRESS": "MAC addresses",
-    "UUID": "universally unique identifiers",
-    "CRYPTO": "Bitcoin addresses",
-    "UNREAD": "a whole text on which the contract's own patterns took too long; always masked",
-}
-"""What is found, by entity type; a contract's own rules add types of their own."""
 
 
 class Trust(enum.IntEnum):

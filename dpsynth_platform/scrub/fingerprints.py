@@ -33,8 +33,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import write_durably
 
 OWNER_COLUMN = "_owner"
 OWNERS_COLUMN = "_owners"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import plain_type
-from dpsynth_platform.contracts import CategoricalColumn, Column
+from dpsynth_platform.contracts.columns import CategoricalColumn, Column
 
 Check = Callable[[pa.DataType], bool]
 

@@ -1,8 +1,12 @@
-"""Capital and small letters of the Latin, Greek and Cyrillic scripts, as parts of a regular expression's class.
+"""Letters and words: classes of letters for regular expressions, and the lists of words in `words.toml`.
 
-What belongs here: what the standard library's expressions lack, a class of capital letters. What does not: anything
-about personal data.
+What belongs here: capital and small letters of the Latin, Greek and Cyrillic scripts, for which the standard library's
+expressions have no class; reading lists. What does not: anything about personal data.
 """
+
+import tomllib
+from functools import cache
+from importlib.resources import files
 
 _LETTERS = [chr(code) for code in range(0x41, 0x530)]
 
@@ -10,6 +14,17 @@ UPPER = "".join(letter for letter in _LETTERS if letter.isupper())
 LOWER = "".join(letter for letter in _LETTERS if letter.islower())
 
 
-def words_of(text: str) -> frozenset[str]:
-    """The words of a text, as a set; for lists that stand in a module."""
-    return frozenset(text.split())
+def words(table: str, name: str) -> frozenset[str]:
+    """A list of `words.toml` as a set."""
+    return frozenset(word_list(table, name))
+
+
+def word_list(table: str, name: str) -> list[str]:
+    """A list of `words.toml`, in its order."""
+    found: str = _tables()[table][name]
+    return found.split()
+
+
+@cache
+def _tables() -> dict[str, dict[str, str]]:
+    return tomllib.loads(files("dpsynth_platform.scrub").joinpath("words.toml").read_text(encoding="utf-8"))

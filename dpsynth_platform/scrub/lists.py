@@ -14,31 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_platform.scrub.letters import words_of
+from dpsynth_platform.scrub.letters import words
 
 _SHORTEST = 3
 # Common English words, besides Faker's own list of them, that are also somebody's name somewhere.
-_COMMON = words_of(
-    """
-    a an and any are as at away be but by can come dear did do does done ever even every for from get go god had
-    has have he hello her here hi him his home how i if in is it its just last let like long make many may me
-    miss more most mr mrs ms much must my new next no not now of off on one only or other our out over own
-    please said say see she so some still such sure than thank thanks that the their them then there these they
-    this those three to today tomorrow too two under until up us very was we well were what when where which
-    while who whom whose why will with within would yes yesterday yet you your street road avenue drive lane
-    court place square park house city town state church school university college company inc corporation group
-    department office north south east west northern southern monday tuesday wednesday thursday friday saturday
-    sunday january february march april june july august september october november december internet windows
-    apple amazon oracle java ruby perl mac bible christ jesus christian christians american english german
-    french van von del san santa los las prince king queen lord lady angel star summer winter autumn spring rose
-    lily grace faith hope joy iris ivy jade ruby pearl amber sage basil sky ocean storm river brook forest
-    destiny heaven harmony melody justice royal major general page price case chase chance art guy bill mark
-    rich gene dale earl duke dean robin jean sun moon don drew pat sue will grant pierce frank ernest jack carol
-    holly sandy dawn eve misty rusty penny bob rob nick chip buddy junior baby see also subject re fwd note
-    email phone fax address name number date time account card code billing please return arrived meet call
-    limit atm pin faq url usa ok tv cd pc
-    """
-)
+_COMMON = words("lists", "common")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import TIME_OF_DAY, bare, whole_texts
-from dpsynth_platform.contracts import CategoricalColumn, DataContract, TimeColumn
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.columns import CategoricalColumn, TimeColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.fitting import TEXT
 from dpsynth_platform.scrub.owners import OwnerCount, RowOwners
 

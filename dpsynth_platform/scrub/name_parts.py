@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+from dpsynth_platform.scrub.letters import LOWER, UPPER, words
 
-TITLES = words_of("mr mrs ms miss mx dr prof sir madam rev hon capt lt sgt col gen")
+TITLES = words("name_parts", "titles")
 """Words before a name, in small letters and without a full stop."""
-PARTICLES = words_of("van von der den de del della di da dos du la le el al bin ibn ter ten zu")
+PARTICLES = words("name_parts", "particles")
 """Small words inside of a person's name."""
-DEGREES = words_of("jr sr md phd dds dvm esq ii iii iv")
+DEGREES = words("name_parts", "degrees")
 """Words after a name, in small letters and without full stops."""
 
 _NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"

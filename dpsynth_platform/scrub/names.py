@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dpsynth_platform.scrub.batches import batches_of, pieces_of
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+from dpsynth_platform.scrub.letters import LOWER, UPPER, word_list, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.name_parts import DEGREE, FULL_NAME, NAME_WORD, PARTICLE, TITLE, first_word
 from dpsynth_platform.scrub.organizations import has_company_form
@@ -34,14 +34,7 @@ _GREETED = re.compile(
     rf"\s{{1,4}})(?P<value>{FULL_NAME})"
 )
 # First names that are words as well: somebody's name only where somebody is called by it.
-_CALLED = any_of(
-    words_of(
-        """
-        amber art bill bob carol chase chip dale dawn dean don drew earl ernest eve frank gene grant holly iris ivy jack
-        jade jean junior lily mark misty nick pat pearl penny pierce rich rob robin rose ruby rusty sandy sue will
-        """
-    )
-)
+_CALLED = any_of(words("names", "called"))
 _CALLED_OUT = re.compile(rf"(?<![\w'\u2019-]){_CALLED}(?=\s*[!,.?:;-]|[ ]*(?:\n|\Z))", re.IGNORECASE)
 _GREETING_BEFORE = re.compile(
     r"\b(?:hi|hello|hey|dear|good\s(?:morning|evening|afternoon)|welcome|thanks|thank you|cheers|sorry|bye|goodbye)"
@@ -90,15 +83,7 @@ _AT_HOME = re.compile(
     r"(?:\s(?:here|there|back|up|down))?\s(?:(?:to|from|in|at|near|of)\s)?)"
     rf"(?P<value>{FULL_NAME})(?!['\u2019\w])"
 )
-_TRADES = (
-    r"manager|director|engineer|officer|assistant|clerk|nurse|teacher|operator|technician|analyst|consultant|supervisor|"
-    r"coordinator|administrator|specialist|representative|attendant|driver|worker|mechanic|designer|developer|scientist|"
-    r"programmer|accountant|auditor|lawyer|attorney|surgeon|physician|therapist|pharmacist|dentist|librarian|editor|"
-    r"writer|reporter|salesperson|cashier|cook|chef|waiter|waitress|carpenter|electrician|plumber|painter|machinist|"
-    r"welder|inspector|guard|firefighter|paramedic|tender|drafter|setter|assembler|installer|repairer|tutor|lecturer|"
-    r"technologist|professor|instructor|trainer|coach|planner|buyer|broker|agent|adviser|advisor|counselor|psychologist|economist|"
-    r"statistician|biologist|chemist|physicist|geologist|architect|surveyor|pilot|aide|helper|president|secretary"
-)
+_TRADES = "|".join(word_list("names", "trades"))
 # An occupation stands alone on a line, as under a signature, or between a name and a comma.
 _OCCUPATION = re.compile(
     rf"(?:^|(?<=,[ ]the[ ])|(?<=,[ ]))(?P<value>[{UPPER}][{LOWER}]+(?:(?:,?[ ](?:and[ ])?|[-/])[{LOWER}]+){{0,6}}?"

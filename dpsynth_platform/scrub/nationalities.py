@@ -15,43 +15,19 @@ import re
 from collections.abc import Iterator
 
 from dpsynth_platform.scrub.findings import Trust
-from dpsynth_platform.scrub.letters import words_of
+from dpsynth_platform.scrub.letters import words
 from dpsynth_platform.scrub.rule import Rule, any_of, pattern_of
 
 ENTITY = "NRP"
 
 # With a plural in s, which is a noun as well.
-_REGULAR = words_of(
-    """
-    Afghan African Albanian Algerian American Angolan Arab Argentinian Argentinean Armenian Asian Australian Austrian
-    Azerbaijani Bangladeshi Belarusian Belgian Bolivian Bosnian Brazilian Bulgarian Cambodian Cameroonian Canadian
-    Chilean Colombian Croatian Cuban Cypriot Czech Ecuadorian Egyptian Eritrean Estonian Ethiopian European Filipino
-    Georgian German Ghanaian Greek Guatemalan Haitian Honduran Hungarian Indian Indonesian Iranian Iraqi
-    Israeli Italian Jamaican Jordanian Kazakh Kenyan Korean Kosovar Kuwaiti Laotian Latvian Libyan Lithuanian
-    Macedonian Malaysian Mexican Moldovan Mongolian Moroccan Namibian Nepali Nicaraguan Nigerian Norwegian Pakistani
-    Palestinian Panamanian Paraguayan Persian Peruvian Romanian Russian Rwandan Salvadoran Saudi Scandinavian
-    Serbian Sicilian Singaporean Slovak Slovene Slovenian Somali Syrian Tanzanian Thai Tibetan Tunisian
-    Ugandan Ukrainian Uruguayan Uzbek Venezuelan Yemeni Yugoslav Zambian Zimbabwean
-    """
-)
-_ONLY_ADJECTIVES = words_of(
-    """
-    Argentine Basque British Burmese Catalan Chinese Congolese Danish Dutch English Finnish Flemish French Icelandic
-    Irish Japanese Kurdish Lebanese Maltese Nepalese Polish Portuguese Scottish Senegalese Spanish Sudanese Swedish
-    Swiss Taiwanese Turkish Vietnamese Welsh
-    """
-)
+_REGULAR = words("nationalities", "regular")
+_ONLY_ADJECTIVES = words("nationalities", "only_adjectives")
 # Nouns that are no adjectives; the singulars among them that are names as well count after an article alone.
-_NOUNS = words_of(
-    """
-    Brits Briton Britons Croat Croats Danes Dutchman Dutchmen Dutchwoman Englishman Englishmen Englishwoman Finns
-    Frenchman Frenchmen Frenchwoman Icelander Icelanders Irishman Irishmen Irishwoman Kurd Kurds Scots Scotsman Scotsmen
-    Serb Serbs Spaniard Spaniards Swede Swedes Turks Welshman Welshmen
-    """
-)
-_AFTER_ARTICLE = words_of("Brit Dane Finn Pole Scot Turk")
+_NOUNS = words("nationalities", "nouns")
+_AFTER_ARTICLE = words("nationalities", "after_article")
 _PLURALS = frozenset({f"{word}s" for word in _REGULAR} | _NOUNS | {"Poles"})
-_CAPITAL_ALONE = words_of("polish pole poles thai")
+_CAPITAL_ALONE = words("nationalities", "capital_alone")
 """Other words in small letters, but before a word for a person."""
 _FOLDED_PLURALS, _FOLDED_REGULAR, _FOLDED_AFTER_ARTICLE, _FOLDED_ADJECTIVES = (
     frozenset(word.casefold() for word in words)

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+from dpsynth_platform.scrub.letters import LOWER, UPPER, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.name_parts import NAME_WORD, first_word
 
@@ -73,73 +73,22 @@ _NAME_AFTER = re.compile(rf"[ ][{UPPER}]")
 _BRAND_WORD = rf"(?:[{UPPER}]|\d{{1,3}}(?=[{UPPER}])|[a-z](?=[A-Z][a-z]))(?:[\w-]|['\u2019](?!s\b)\w|\.(?=\w)){{0,40}}"
 _BETWEEN = r"(?:[ ]|[ ]?&[ ]?|[ ](?:of|for|de|del|n'|'n')[ ](?:the[ ])?)"
 _PHRASE = re.compile(rf"(?<![\w@.'\u2019/-]){_BRAND_WORD}(?:{_BETWEEN}{_BRAND_WORD}){{0,4}}")
-_LEADING = words_of(
-    """
-    A An And As At Both But By Did Do Does For From Has Have He Her Hers His How I If In Is It Its My No Not Of On
-    Or Our Ours She So That The Their Then There These They This Those To Was We Were What When Where Which While
-    Who Why Will With You Your Yes Please Thanks Dear Mr Mrs Ms Miss Dr Prof Sir CEO President Director Manager
-    """
-)
+_LEADING = words("organizations", "leading")
 """Words that are capitalized because a sentence begins, or that go before a name."""
 _LEADS = re.compile(r"(?P<word>[\w'\u2019-]+)(?:[ ]|$)(?P<joined>(?:of|for)[ ](?:the[ ])?)?")
-_NO_NAMES = words_of(
-    """
-    monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
-    september october november december god christ jesus christmas easter i i'm i'd i'll i've ok tv pm am est edt
-    pst gmt u.s u.s.a english french german spanish internet usenet email christians jews muslims
-    """
-)
+_NO_NAMES = words("organizations", "no_names")
 
-_WORK = words_of(
-    """
-    work works worked working job jobs employed employee employees employment intern interned interns interning
-    internship position career role post stint year years month months hired interview interviewed interviewing
-    apply applied applying started offer offers consultant consulted assistant manager engineer accountant driver
-    teacher lawyer attorney analyst developer designer clerk nurse scientist researcher professor programmer
-    technician secretary receptionist cashier executive officer ceo cfo cto chairman chairwoman president director
-    founder partner partners owner head vp representative rep agent salesman spokesman spokeswoman spokesperson
-    colleague colleagues someone somebody people team guy meet met meeting lunch dinner party event held appointment
-    """
-)
-_TRADE = words_of(
-    """
-    account accounts customer customers client clients supplier suppliers vendor contract contracts agreement deal
-    order ordered orders bought buy buying purchased purchase invoice invoices product products delivery delivered
-    shipped subscription insured insurance policy bank banked banking loan mortgage licensed sold sell rented booked
-    appointment complaint refund shares share stock stocks stake invested investment merger merged merge takeover
-    acquisition subsidiary division branch brand unit headquarters hq offices website site board competitor rival
-    distributor dealer partnership partnered sponsored funded financed owned developed made manufactured designed
-    built switched switch switching sponsors endorsed address produced published distributed run founded acquired
-    supplied hired employed represented backed lawsuit suit case charges claim claims
-    """
-)
+_WORK = words("organizations", "work")
+_TRADE = words("organizations", "trade")
 _CUES = _WORK | _TRADE
-_JOINING = words_of("at for with by from of to against between")
+_JOINING = words("organizations", "joining")
 """What joins one of the words above to a company's name, over at most `_WINDOW` words between."""
 _WINDOW = 4
-_DIRECT = words_of(
-    """
-    joined joining join left leave leaving quit acquired acquire bought founded founding cofounded co-founded sued
-    sue suing employer company firm startup corporation brand retailer manufacturer owns runs recommend sold sell
-    trust
-    """
-)
+_DIRECT = words("organizations", "direct")
 """What stands right before a company's name."""
-_ACTS = words_of(
-    """
-    announced announces invested invests acquired acquires launched launches merged merges filed files hired hires
-    employs employed sells manufactures produces supplies operates outsourced recalled unveiled reported reports
-    partnered specializes offers employees shares stock executives spokesman spokeswoman spokesperson headquarters
-    customers website subsidiary laid
-    """
-)
-_STATE_OF = words_of("is was has will went are had")
-_STATES = words_of(
-    """
-    hiring acquired founded filed announced bankrupt sold merged closing laying recruiting headquartered owned
-    launched recalled fined sued
-    """
-)
+_ACTS = words("organizations", "acts")
+_STATE_OF = words("organizations", "state_of")
+_STATES = words("organizations", "states")
 _OWNED = re.compile(
     r"['\u2019]s? (?:new |latest |first |main |online )?(?:ceo|cfo|cto|customers?|clients?|employees?|shares?|stock|"
     r"website|headquarters|products?|services?|board|management|competitors?|subsidiar\w+|workers|staff|revenues?|profits?|"

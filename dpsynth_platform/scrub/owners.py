@@ -19,7 +19,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import Privacy
+from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
 
 RowOwners = tuple[str, ...]
@@ -44,7 +44,6 @@ class OwnerCount:
         return self._rows >= LEAST_OWNERS
 
     def add(self, owners: RowOwners) -> None:
-        """Counts the owners of a row."""
         if not self.enough and self._owners.isdisjoint(owners):
             self._owners.update(owners)
             self._rows += 1
@@ -93,7 +92,6 @@ class OwnerReader:
         self.repeated = 0
 
     def read(self, batch: pa.RecordBatch) -> list[RowOwners]:
-        """The owners of each row."""
         columns = (_listed(batch.column(name)) for name in self.columns)
         return [self._owners(values) for values in zip(*columns, strict=True)]
 

@@ -21,9 +21,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from types import TracebackType
 
-from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.permissions import no_core_dumps
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.permissions import no_core_dumps
 from dpsynth_platform.scrub.batches import Item, batches_of
 from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Finding

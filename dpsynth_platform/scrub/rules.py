@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from dpsynth_platform.scrub.coordinates import coordinate_rules
 from dpsynth_platform.scrub.findings import Trust
+from dpsynth_platform.scrub.letters import word_list
 from dpsynth_platform.scrub.national_numbers import national_rules
 from dpsynth_platform.scrub.nationalities import nationality_rules
 from dpsynth_platform.scrub.rule import DIGIT, Rule, context_of, digits_in, pattern_of, presidio
@@ -27,11 +28,7 @@ MONTHS = (
 WEEKDAYS = r"(?:mon|tues?|wednes|thurs?|fri|satur|sun)day"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:\s?[ap]\.?m\b\.?)?"
 _ORDINAL = r"(?:st|nd|rd|th)?"
-_COUNTRIES = (
-    "ac|ae|ar|at|au|be|bg|br|by|ca|ch|cl|cn|co|cr|cu|cy|cz|de|dk|ec|ee|eg|es|eu|fi|fr|gr|hk|hr|hu|id|ie|il|in|ir|is|"
-    "it|jp|ke|kr|kw|kz|lt|lu|lv|ma|mx|my|ng|nl|no|nz|pe|ph|pk|pt|ro|ru|sa|se|sg|si|sk|su|th|tn|tr|tw|ua|uk|us|uy|uz|"
-    "ve|vn|yu|za"
-)
+_COUNTRIES = "|".join(word_list("rules", "countries"))
 _DOMAIN_ENDS = f"com|org|net|edu|gov|mil|int|info|biz|name|museum|app|dev|io|tv|{_COUNTRIES}"
 
 

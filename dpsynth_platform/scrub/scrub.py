@@ -40,8 +40,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_schema
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
 from dpsynth_platform.scrub.detection import Document

@@ -2,5 +2,5 @@
 
 What belongs here: opening a table (`tables`), the layouts that there are (`delta`, `directories`), versions of a Delta
 table that hold other rows (`versions`), and the boundaries of periods (`periods`). What does not: a contract's source
-as a run pins it (`dpsynth_platform.source`), a judgement on columns, any change to a value.
+as a run pins it (`dpsynth_platform.sources.source`), a judgement on columns, any change to a value.
 """

@@ -28,8 +28,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.files import FileTable, StoredColumn
 from dpsynth_platform.sources.versions import Log
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem
 
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.files import FileTable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dpsynth_platform.compute.reading import BATCH_ROWS, Span, file_batches, selected
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable, open_delta
 from dpsynth_platform.sources.directories import check_no_part, open_directory
 from dpsynth_platform.sources.files import FileTable

@@ -1,7 +1,7 @@
 """Versions of a Delta table that hold the same rows.
 
 What belongs here: reading, from the commits of a table's log, whether they changed rows or columns. What does not:
-opening a version (`delta`), and what follows from a new one (`dpsynth_platform.new_versions`).
+opening a version (`delta`), and what follows from a new one (`dpsynth_platform.reviewing.new_versions`).
 
 Compaction, clustering, vacuum, properties, protocol and transaction markers make versions, and no news: their commits
 add and remove files with `dataChange: false` at most. What cannot be known counts as news: a commit that was cleaned up

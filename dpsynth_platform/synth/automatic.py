@@ -33,9 +33,9 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.privacy.figures import rounded
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.tabular.attributes import planned_domain
@@ -98,7 +98,7 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
     """
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
-    if contract.generate.open:
+    if contract.generate.method_unresolved:
         raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, is settled before it is planned")
     return choose(facts_of(contract, period))
 

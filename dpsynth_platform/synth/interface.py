@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.units import WEIGHTINGS
 
 if TYPE_CHECKING:
@@ -32,22 +33,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.tabular.missing import MissingShare
     from dpsynth_platform.synth.text.endpoint_access import Transport
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
-
-
-class Progress(Protocol):
-    """Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
-
-    The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
-    stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
-    for, or follows from noisy counts. When it is called is not hidden.
-    """
-
-    def __call__(self, stage: str, done: int, total: int, beside: str = "", /) -> None:
-        """Is told a step; `beside` has more words about it, as public as the rest: the epsilon so far."""
-
-
-def silent(stage: str, done: int, total: int, beside: str = "") -> None:
-    """The progress callback that reports nothing."""
 
 
 DECLARED = "it is declared"

@@ -12,7 +12,8 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import Column, DataContract, DateColumn, FloatColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts.columns import Column, DateColumn, FloatColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
 
 _TYPES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from dpsynth_platform.errors import MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.errors import MechanismFailed, TrainingRefused
 from dpsynth_platform.training.families import has_encoder
 from dpsynth_platform.training.plan import TrainingPlan
 

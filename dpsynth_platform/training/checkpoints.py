@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from dpsynth_platform.digests import canonical_json
-from dpsynth_platform.errors import CheckpointFailed, ConfigurationError, ResumeRefused, file_problem
-from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.storage import sync
+from dpsynth_platform.foundation.digests import canonical_json
+from dpsynth_platform.foundation.errors import CheckpointFailed, ConfigurationError, ResumeRefused, file_problem
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.storage import sync
 
 KEY_BYTES = 32
 CHUNK_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.attention import ShortCausalAttention
 from dpsynth_platform.training.families import IGNORED, as_called, has_encoder
 from dpsynth_platform.training.fused import FusedAdapter, is_fusible

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.training.interface import Batch
 
 IGNORED = -100

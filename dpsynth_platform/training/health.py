@@ -29,7 +29,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.plan import TrainingPlan
 
 FALSE_ALARM = 1e-9

@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from dpsynth_platform.digests import canonical_json
-from dpsynth_platform.errors import MechanismFailed, ReplayExhausted, ResumeRefused, file_problem
-from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.storage import HeldByAnother, held, hold, write_durably
+from dpsynth_platform.foundation.digests import canonical_json
+from dpsynth_platform.foundation.errors import MechanismFailed, ReplayExhausted, ResumeRefused, file_problem
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.storage import HeldByAnother, held, hold, write_durably
 
 JOURNAL_FILE = "journal"
 

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,11 +88,9 @@ class Stacked:
     lengths: Tensor | None = None
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
-        """See `Use`."""
         total.add_(torch.tensordot(coefficients, self.gradients, dims=1))
 
     def without(self, units: Tensor) -> Stacked:
-        """See `Use`."""
         return replace(self, gradients=_cleared(self.gradients, units))
 
 
@@ -113,12 +111,10 @@ class Outer:
         total.add_(rows.flatten(0, 1).T @ columns.flatten(0, 1))
 
     def without(self, units: Tensor) -> Outer:
-        """See `Use`."""
         return Outer(_cleared(self.rows, units), _cleared(self.columns, units))
 
     @property
     def lengths(self) -> Tensor:
-        """See `Use`."""
         return _outer_lengths(self.rows, self.columns)
 
     def squares(self, grams: Grams) -> Tensor:
@@ -134,17 +130,14 @@ class Lookup:
     gradients: Tensor
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
-        """See `Use`."""
         scaled = self.gradients.double() * coefficients[:, None, None]
         total.index_add_(0, self.positions.flatten(), scaled.flatten(0, 1))
 
     def without(self, units: Tensor) -> Lookup:
-        """See `Use`."""
         return Lookup(self.positions, _cleared(self.gradients, units))
 
     @property
     def lengths(self) -> Tensor:
-        """See `Use`."""
         return _token_lengths(self.gradients).sum(1, dtype=torch.float64)
 
     def squares(self, grams: Grams) -> Tensor:

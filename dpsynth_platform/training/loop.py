@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.training import physical
 from dpsynth_platform.training.adapter import check_trainable
 from dpsynth_platform.training.clipping import ClippedSums

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.storage import write_durably
 
 _RUNNING, _ENDED = "running", "ended"
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.families import IGNORED
 from dpsynth_platform.training.interface import Batch

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy import calibration
 from dpsynth_platform.privacy.events import DpEvent, Sampled, dp_sgd_event
 from dpsynth_platform.privacy.guarantee import Guarantee

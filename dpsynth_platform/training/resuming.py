@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.errors import CheckpointFailed
+from dpsynth_platform.foundation.errors import CheckpointFailed
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
 from dpsynth_platform.training.journal import StepJournal
 from dpsynth_platform.training.states import read_state, state_bytes
@@ -44,7 +44,6 @@ class ResumableJournal:
         return self._journal.replayed
 
     def begin_step(self) -> int:
-        """See `StepJournal.begin_step`."""
         return self._journal.begin_step()
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:

@@ -160,7 +160,6 @@ class _MadeUp:
         return _RECORDS
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """See `interface.Examples`."""
         return {name: rows[list(indices)] for name, rows in self._rows.items()}
 
 
@@ -168,7 +167,6 @@ class _NoJournal:
     """A trial is no execution of the plan: it reads no record."""
 
     def begin_step(self) -> int:
-        """See `interface.Journal`."""
         return 1
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:

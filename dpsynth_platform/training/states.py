@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.errors import ResumeRefused
+from dpsynth_platform.foundation.errors import ResumeRefused
 from dpsynth_platform.training.interface import TrainingState
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dpsynth_platform.errors import MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.errors import MechanismFailed, TrainingRefused
 from dpsynth_platform.training import trial
 from dpsynth_platform.training.families import has_encoder
 from dpsynth_platform.training.interface import Batch

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch import distributed as processes
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.interface import Batch, Examples, TrainingState
 
 
@@ -72,7 +72,6 @@ class Follower:
         """See `interface.Journal`."""
 
     def latest(self) -> TrainingState | None:
-        """See `interface.Journal`."""
         return None
 
     def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -113,5 +112,4 @@ class _Share:
         return len(self._places)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """See `interface.Examples`."""
         return self._examples.batch([self._places[index] for index in indices])

@@ -14,18 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.backup.witnesses import missing_from, published_ahead
-from dpsynth_platform.errors import DpsynthError, file_problem
+from dpsynth_platform.foundation.errors import DpsynthError, file_problem
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
+from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
 
 MOST_SKEW = dt.timedelta(minutes=5)
 """How far the ledger's time may be ahead of this machine's clock."""
@@ -69,14 +68,14 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
 
 
 def _ledger(settings: Settings) -> str:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return "there is none yet; the first run makes it"
     return f"the chain has {Ledger(settings.ledger_url).head().sequence} events"
 
 
 def _chain(settings: Settings) -> str:
     """Every link, and that nothing which survives knows more than the chain does."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return "there is none yet"
     events, problems = Database(settings.ledger_url).read(chain.check_links)
     ledger = Ledger(settings.ledger_url)

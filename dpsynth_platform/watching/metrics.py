@@ -16,16 +16,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.lifecycle.purging import due_and_held
 from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.purging import due_and_held
 from dpsynth_platform.reviewing import chronicle
 from dpsynth_platform.reviewing.catalogue import catalogue, record_of
 from dpsynth_platform.reviewing.chronicle import Chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.watching.health import Check
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

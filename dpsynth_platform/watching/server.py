@@ -27,9 +27,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dpsynth_platform import serving
-from dpsynth_platform.lineage.redaction import safe_error
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation import serving
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.watching import health, metrics
 
 LOOK_AGAIN_SECONDS = 15.0

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
 
-from dpsynth_platform.collecting import loading
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
-from dpsynth_platform.progress import Pace
-from dpsynth_platform.settings import inherited_environment
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.garbage_collection import loading
+from dpsynth_platform.foundation.permissions import PRIVATE_UMASK, no_core_dumps
+from dpsynth_platform.foundation.progress import Pace
+from dpsynth_platform.foundation.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, guarded, status_of
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.lifeline import die_without

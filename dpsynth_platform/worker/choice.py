@@ -1,8 +1,8 @@
 """Where a dataset's mechanism runs: a choice of the deployment, in `deploy/worker.yaml`.
 
-What belongs here: the models of that file, reading it, and the launcher that each of them names. What does not: a
-launcher. The choice is no part of a contract: the same program does the same work in all of these places, so it changes
-nothing that a guarantee rests on.
+What belongs here: the models of that file, and reading it. What does not: launchers (`launchers`). The choice is no
+part of a contract: the same program does the same work in all of these places, so it changes nothing that a guarantee
+rests on.
 
     default: {launcher: local}
     datasets:
@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from dpsynth_platform.choices import choice_for, tagged
-from dpsynth_platform.worker.launch import Launcher
+from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
+from dpsynth_platform.foundation.sizes import SIZE
 
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -28,7 +28,7 @@ Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 ClaimName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(\.{_NAME})*$")]
 LabelKey = Annotated[str, StringConstraints(pattern=rf"^({_NAME}(\.{_NAME})*/)?{_LABEL}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=f"^({_LABEL})?$")]
-Memory = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}(MB|GB)$")]
+Memory = Annotated[str, StringConstraints(pattern=f"^{SIZE}$")]
 Processors = Annotated[float, Field(gt=0, le=1024)]
 Devices = Annotated[int, Field(ge=0, le=64)]
 Seconds = Annotated[int, Field(ge=10, le=86_400)]
@@ -52,12 +52,6 @@ class LocalChoice(_Choice):
     def label(self) -> str:
         """The choice in words."""
         return "this machine"
-
-    def open(self) -> Launcher:
-        """The launcher."""
-        from dpsynth_platform.worker.local import LocalLauncher
-
-        return LocalLauncher()
 
 
 class Volume(BaseModel):
@@ -149,12 +143,6 @@ class KubernetesChoice(_Choice):
         """The choice in words."""
         return f"a Kubernetes job in {self.namespace}"
 
-    def open(self) -> Launcher:
-        """The launcher. Raises `ConfigurationError`; see `KubernetesLauncher`."""
-        from dpsynth_platform.worker.kubernetes_job import KubernetesLauncher
-
-        return KubernetesLauncher(self)
-
 
 class RayChoice(_Choice):
     """A job of a Ray cluster whose machines share the file system of `DPSYNTH_HOME`.
@@ -183,12 +171,6 @@ class RayChoice(_Choice):
         """The choice in words."""
         return f"a Ray job at {self.address}"
 
-    def open(self) -> Launcher:
-        """The launcher. Raises `ConfigurationError`; see `RayLauncher`."""
-        from dpsynth_platform.worker.ray_job import RayLauncher
-
-        return RayLauncher(self)
-
 
 WorkerChoice = LocalChoice | KubernetesChoice | RayChoice
 _CHOICES: dict[str, type[LocalChoice] | type[KubernetesChoice] | type[RayChoice]] = {
@@ -201,11 +183,6 @@ _CHOICES: dict[str, type[LocalChoice] | type[KubernetesChoice] | type[RayChoice]
 def worker_choice(path: Path | None, dataset: str, known: Collection[str] | None = None) -> WorkerChoice:
     """Where the mechanism of a dataset runs. Without a file it is this machine. See `choices.choice_for`."""
     return choice_for(path, dataset, _choice, {"launcher": "local"}, known)
-
-
-def bytes_of(memory: str) -> int:
-    """2GB are 2,000,000,000 bytes."""
-    return int(memory[:-2]) * {"MB": 10**6, "GB": 10**9}[memory[-2:]]
 
 
 def _choice(document: Any, where: str) -> WorkerChoice:

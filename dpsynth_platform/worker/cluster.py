@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dpsynth_platform.errors import LaunchFailed
+from dpsynth_platform.foundation.errors import LaunchFailed
 
 POLL_SECONDS = 2.0
 SILENCE_SECONDS = 300.0

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.foundation.redaction import safe_error
 
 DONE = "done"
 UNEXPECTED = "unexpected"

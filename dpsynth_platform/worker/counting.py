@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import read_choice
 from dpsynth_platform.compute.engine import Engine, EngineError
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.storage import count_rows
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.storage import count_rows
 from dpsynth_platform.worker.job import WorkerJob
 
 LEAST_ROWS = 5_000_000

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import BoundingError, GrantRefused, StaleInput
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import BoundingError, GrantRefused, StaleInput
+from dpsynth_platform.foundation.storage import read_table, sync, table_schema
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub.fingerprints import (
     FINGERPRINT_BYTES,
@@ -27,7 +28,6 @@ from dpsynth_platform.scrub.fingerprints import (
     flat_owners,
     owner_column,
 )
-from dpsynth_platform.storage import read_table, sync, table_schema
 
 CLAIM_FILE = "claim.json"
 NO_CANARIES = canonical_digest([])

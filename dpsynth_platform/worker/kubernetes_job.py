@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import KubernetesChoice
 from dpsynth_platform.worker.cluster import Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.codes import status_of
@@ -126,7 +126,6 @@ class KubernetesLauncher:
             raise ConfigurationError(f"launcher: kubernetes: {silent}; see the deployment's worker.yaml") from None
 
     def run(self, start: Start) -> int:
-        """See `launch.Launcher.run`."""
         alive = start.alive
         with lifeline(alive):
             try:
@@ -200,7 +199,9 @@ def _apis(context: str | None) -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ImportError:
-        raise ConfigurationError("launcher: kubernetes: install it first: pip install -r kubernetes.lock") from None
+        raise ConfigurationError(
+            "launcher: kubernetes: install it first: pip install -r requirements/kubernetes.lock"
+        ) from None
     configuration = client.Configuration()
     try:
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.foundation.digests import canonical_digest
 
 KEPT = (
     "PATH",

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.storage import write_durably
 
 BEAT_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0

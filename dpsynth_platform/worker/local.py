@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dpsynth_platform.settings import inherited_environment
+from dpsynth_platform.foundation.settings import inherited_environment
 from dpsynth_platform.worker.launch import Start, command, environment
 
 STOP_SECONDS = 20.0

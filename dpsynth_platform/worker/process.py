@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.restricted_log import print_unfailing
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.restricted_log import print_unfailing
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -76,12 +76,17 @@ def leave_stopping_to_parent() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def killed_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def bind_to_parent(parent: int) -> None:
     """Ties this process's life to its parent's: killed by the kernel, and by a heartbeat should that signal be lost.
 
     The kernel's signal comes when the *thread* that started this process ends, so a launcher waits in that thread.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    killed_with_parent()
     _die_unless_child_of(parent)  # it may have ended before the signal was asked for
     threading.Thread(target=_watch, args=(parent,), name="heartbeat", daemon=True).start()
 

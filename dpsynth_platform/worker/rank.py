@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
+from dpsynth_platform.foundation.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.worker.codes import DONE, guarded, status_of
 from dpsynth_platform.worker.process import bind_to_parent, end, leave_stopping_to_parent
 

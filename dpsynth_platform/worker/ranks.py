@@ -67,7 +67,6 @@ class LocalRanks:
         self._place = tempfile.TemporaryDirectory(prefix="dpsynth-ranks-")  # it holds addresses, and no data
 
     def meet(self, examples: Path) -> None:
-        """See `synth.interface.Ranks.meet`."""
         from dpsynth_platform.training.world import meet
 
         share_processors(self._size)

@@ -19,8 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
-from dpsynth_platform.worker.choice import RayChoice, bytes_of
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.sizes import bytes_of
+from dpsynth_platform.worker.choice import RayChoice
 from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.launch import KEPT, LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline
@@ -49,7 +50,7 @@ class RayLauncher:
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
-            raise ConfigurationError("launcher: ray: install it first: pip install -r ray.lock") from None
+            raise ConfigurationError("launcher: ray: install it first: pip install -r requirements/ray.lock") from None
         self._choice = choice
         try:
             self._client: Any = JobSubmissionClient(choice.address)
@@ -68,7 +69,6 @@ class RayLauncher:
             ) from None
 
     def run(self, start: Start) -> int:
-        """See `launch.Launcher.run`."""
         name = f"{start.name}-{secrets.token_hex(4)}"  # Ray is slow to take an id again
         with lifeline(start.alive):
             try:

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dpsynth_platform.audit.canaries import is_canary
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ConfigurationError, GrantRefused, ResumeRefused
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import ConfigurationError, GrantRefused, ResumeRefused
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.storage import digest_directory
 from dpsynth_platform.ledger.grants import Grant, verify_grant
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
-from dpsynth_platform.storage import digest_directory
-from dpsynth_platform.synth.interface import Checkpoints, Progress, Ranks, SealedPlan, generator
+from dpsynth_platform.synth.interface import Checkpoints, Ranks, SealedPlan, generator
 from dpsynth_platform.worker.counting import counting_engine
 from dpsynth_platform.worker.inputs import check_owners, check_unowned, claim, reclaim
 from dpsynth_platform.worker.job import WorkerJob

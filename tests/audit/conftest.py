@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 
 LEVELS = [f"level-{number}" for number in range(24)]
 REGIONS = [f"region-{number}" for number in range(24)]

@@ -33,12 +33,12 @@ from dpsynth_platform.audit.laboratory import audit, epsilon_to_expect
 from dpsynth_platform.bounding import single_owner
 from dpsynth_platform.bounding.output import INCLUDED_COLUMN
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.errors import BoundingError, ContractError, MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.errors import BoundingError, ContractError, MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent, GaussianCountsEvent, event_from_json
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, distinct_owners
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.text.examples import Examples

@@ -13,7 +13,7 @@ from dpsynth_platform.audit.attacks import (
     nearest_scores,
     overlap_scores,
 )
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 
 def test_the_nearest_rows_are_found_as_by_brute_force() -> None:

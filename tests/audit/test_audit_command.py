@@ -14,12 +14,12 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
+from dpsynth_platform.audit.adhoc.outcomes import NOTICE
 from dpsynth_platform.audit.attacks import MEASUREMENTS, Scored
 from dpsynth_platform.audit.canary_cost import CanaryCost, ColumnCost
-from dpsynth_platform.audit.own import NOTICE
 from dpsynth_platform.audit.verdict import judge
-from dpsynth_platform.cli import app
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts.contract import DataContract
 
 SECRET = "Zaphodina Quillmarker"
 Use = Callable[..., tuple[int, str]]

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
-from dpsynth_platform.synthesis import Options, synthesize
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.one_table import Options, synthesize
 
 SCHEMA = """
 columns:

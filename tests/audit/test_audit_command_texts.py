@@ -13,8 +13,8 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from dpsynth_platform.audit.own import NOTICE
-from dpsynth_platform.cli import app
+from dpsynth_platform.audit.adhoc.outcomes import NOTICE
+from dpsynth_platform.cli.main import app
 
 RANDOM = secrets.SystemRandom()
 COMMON = [f"word{number}" for number in range(200)]

@@ -1,4 +1,4 @@
-"""Bounds against `jax_privacy.auditing`, where it is installed (oracle.lock)."""
+"""Bounds against `jax_privacy.auditing`, where it is installed (requirements/oracle.lock)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 DELTA = 1e-5
 SAFE = 1e-7

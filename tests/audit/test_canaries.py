@@ -21,9 +21,9 @@ from dpsynth_platform.audit.canaries import (
     without_canaries,
     write_canaries,
 )
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, SourceError
-from dpsynth_platform.storage import table_schema
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.storage import table_schema
 from dpsynth_platform.synth.tabular.constraints import Conditions, Judge
 from dpsynth_platform.synth.tabular.domain import domain_of
 

@@ -13,10 +13,10 @@ import pytest
 
 from dpsynth_platform.audit.canaries import CanarySet, make_canaries
 from dpsynth_platform.audit.canary_cost import CanaryCost, canary_cost, cost_rows, moved_by
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.tabular import mst
 from dpsynth_platform.synth.tabular.model import Model, load_model
 

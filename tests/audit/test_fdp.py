@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsynth_platform.audit import bounds, fdp
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve
 
 DELTA = 1e-5

@@ -13,7 +13,7 @@ from scipy import stats
 from dpsynth_platform.audit.bounds import clopper_pearson
 from dpsynth_platform.audit.gradient_canaries import PARTS, Attacker, CanaryModel, CanaryRecords, TrainingAudit
 from dpsynth_platform.audit.laboratory import Guess, Trials, audit, best_guess, epsilon_to_expect, two_worlds
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 from dpsynth_platform.training.clipping import ClippedSums

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.audit import own
+from dpsynth_platform.audit.adhoc import outcomes as own
+from dpsynth_platform.audit.adhoc.outcomes import OwnAudit, audit_scores
+from dpsynth_platform.audit.adhoc.tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC, table_evidence, who_was_in
 from dpsynth_platform.audit.attacks import Attack, Scored
-from dpsynth_platform.audit.own import OwnAudit, audit_scores
-from dpsynth_platform.audit.own_tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC, table_evidence, who_was_in
 from dpsynth_platform.audit.scores import read_scores, scores_table
-from dpsynth_platform.errors import AccountingError, SourceError
+from dpsynth_platform.foundation.errors import AccountingError, SourceError
 
 HALF = np.arange(1000) % 2 == 0
 

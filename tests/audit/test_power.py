@@ -15,10 +15,10 @@ import pytest
 from dpsynth_platform.audit.canaries import CanarySet, make_canaries
 from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.audit.verdict import AuditReport, judge
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.tabular import drawing, mst
 
 ROWS = 20_000

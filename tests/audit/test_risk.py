@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpsynth_platform.audit import risk
 from dpsynth_platform.audit.bounds import area_under_curve, clopper_pearson
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 DELTA = 1e-5
 SAFE = 1e-7

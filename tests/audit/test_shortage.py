@@ -10,8 +10,8 @@ import pytest
 from dpsynth_platform.audit.attacks import ATTACKS, Scored
 from dpsynth_platform.audit.shortage import shortage_of
 from dpsynth_platform.audit.verdict import judge
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
 
 
 def test_an_audit_that_cannot_conclude_is_known_beforehand(contract_of: Any) -> None:

@@ -16,7 +16,7 @@ from dpsynth_platform.audit.tables.density import density_ratio_scores
 from dpsynth_platform.audit.tables.lira import offline_scores, online_scores
 from dpsynth_platform.audit.tables.meta_classifier import meta_scores
 from dpsynth_platform.audit.tables.rmia import relative_scores
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 VALUES = tuple("abcdef")

@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from dpsynth_platform.audit.tables.decoding import decoded_scores, exponential_people, shown_noise
 from dpsynth_platform.audit.tables.marginal_aware import known_people, share_ratio_scores
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
 

@@ -13,7 +13,7 @@ from synth_cases import SCHEMA, contract_with, people, write_bounded
 from dpsynth_platform.audit.tables import ATTACKS, Evidence, attacks, shadows
 from dpsynth_platform.audit.tables.agreement import draw_queries
 from dpsynth_platform.audit.tables.shadows import fit_shadows
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular import drawing

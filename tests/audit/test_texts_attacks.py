@@ -15,7 +15,7 @@ from dpsynth_platform.audit.texts.copies import count_text_copies
 from dpsynth_platform.audit.texts.ngrams import grams, mean_log_probabilities, words
 from dpsynth_platform.audit.texts.outliers import outliers
 from dpsynth_platform.audit.texts.similarity import similarity_scores
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 RANDOM = secrets.SystemRandom()
 COMMON = [f"word{number}" for number in range(200)]

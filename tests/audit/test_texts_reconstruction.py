@@ -14,11 +14,11 @@ import torch
 from text_cases import save_model, tiny_llama, tiny_tokenizer
 from typer.testing import CliRunner
 
-from dpsynth_platform.audit.own_model import score_model
+from dpsynth_platform.audit.adhoc.language_model import score_model
 from dpsynth_platform.audit.texts import reconstruction
 from dpsynth_platform.audit.texts.reconstruction import continuations, count_reconstructed, reconstruct
-from dpsynth_platform.cli import app
-from dpsynth_platform.errors import AccountingError, ConfigurationError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError
 
 EACH = 24
 RANDOM = random.Random(8)  # training goes the same way every time

@@ -24,8 +24,8 @@ from dpsynth_platform.audit.verdict import (
     kind_row,
     with_family,
 )
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS
 from dpsynth_platform.lineage.naming import job_name
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS
 
 AUDITS = ("canaries", "audit")
 

@@ -34,7 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import Cap, FamilyBudget
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import CostRequest, Entry

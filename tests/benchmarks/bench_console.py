@@ -74,23 +74,24 @@ from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import SMALL, run_here, small_table
 
-from dpsynth_platform.console import addresses as to
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, releases
-from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.foundation import addresses as to
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage, write_table
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release import evidence
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
 from dpsynth_platform.reviewing.kept import Kept
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage, write_table
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 EVERYTHING = frozenset(Action)
 FIRST = "2024-06"
@@ -212,7 +213,7 @@ class _Filler:
 
     def add(self, place: Place, family: str, *, publish: bool) -> None:
         """One more candidate, published or waiting."""
-        from dpsynth_platform.contracts import load_family
+        from dpsynth_platform.contracts.loading import load_family
 
         first = self._template
         self._ledger.open_account(load_family(self._settings.families / f"{family}.yaml"), self._key_ids)

@@ -1,6 +1,6 @@
 """How long a token of DP inference takes, with kept keys and values and without. Not a test: run it.
 
-    python tests/benchmarks/bench_inference.py                                   # those of docs/texts.md; minutes
+    python tests/benchmarks/bench_inference.py                               # those of docs/guides/texts.md; minutes
     python tests/benchmarks/bench_inference.py --owners 100 --tokens 64 --device cuda
 
 What belongs here: seconds a token of one context of so many owners, with the program's own memory of what was read, and
@@ -17,8 +17,8 @@ import time
 
 import torch
 
-from dpsynth_platform.contracts import Inference
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import Context, Prompts, rows_apart

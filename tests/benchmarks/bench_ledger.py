@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import create_engine, make_url
 
-from dpsynth_platform.contracts import Cap, FamilyBudget
+from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import CostRequest

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.lineage.store import LineageStore
 
 

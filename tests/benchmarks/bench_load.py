@@ -45,8 +45,8 @@ from conftest import new_database, running_server
 from deployment import FAMILY, Deployment
 from line_cases import SMALL, small_table
 
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import SealedPlan
 
 TICKS = sysconf("SC_CLK_TCK")

@@ -12,7 +12,7 @@ Quality is measured on templates whose texts nobody read while rules were writte
 4 (`held_out`). Their totals were looked at several times, so they are not wholly unseen. The others were read and used.
 All texts of one template are on one side.
 
-Results stand in docs/scrubbing.md. On two cores that others used as well, 4.6 times as many newsgroup posts a second as
+Results: docs/explanation/measurements/scrubbing.md. On two shared cores, 4.6 times as many newsgroup posts a second as
 plain Presidio, and 4.5 times as many short texts; the residue of both corpora, read in full, was nothing.
 """
 
@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scrub"))
 
 from residue import residues
 
+from dpsynth_platform.cli.scrub import cells
 from dpsynth_platform.scrub import parallel
 from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.evaluation import CLASSES, Evaluation, GoldText, evaluate, read_gold
@@ -47,7 +48,6 @@ from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.parallel import ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
-from dpsynth_platform.scrub_command import cells
 
 Found = list[list[Finding]]
 GOLD = "pii_presidio/generated_large.parquet"
@@ -214,7 +214,7 @@ def memory(rows: Sequence[int]) -> None:
 
 def one_table(rows: int) -> None:
     """Scrubs one table, made as it is read, and prints what that took."""
-    from dpsynth_platform.contracts import parse_contract
+    from dpsynth_platform.contracts.loading import parse_contract
     from dpsynth_platform.scrub.fingerprints import FingerprintKeys
     from dpsynth_platform.scrub.scrub import ScrubKeys, scrub_batches
 

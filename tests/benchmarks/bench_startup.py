@@ -24,7 +24,7 @@ Then the garbage collector was kept from what modules load (`collecting`), and m
 one machine at rest, the lower of two runs: 16.3 processor seconds and 11.0 by the clock, before that 23.6 and 17.2; of
 `import dpsynth_platform.definitions` 1.8, and 2.3.
 
-What belongs here: timing. What does not: asserting; what is loaded is held by `tests/test_startup.py`.
+What belongs here: timing. What does not: asserting; what is loaded is held by `tests/cli/test_startup.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ COMMANDS = (
     "run nothing",
 )
 PR_SET_CHILD_SUBREAPER = 36
-MODULES = ("dagster", "dpsynth_platform.planning", "dpsynth_platform.definitions")
+MODULES = ("dagster", "dpsynth_platform.synth.planning", "dpsynth_platform.definitions")
 
 
 def seconds(arguments: list[str], environment: dict[str, str]) -> tuple[float, float]:

@@ -40,14 +40,15 @@ from bench_tabular_quality import PUBLISHED, SOURCES, line
 
 from dpsynth_platform.bounding.evaluation import peak_memory
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts import WORKLOAD_METHODS, parse_contract
+from dpsynth_platform.contracts.generation import WORKLOAD_METHODS
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import zcdp_limit
 from dpsynth_platform.quality.columns import align
 from dpsynth_platform.quality.fidelity import k_way_distance
 from dpsynth_platform.quality.similarity import measure_similarity
 from dpsynth_platform.quality.utility import measure_utility
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.aim import ROUND_ITERATIONS, Aim
 from dpsynth_platform.synth.tabular.compression import compress

@@ -2,7 +2,7 @@
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py                # an hour on one core, estimated
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --members 100 --epochs 4 --samples 200 \\
-        --tokens 32 --rate 3e-4                      # a table of docs/audit.md; seven minutes of one core, idle else
+        --tokens 32 --rate 3e-4                  # the table of docs/explanation/measurements/attacks.md; seven minutes
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --canaries 60 --members 60 --epochs 3 \\
         --samples 200 --tokens 40 --rate 5e-5        # its kinds of canaries; nine minutes of one core's time
 
@@ -36,14 +36,15 @@ import torch
 from bench_attacks import line
 from bench_tabular import say
 
+from dpsynth_platform.audit.adhoc.language_model import score_model
 from dpsynth_platform.audit.attacks import likelihood_scores, overlap_scores
 from dpsynth_platform.audit.canaries import make_canaries
-from dpsynth_platform.audit.own_model import score_model
 from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS, TextEvidence
 from dpsynth_platform.audit.texts.copies import count_text_copies
 from dpsynth_platform.audit.texts.outliers import outliers
 from dpsynth_platform.audit.texts.reconstruction import reconstruct
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
 from dpsynth_platform.synth.text.layout import Encoder

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.noise import GaussianNoise

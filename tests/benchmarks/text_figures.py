@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from text_cells import NO_NOISE, PLAIN, UNCHOSEN, UNTRAINED, VOTES, Cell, of_owners
 
-from dpsynth_platform.audit.own_tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
-from dpsynth_platform.audit.own_texts import text_evidence
+from dpsynth_platform.audit.adhoc.tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
+from dpsynth_platform.audit.adhoc.texts import text_evidence
 from dpsynth_platform.audit.risk import measure_risk
 from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS
-from dpsynth_platform.svg import Line as Chart
-from dpsynth_platform.svg import line_chart
+from dpsynth_platform.foundation.svg import Line as Chart
+from dpsynth_platform.foundation.svg import line_chart
 
 UNUSUAL = 0.1
 """Share of the texts that are unusual by each of two measures, and asked about."""

@@ -28,11 +28,12 @@ import pyarrow as pa
 import torch
 from text_cells import NO_NOISE, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
 from dpsynth_platform.synth.text.base_models import DEFAULT

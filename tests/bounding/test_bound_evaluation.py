@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 from dpsynth_platform.bounding.evaluation import KEY, evaluate
 from dpsynth_platform.bounding.order import Order
 from dpsynth_platform.bounding.ownership import write_ownership
-from dpsynth_platform.cli import app
+from dpsynth_platform.cli.main import app
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError, SourceError
+from dpsynth_platform.foundation.errors import BoundingError, SourceError
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.sources.tables import open_table
-from dpsynth_platform.storage import write_table
 
 SECRET = "zaphodina.quillmarker@leak.example"
 
@@ -231,10 +231,11 @@ def test_the_command_takes_its_files_along_when_it_is_ended(tmp_path: Path) -> N
         "from dpsynth_platform.bounding import evaluation\n"
         "def evaluate(*_, workspace, **__):\n"
         "    (workspace / 'ids').write_text('somebody')\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(600):\n"  # a signal that comes just before a sleep is handled after it only
+        "        time.sleep(0.1)\n"
         "evaluation.evaluate = evaluate\n"
         "sys.argv = ['dpsynth', 'bound', 'evaluate', *sys.argv[1:]]\n"
-        "from dpsynth_platform.cli import app\n"
+        "from dpsynth_platform.cli.main import app\n"
         "app()\n"
     )
     arguments = ["papers.parquet", "--owners", "authors", "--spill", "spill"]

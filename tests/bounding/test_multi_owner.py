@@ -19,9 +19,9 @@ from dpsynth_platform.bounding.multi_owner import MultiOwnerReport, write_bounde
 from dpsynth_platform.bounding.order import Order
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import fingerprints_from_hex
-from dpsynth_platform.storage import read_table, write_table
 
 COLUMNS = ["age", "colour"]
 SCHEMA = pa.schema(

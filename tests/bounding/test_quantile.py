@@ -21,7 +21,7 @@ from dpsynth_platform.bounding.quantile import (
     sensitivity,
     utilities,
 )
-from dpsynth_platform.errors import AccountingError, BoundingError
+from dpsynth_platform.foundation.errors import AccountingError, BoundingError
 from dpsynth_platform.privacy.accounting import epsilon as epsilon_of
 from dpsynth_platform.privacy.events import adjacency_of, event_from_json, event_to_json
 

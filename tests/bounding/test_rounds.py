@@ -19,7 +19,7 @@ from dpsynth_platform.bounding.order import ORDER_NAMES, Order
 from dpsynth_platform.bounding.rounds import bound_edges
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
 
 ORDERS = [Order("random"), Order("fewest-owners-first"), Order("weight", "score")]
 light = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -20,9 +20,9 @@ from dpsynth_platform.bounding.order import RANDOM, Order
 from dpsynth_platform.bounding.single_owner import holdout_mask, write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, fingerprint_hex, fingerprints_from_hex
-from dpsynth_platform.storage import read_table, write_table
 
 KEY = b"k" * 32
 COLUMNS = ["age", "colour"]

@@ -9,8 +9,8 @@ import pytest
 from dpsynth_platform.compute import spark_driver
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice, engine_choice
 from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
 EXAMPLE = """
 default: {engine: duckdb, memory: 3GB, threads: 4}

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from dpsynth_platform.compute.engine import Engine, EngineError
 from dpsynth_platform.compute.reading import BATCH_ROWS
-from dpsynth_platform.storage import read_table, table_schema, write_table
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 
 TEXTS = [
     "b",

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from deployment import Deployment
-from filled_cases import fill, put_back
+from filled_cases import fill
+from frozen import Frozen
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """For tests that only look: see `filled_cases.fill`. Takes half a minute."""
-    return fill(tmp_path_factory.mktemp("filled"))
+def kept_filled(tmp_path_factory: pytest.TempPathFactory) -> Frozen[Deployment]:
+    """The deployment of `filled_cases.fill`. Takes half a minute."""
+    directory = tmp_path_factory.mktemp("filled")
+    deployment = fill(directory / "here")
+    return Frozen.of(deployment, deployment.root, directory / "kept")
+
+
+@pytest.fixture(scope="session")
+def filled(kept_filled: Frozen[Deployment]) -> Deployment:
+    """For tests that only look."""
+    return kept_filled.made
 
 
 @pytest.fixture
-def changeable(filled: Deployment, tmp_path: Path) -> Iterator[Deployment]:
+def changeable(kept_filled: Frozen[Deployment]) -> Iterator[Deployment]:
     """The same deployment for a test that changes it: afterwards it is as it was."""
-    with put_back(filled.settings, tmp_path):
-        yield filled
+    yield kept_filled.made
+    kept_filled.put_back()

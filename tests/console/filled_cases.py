@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +16,9 @@ from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import SMALL, add_dataset, ledger_of, run_here, small_deployment, small_table
 
+from dpsynth_platform.foundation.storage import Place, Storage, write_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing import decisions
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage, write_table
 
 MONTHS = ("2025-12", "2026-01", "2026-02")
 REFUSED, RELEASED, WAITING = (Place("visits", month) for month in MONTHS)
@@ -59,20 +55,6 @@ def fill(root: Path) -> Deployment:
     )
     ledger_of(deployment).ask_raise("tests", epsilon=3.0, delta=1e-5, by="engineer", reason="one more release a year")
     return deployment
-
-
-@contextmanager
-def put_back(settings: Settings, aside: Path) -> Iterator[None]:
-    """Everything that changes in the deployment meanwhile is as it was afterwards."""
-    places = (settings.home, settings.deploy)
-    for number, place in enumerate(places):
-        shutil.copytree(place, aside / str(number), symlinks=True)
-    try:
-        yield
-    finally:
-        for number, place in enumerate(places):
-            shutil.rmtree(place)
-            shutil.copytree(aside / str(number), place, symlinks=True)
 
 
 def _run(deployment: Deployment, place: Place) -> None:

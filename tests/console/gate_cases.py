@@ -16,7 +16,7 @@ from dpsynth_platform.console import app as console_app
 from dpsynth_platform.console import users
 from dpsynth_platform.console.access import CSRF_HEADER, Desk
 from dpsynth_platform.console.configuration import ConsoleSettings
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 URL = "http://127.0.0.1:3900"
 PHRASE = "correct horse battery staple"

@@ -15,10 +15,10 @@ from view_cases import readings, release_of
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import datasets, families, overview
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.planning import load_all
-from dpsynth_platform.purging import due_and_held
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.lifecycle.purging import due_and_held
 from dpsynth_platform.reviewing.releases import listing
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.synth.planning import load_all
 from dpsynth_platform.watching import health, metrics
 
 pytestmark = pytest.mark.end_to_end

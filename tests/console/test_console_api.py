@@ -26,8 +26,8 @@ from schemathesis.specs.openapi.checks import (
 from dpsynth_platform.console.access import CSRF_HEADER
 from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import datasets, ledger, releases
-from dpsynth_platform.errors import NotAllowed
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import NotAllowed
+from dpsynth_platform.foundation.settings import Settings
 
 NEEDED = {
     ("get", "/session"): Action.READ,

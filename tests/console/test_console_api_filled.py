@@ -16,9 +16,9 @@ from view_cases import entry_of, release_of
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, overview, releases
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings
 
 pytestmark = pytest.mark.end_to_end
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from browser_cases import DESK, PHONE, chromium, console, sign_in, visitor
-from filled_cases import PRODUCT, REFUSED, SECOND, WAITING, WHY_REFUSED, put_back
+from filled_cases import PRODUCT, REFUSED, SECOND, WAITING, WHY_REFUSED
 from view_cases import release_of
 
 from dpsynth_platform.console.proxy import USUAL_HEADERS
@@ -23,10 +23,11 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def served(filled, browser, tmp_path_factory):
+def served(kept_filled, browser):
     """A console of the filled deployment, which afterwards is as it was. Tests here share what becomes of it."""
-    with put_back(filled.settings, tmp_path_factory.mktemp("aside")), console(filled) as running:
+    with console(kept_filled.made) as running:
         yield running
+    kept_filled.put_back()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import Users
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
 SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket&implicit_handshake=true&client_id="
 

@@ -10,8 +10,8 @@ import yaml
 
 from dpsynth_platform.console.configuration import ConsoleSettings, console_settings
 from dpsynth_platform.console.roles import ROLES
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.settings import Settings
 
 SECRET = "a secret of forty characters, or of a few more"
 GROUPS = {"reviewer": ["privacy-board"], "auditor": ["internal-audit"]}

@@ -18,9 +18,9 @@ from dpsynth_platform.console.configuration import Proxy
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.sessions import handle_of
 from dpsynth_platform.console.store import Store
-from dpsynth_platform.errors import SignedOut
-from dpsynth_platform.restricted_log import without_words
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import SignedOut
+from dpsynth_platform.foundation.restricted_log import without_words
+from dpsynth_platform.foundation.settings import Settings
 
 NEXT = "/sign-in?next="
 

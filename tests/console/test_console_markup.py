@@ -4,7 +4,7 @@ import pytest
 
 from dpsynth_platform.console.pages.markup import drawing, query, tone
 from dpsynth_platform.console.pages.sign_in import sign_in_page
-from dpsynth_platform.svg import bar_chart
+from dpsynth_platform.foundation.svg import bar_chart
 
 
 def test_the_sign_in_page_escapes_what_it_is_given_and_asks_for_nothing_elsewhere() -> None:

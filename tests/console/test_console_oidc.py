@@ -15,7 +15,7 @@ from gate_cases import Browser, Gate, gate_of, quick_hashes
 from provider_cases import CLIENT, SECRET, Provider, nothing, running
 
 from dpsynth_platform.console.configuration import Oidc
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 ROLES = {"reviewer": ["privacy-board"], "auditor": ["internal-audit", "dpo"]}
 OLGA = {"email": "olga@example.org", "email_verified": True, "groups": ["staff", "privacy-board", "dpo"]}

@@ -10,7 +10,7 @@ from gate_cases import Browser, Gate, gate_of, problem, quick_hashes
 
 from dpsynth_platform.console.access import CSRF_HEADER
 from dpsynth_platform.console.configuration import Proxy
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 SECRET = "the-proxy-and-the-console-know-this"
 WHERE = "10.20.0.7"

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from dpsynth_platform.console.identity import Identity, SignedIn, acting, current
 from dpsynth_platform.console.roles import ALLOWED, ROLES, Action, actions_of
-from dpsynth_platform.errors import NotAllowed, SignedOut
+from dpsynth_platform.foundation.errors import NotAllowed, SignedOut
 
 CHANGING = {Action.DECIDE, Action.RAISE}
 

@@ -11,14 +11,14 @@ import pytest
 from argon2 import PasswordHasher
 from gate_cases import PHRASE, Clock, quick_hashes
 
-from dpsynth_platform import cli
+from dpsynth_platform.cli import main as cli
 from dpsynth_platform.console import attempts, users
 from dpsynth_platform.console.attempts import MOST_FROM_ADDRESS, MOST_OF_NAME, MOST_OF_NAME_HERE, WINDOW, Attempts
 from dpsynth_platform.console.configuration import SessionLimits
 from dpsynth_platform.console.sessions import Sessions, handle_of
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import PASSWORD, Users
-from dpsynth_platform.errors import ConfigurationError, SignedOut
+from dpsynth_platform.foundation.errors import ConfigurationError, SignedOut
 
 HERE = "192.0.2.1"
 Dpsynth = Callable[..., tuple[int, str, str]]

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from dpsynth_platform.console.access import Access
 from dpsynth_platform.console.sessions import handle_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 PATH = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket&implicit_handshake=true&client_id="
 CLICK = '42["event",{"id":7,"client_id":"page","listener_id":"x","args":["\\"client_id\\":\\"other\\""]}]'

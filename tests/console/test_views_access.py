@@ -8,10 +8,10 @@ from view_cases import json_of, others, readings, release_of
 
 from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import candidates, datasets, families, lineage, overview, releases
-from dpsynth_platform.errors import NotAllowed, NotFound
+from dpsynth_platform.foundation.errors import NotAllowed, NotFound
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.storage import Storage
 
 pytestmark = pytest.mark.end_to_end
 READ = frozenset({Action.READ})

@@ -13,12 +13,12 @@ from view_cases import json_of, release_of
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, families, ledger, overview, releases
-from dpsynth_platform.errors import ConfigurationError, NotFound
-from dpsynth_platform.release import layout
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
+from dpsynth_platform.foundation.signature import public_pem
 from dpsynth_platform.release.attestation import Envelope, release_statement
-from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.reviewing import verification
-from dpsynth_platform.withdrawing import withdraw
+from dpsynth_platform.reviewing.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 REVIEWER = ALLOWED["reviewer"]

@@ -9,9 +9,9 @@ from view_cases import release_of
 
 from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import candidates, families, overview, releases
-from dpsynth_platform.errors import ConfigurationError, NotAllowed, NotFound, ReleaseRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, NotAllowed, NotFound, ReleaseRefused
 from dpsynth_platform.reviewing import decisions
-from dpsynth_platform.withdrawing import withdraw
+from dpsynth_platform.reviewing.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 ENGINEER, REVIEWER, AUDITOR = (ALLOWED[role] for role in ("engineer", "reviewer", "auditor"))

@@ -14,8 +14,8 @@ from filled_cases import PEOPLE, PRODUCT, SECOND, WAITING
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, releases
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings
 
 Show = Callable[[Collection[Action]], Any]
 

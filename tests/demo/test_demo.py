@@ -15,14 +15,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dpsynth_platform.contracts import DataContract, load_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import load_contract
 from dpsynth_platform.demo import adult as adult_module
 from dpsynth_platform.demo.adult import fetch_adult, read_adult
 from dpsynth_platform.demo.census import census_table, prepare_census
 from dpsynth_platform.demo.tables import MARK, keep_table
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.scrub import check_source_schema
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

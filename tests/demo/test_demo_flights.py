@@ -13,23 +13,27 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dpsynth_platform import demonstration_year
-from dpsynth_platform.contracts import DataContract, FamilyBudget, load_contract, load_family
+from dpsynth_platform.cli.terminal import TerminalOutput
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import load_contract, load_family
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo import flights as flights_module
+from dpsynth_platform.demo import year as demonstration_year
 from dpsynth_platform.demo.flights import find_flights, flights_table, prepare_flights
-from dpsynth_platform.demonstration import DemoFailed
-from dpsynth_platform.demonstration_year import OTHER_POLICIES, Month, run_year, spending
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.demo.line import DemoFailed
+from dpsynth_platform.demo.year import OTHER_POLICIES, Month, run_year, spending
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.operating import Outcome
-from dpsynth_platform.planning import cost_request, load_dataset, plan_release
+from dpsynth_platform.operations.operating import Outcome
+from dpsynth_platform.operations.running import CodeLocation
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.settings import PACKAGE_ROOT, Settings
-from dpsynth_platform.storage import Place
 from dpsynth_platform.synth.mock import source_schema_of
-from dpsynth_platform.terminal import Shown
+from dpsynth_platform.synth.planning import cost_request, load_dataset, plan_release
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"
@@ -149,10 +153,10 @@ def test_only_a_refusal_lets_the_year_go_on(monkeypatch: pytest.MonkeyPatch) -> 
 
     nowhere, place = Settings.from_environment({}), Place("flights", "2013-02")
     monkeypatch.setattr(demonstration_year, "run_dataset", ended(blocked=True))
-    assert demonstration_year._month(nowhere, place) == Month("2013-02", refused="why")
+    assert demonstration_year._month(nowhere, build_definitions, place) == Month("2013-02", refused="why")
     monkeypatch.setattr(demonstration_year, "run_dataset", ended(blocked=False))
     with pytest.raises(DemoFailed, match="flights/2013-02: why"):
-        demonstration_year._month(nowhere, place)
+        demonstration_year._month(nowhere, build_definitions, place)
 
 
 @pytest.fixture
@@ -166,7 +170,7 @@ def told(
     monkeypatch: pytest.MonkeyPatch,
     family: FamilyBudget,
     request_of_a_month: CostRequest,
-    month: Callable[[Settings, Any], Month],
+    month: Callable[[Settings, CodeLocation, Any], Month],
 ) -> dict[str, Any]:
     """The summary of a year whose months became what `month` says."""
     sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
@@ -174,7 +178,7 @@ def told(
     paid = spending(sealed, requests, family.cap.delta)
     monkeypatch.setattr(demonstration_year, "_month", month)
     monkeypatch.setattr(demonstration_year, "_paid", lambda *_: paid)
-    return run_year(settings, 12, Shown(False))
+    return run_year(settings, build_definitions, 12, TerminalOutput(False))
 
 
 def test_the_year_is_told_by_public_facts(
@@ -187,7 +191,7 @@ def test_the_year_is_told_by_public_facts(
     """Each month and why it was refused, each policy in a deployment of its own, and where the budget ends."""
     seen: list[tuple[str, str]] = []
 
-    def month(used: Settings, place: Any) -> Month:
+    def month(used: Settings, _: CodeLocation, place: Any) -> Month:
         contract, _ = load_dataset(used, place.dataset)
         policy = contract.privacy.on_overlap
         seen.append((policy, place.period))

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dpsynth_platform.contracts import check_family, load_contract, load_family
+from dpsynth_platform.contracts.family import check_family
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.demo import mail as module
+from dpsynth_platform.demo.line import _declared
 from dpsynth_platform.demo.mail import BODY_CHARACTERS, Mail, fetch_mail, mail_table, prepare_mail, read_mail
 from dpsynth_platform.demo.tables import MARK
-from dpsynth_platform.demonstration import _declared
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.settings import Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PLAIN = b"From: Ann <ann@example.com>\nTo: bob@example.com\nSubject: Tea\n"
@@ -188,7 +189,7 @@ def test_the_source_is_made_once_and_is_what_its_contract_declares(tarball: Path
         check_family(contract, family)
         check_source_schema(contract, table.to_pyarrow_table().schema)
         assert set(contract.columns) == set(module.SCHEMA.names)
-        assert contract.written == "body"
+        assert contract.text_column == "body"
         assert contract.source.uri == "unused/sources/mail"
         assert not contract.demo  # its people are not fictional
 

@@ -3,13 +3,13 @@
 from event_cases import model, own
 from ledger_cases import KEYS, family, people, request
 
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage.outbox import FILE, flush
 from dpsynth_platform.lineage.receivers import RecordFile
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 
 def deployment(home):

@@ -23,23 +23,23 @@ from typer.testing import CliRunner
 from dpsynth_platform.backup.copying import copied
 from dpsynth_platform.backup.restoring import check, restore
 from dpsynth_platform.backup.taking import take
-from dpsynth_platform.backup.witnesses import check_not_behind
-from dpsynth_platform.cli import app
-from dpsynth_platform.erasure import DIRECTORY as ERASED
-from dpsynth_platform.erasure import erase, erased_owners, erasure_of
-from dpsynth_platform.errors import BackupRefused, ConfigurationError, LedgerError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, LedgerError
+from dpsynth_platform.foundation.signature import public_pem
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.lifecycle.erasure import DIRECTORY as ERASED
+from dpsynth_platform.lifecycle.erasure import erase, erased_owners, erasure_of
+from dpsynth_platform.lifecycle.owner_keys import open_account
 from dpsynth_platform.lineage.outbox import FILE, flush
 from dpsynth_platform.lineage.receivers import RecordFile
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.owner_keys import open_account
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.release.signature import public_pem
+from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 from dpsynth_platform.reviewing.verification import public_key, verify_ledger
-from dpsynth_platform.storage import Place, Storage
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.worker.inputs import CLAIM_FILE
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -15,8 +15,8 @@ import yaml
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from dpsynth_platform import settings as settings_module
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation import settings as settings_module
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
 DEPLOY = PACKAGE_ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -81,7 +81,7 @@ def program_of(name):
     if name == "dpsynth":
         import typer
 
-        from dpsynth_platform.cli import app
+        from dpsynth_platform.cli.main import app
 
         return typer.main.get_command(app)
     if name == "dagster":

@@ -19,11 +19,11 @@ from deploy_cases import deployment, spend, spent
 from event_cases import model, own
 from ledger_cases import KEYS, people, request
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import Ledger, chain, rows
 from dpsynth_platform.lineage.outbox import FILE
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.watching import health, metrics, server
 
 NOW = dt.datetime.now(dt.UTC)

@@ -10,16 +10,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import yaml
 
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.operations import operating
 
 LEVELS = [f"level-{number:02d}" for number in range(24)]
 CONTRACT: dict[str, Any] = {
@@ -158,8 +166,58 @@ class Deployment:
         out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs `dpsynth` to its end in this process, where nothing is loaded again and patches hold.
+
+        Steps of a line take place in this process, too; the worker is one of its own.
+        """
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            with _environment(self.environment), _output_to(out, err), _steps_here():
+                try:
+                    status = app([*arguments], prog_name="dpsynth", standalone_mode=True)
+                except SystemExit as ended:
+                    status = ended.code
+            printed = [(file.seek(0), file.read())[1] for file in (out, err)]
+        return subprocess.CompletedProcess(["dpsynth", *arguments], int(status or 0), *printed)
+
     def json(self, *arguments: str) -> Any:
-        """Runs `dpsynth ... --json`, which must end well, and returns its value."""
-        done = self.dpsynth(*arguments, "--json")
+        """Runs `dpsynth ... --json` in this process, which must end well, and returns its value."""
+        done = self.here(*arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """This process has just these variables inside."""
+    with patch.dict(os.environ, wanted, clear=True):
+        yield
+
+
+@contextmanager
+def _output_to(out: TextIO, err: TextIO) -> Iterator[None]:
+    """Sends to two files what is printed inside, by Python and by others."""
+    streams, known = (sys.stdout, sys.stderr), [os.dup(number) for number in (1, 2)]
+    for stream in streams:
+        stream.flush()
+    try:
+        for number, file in ((1, out), (2, err)):
+            os.dup2(file.fileno(), number)
+        # Line by line, and never closed: a library's log handler may keep one. Another library's handler closes the
+        # stream that it was made with, unless it finds it here.
+        one, two = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        with patch.multiple(sys, stdout=one, stderr=two, __stdout__=streams[0], __stderr__=streams[1]):
+            yield
+    finally:
+        for number, descriptor in zip((1, 2), known, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextmanager
+def _steps_here() -> Iterator[None]:
+    """Lines take place in this process: one that forks its steps can serve a single deployment."""
+    bodies = (operating.run_dataset, operating.publish_if_approved)
+    run, publish = (partial(body, in_process=build_definitions) for body in bodies)
+    with patch.multiple(operating, run_dataset=run, publish_if_approved=publish):
+        yield

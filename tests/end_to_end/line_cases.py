@@ -16,18 +16,19 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 from deployment import CONTRACT, Deployment
+from inside import inside
 
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.people import REQUESTED_BY_TAG
+from dpsynth_platform.foundation.storage import Place, Storage, steps_of, write_table
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.people import REQUESTED_BY_TAG
+from dpsynth_platform.operations.running import failures_of
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.running import failures_of
-from dpsynth_platform.storage import Place, Storage, steps_of, write_table
 
 PEOPLE = Place("people")
-STEPS = steps_of(audited_apart=False)
+STEPS = steps_of(separate_audit_model=False)
 """The steps of a line whose contract wants no second model for the audit."""
 REGIONS = ["east", "north", "south", "west"]
 SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {
@@ -143,6 +144,14 @@ def run_here(
             if entry.dagster_event is None and entry.step_key is not None:
                 said.setdefault(entry.step_key.rpartition("__")[2], []).append(entry.user_message)
     return Ran(result, said)
+
+
+def line_to_candidate(root: Path) -> Deployment:
+    """The small deployment, whose line has run up to its candidate; the mechanism took place in this process."""
+    deployment = small_deployment(root)
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    return deployment
 
 
 @contextmanager

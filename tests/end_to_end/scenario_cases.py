@@ -24,14 +24,14 @@ from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import REGIONS, SMALL, Ran, ledger_of, run_here, storage_of
 
+from dpsynth_platform.foundation.storage import Place, Storage, write_table
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lifecycle.owner_keys import keys_in_use
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.naming import DatasetName, dataset_name
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.owner_keys import keys_in_use
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint
-from dpsynth_platform.storage import Place, Storage, write_table
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 UP_TO_CLEARANCE = ("raw", "scrubbed", "clearance")
 UP_TO_BOUNDED = ("raw", "scrubbed", "canaries", "clearance", "bounded")
@@ -46,7 +46,7 @@ COLUMNS = 2
 def base_models() -> Iterator[None]:
     """As if the method `independent` trained from a checkpoint: none of the methods that make tables does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsynth_platform.contracts.BASE_MODEL_METHODS", ("independent",))
+        patch.setattr("dpsynth_platform.contracts.cross_checks.BASE_MODEL_METHODS", ("independent",))
         yield
 
 

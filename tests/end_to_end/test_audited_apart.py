@@ -22,20 +22,20 @@ from dpsynth_platform.audit.canaries import is_canary, read_canaries
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import datasets, families, releases
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.storage import MODELS, digest_directory, read_table, steps_of
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lifecycle.retention import due
 from dpsynth_platform.lineage.records import SyntheticRecord
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.planning import audited_key, load_dataset
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
-from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.release.evidence import candidate_of
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.retention import due
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import MODELS, digest_directory, read_table, steps_of
+from dpsynth_platform.synth.planning import audited_key, load_dataset
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -110,7 +110,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Deployment, Path]:
     ran = run_here(deployment, spend_again=stopped, accelerator=inside(deployment))
     assert ran.success, ran.failures
     assert states(deployment) == {"audited": ["started", "spent"], "model": ["void", "started", "spent"]}
-    assert set(ran.materializations) == set(steps_of(audited_apart=True)) - {"released"}
+    assert set(ran.materializations) == set(steps_of(separate_audit_model=True)) - {"released"}
     return deployment, released(deployment)
 
 
@@ -119,8 +119,8 @@ def test_the_line_has_one_more_asset(done: tuple[Deployment, Path]) -> None:
     definitions = build_definitions(deployment.settings)
     specs = {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
     before = {step: {dep.asset_key.path[-1] for dep in spec.deps} for step, spec in specs.items()}
-    assert tuple(step.name for step in APART) == steps_of(audited_apart=True)
-    assert set(specs) == set(steps_of(audited_apart=True))
+    assert tuple(step.name for step in APART) == steps_of(separate_audit_model=True)
+    assert set(specs) == set(steps_of(separate_audit_model=True))
     assert before["audited"] == {"clearance", "canaries", "bounded"}
     assert before["model"] == {"clearance", "bounded", "audited"}
     assert before["audit"] == {"canaries", "model", "synthetic", "audited"}
@@ -262,7 +262,7 @@ def test_the_console_shows_both_and_counts_releases(done: tuple[Deployment, Path
     assert (shown.row.guarantee.epsilon, shown.row.guarantee.tier) == (1.0, None)
     assert "each of two mechanisms" in shown.row.guarantee.words
     (period,) = shown.periods
-    assert tuple(step.step for step in period.steps if step.current) == steps_of(audited_apart=True)
+    assert tuple(step.step for step in period.steps if step.current) == steps_of(separate_audit_model=True)
     assert period.candidate
     record = storage(deployment).record_path(PEOPLE, "audited")
     kept = record.read_bytes()

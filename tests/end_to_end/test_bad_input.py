@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from inside import inside
 from line_cases import ledger_of, lineage_of, run_here, small_deployment, small_table, storage_of
 
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.storage import STEPS, Place, write_table
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.storage import STEPS, Place, write_table
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = pytest.mark.end_to_end
 PLACE = Place("people")
@@ -182,29 +182,15 @@ def assert_nothing_half_done(deployment: Deployment, failed: str, place: Place =
     assert sum(f'"{place.dataset}.{failed}"' in line for line in events) == 2
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A deployment whose line has run to its candidate; its source is put back after each test."""
-    deployment = small_deployment(tmp_path_factory.mktemp("finished"))
-    ran = run_here(deployment, accelerator=inside(deployment))
-    assert ran.success, ran.failures
-    yield deployment
-
-
 @pytest.mark.parametrize("name", ["text for a number", "undeclared column", "damaged log", "missing table"])
-def test_a_source_that_goes_bad_later_leaves_what_was_there(finished: Deployment, name: str, tmp_path: Path) -> None:
-    source, fault = source_of(finished), FAULTS[name]
-    shutil.copytree(source, tmp_path / "kept")
-    storage = storage_of(finished)
-    before = {step: storage.read(PLACE, step) for step in STEPS}, ledger_of(finished).head()
-    try:
-        fault.spoil(source)
-        ran = run_here(finished, accelerator=inside(finished))
-    finally:
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(tmp_path / "kept", source)
+def test_a_source_that_goes_bad_later_leaves_what_was_there(candidate: Deployment, name: str) -> None:
+    fault, storage = FAULTS[name], storage_of(candidate)
+    before = {step: storage.read(PLACE, step) for step in STEPS}, ledger_of(candidate).head()
+    assert before[0]["quality"] is not None
+    fault.spoil(source_of(candidate))
+    ran = run_here(candidate, accelerator=inside(candidate))
     assert re.search(fault.message, ran.failures["raw"]), ran.failures
-    assert ({step: storage.read(PLACE, step) for step in STEPS}, ledger_of(finished).head()) == before
+    assert ({step: storage.read(PLACE, step) for step in STEPS}, ledger_of(candidate).head()) == before
 
 
 def test_some_rows_without_an_owner_are_left_out(tmp_path: Path) -> None:
@@ -275,17 +261,17 @@ def spoiled_contract(root: Path, path: tuple[str, ...], value: Any) -> Deploymen
 def test_the_command_says_so_and_ends_with_an_error(tmp_path: Path) -> None:
     deployment = spoiled_contract(tmp_path, *CONTRACTS["negative epsilon"][:2])
     for arguments in (("run", "people"), ("contract", "check", str(deployment.settings.contracts / "people.yaml"))):
-        done = deployment.dpsynth(*arguments)
+        done = (deployment.dpsynth if arguments[0] == "run" else deployment.here)(*arguments)
         assert done.returncode == 1
         assert CONTRACTS["negative epsilon"][2] in done.stderr
         assert "Traceback" not in done.stdout + done.stderr
     assert [path.name for path in deployment.settings.home.iterdir()] == ["sources"]
 
 
-def test_a_real_run_on_an_empty_table_ends_with_an_error(tmp_path: Path) -> None:
+def test_a_run_on_an_empty_table_ends_with_an_error(tmp_path: Path) -> None:
     deployment = small_deployment(tmp_path)
     FAULTS["empty table"].spoil(source_of(deployment))
-    done = deployment.dpsynth("run", "people")
+    done = deployment.here("run", "people")
     assert done.returncode == 1
     assert re.search(rf"scrubbed failed: {FAULTS['empty table'].message}", done.stderr), done.stderr
     assert_nothing_half_done(deployment, "scrubbed")

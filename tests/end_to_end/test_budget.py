@@ -5,11 +5,12 @@ import re
 
 import numpy as np
 import pytest
+from frozen import Frozen
 from inside import inside
 from line_cases import PEOPLE, add_dataset, ledger_of, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform import source
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.sources import source
 
 pytestmark = pytest.mark.end_to_end
 
@@ -28,20 +29,19 @@ def files_of(directory):
     }
 
 
-def test_a_request_beyond_the_cap_changes_nothing(tmp_path, monkeypatch):
+def test_a_request_beyond_the_cap_changes_nothing(candidate, monkeypatch):
     """A changed contract that no longer fits is refused before the source is read; the earlier candidate stays."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    deployment.contract["privacy"]["guarantee"]["epsilon"] = 2.45
-    deployment.write()
-    ledger = ledger_of(deployment)
-    entries, left, kept = ledger.entries(), ledger.left("tests", 1e-6), files_of(deployment.settings.restricted)
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    candidate.contract["privacy"]["guarantee"]["epsilon"] = 2.45
+    candidate.write()
+    ledger = ledger_of(candidate)
+    entries, left, kept = ledger.entries(), ledger.left("tests", 1e-6), files_of(candidate.settings.restricted)
 
     def unread(*_):
         raise AssertionError("the source was read")
 
     monkeypatch.setattr(source, "batches", unread)
-    ran = run_inside(deployment)
+    ran = run_inside(candidate)
     assert set(ran.failures) == {"raw"}
     assert re.search(r"epsilon left at this delta: [1-9]", ran.failures["raw"])
     assert ran.materializations == {}
@@ -50,7 +50,7 @@ def test_a_request_beyond_the_cap_changes_nothing(tmp_path, monkeypatch):
     (blocked,) = ledger.history(kinds=["blocked"])
     assert blocked.subject == "tests"
     assert (blocked.payload["dataset"], blocked.payload["runner"]) == ("people", "runner")
-    assert files_of(deployment.settings.restricted) == kept
+    assert files_of(candidate.settings.restricted) == kept
     assert ledger.verify().ok
 
 
@@ -63,7 +63,7 @@ def test_the_command_says_what_is_left_and_exits_with_three(tmp_path):
     assert done.returncode == 3
     assert "raw failed: " in done.stderr
     assert re.search(r"epsilon left at this delta: 0\.[78]", done.stderr)
-    again = deployment.dpsynth("run", "people", "--json")
+    again = deployment.here("run", "people", "--json")
     assert again.returncode == 3
     assert json.loads(again.stdout)["blocked"]
     assert ledger_of(deployment).entries() == []
@@ -91,11 +91,11 @@ def test_of_two_runs_at_once_that_do_not_both_fit_one_is_granted(tmp_path):
     assert ledger_of(deployment).verify().ok
 
 
-def test_block_refuses_an_overlap_and_says_that_it_looked(tmp_path):
-    deployment = small_deployment(tmp_path)
+def test_block_refuses_an_overlap_and_says_that_it_looked(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    deployment = candidate
     add_dataset(deployment, "others", small_table(seed=5), on_overlap="block")
     add_dataset(deployment, "strangers", small_table(seed=6, first_person=50_000), on_overlap="block")
-    assert run_inside(deployment).success
     ran = run_inside(deployment, "others_candidate")
     assert set(ran.failures) == {"clearance"}
     assert "This verdict looks at the data" in ran.failures["clearance"]
@@ -104,11 +104,11 @@ def test_block_refuses_an_overlap_and_says_that_it_looked(tmp_path):
     assert run_inside(deployment, "strangers_candidate").success
 
 
-def test_exclude_leaves_out_who_was_charged_before(tmp_path):
-    deployment = small_deployment(tmp_path)
+def test_exclude_leaves_out_who_was_charged_before(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    deployment = candidate
     # The second table holds the second half of the first one's people, and as many strangers.
     add_dataset(deployment, "others", small_table(seed=5, first_person=500), on_overlap="exclude")
-    assert run_inside(deployment).success
     ran = run_inside(deployment, "others_candidate")
     assert ran.success, ran.failures
     ledger = ledger_of(deployment)
@@ -126,19 +126,21 @@ def test_exclude_leaves_out_who_was_charged_before(tmp_path):
 def test_owners_are_left_out_without_a_word(tmp_path, account, policy):
     """Whether a line meets owners whom it must leave out, and even nobody else, what it shows is the same."""
     shown, known = [], []
-    for name, first_person, left_in in (("some", 500, 450), ("everybody", 0, 0), ("nobody", 50_000, 900)):
-        deployment = small_deployment(tmp_path / name)
-        deployment.family |= account
-        deployment.write()
+    first_line = small_deployment(tmp_path / "here")
+    first_line.family |= account
+    first_line.write()
+    assert run_inside(first_line).success
+    kept = Frozen.of(first_line, first_line.root, tmp_path / "kept")
+    for first_person, left_in in ((500, 450), (0, 0), (50_000, 900)):  # some of them, everybody, nobody
+        deployment = kept.put_back()
         add_dataset(deployment, "others", small_table(seed=5, first_person=first_person), on_overlap=policy)
-        assert run_inside(deployment).success
         ran = run_inside(deployment, "others_candidate")
         assert ran.success, ran.failures
         ledger = ledger_of(deployment)
         first, second = (ledger.participants(entry.entry_id) for entry in ledger.entries())
         assert np.intersect1d(first, second).size == 0
         assert second.size == pytest.approx(left_in, abs=120 if left_in else 0)
-        # Entry and plan differ between any two deployments: their sources have different places.
+        # Entries differ between any two runs.
         facts = {
             step: {
                 key: re.sub(r"[0-9a-f]{16,}", "ID", str(value))
@@ -164,15 +166,14 @@ def test_owners_are_left_out_without_a_word(tmp_path, account, policy):
     assert shown[0][1]["clearance"]  # something was said
 
 
-def test_clearance_hands_the_ledger_the_owners_that_are_not_held_out(tmp_path):
+def test_clearance_hands_the_ledger_the_owners_that_are_not_held_out(candidate):
     """What is charged are the people whom the mechanism may read, no more and no fewer."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    ledger = ledger_of(deployment)
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    ledger = ledger_of(candidate)
     (entry,) = ledger.entries()
     charged = ledger.participants(entry.entry_id)
     owners = np.frombuffer(
-        (storage_of(deployment).require(PEOPLE, "scrubbed").directory / "participants").read_bytes(), "S16"
+        (storage_of(candidate).require(PEOPLE, "scrubbed").directory / "participants").read_bytes(), "S16"
     )
     assert 0.8 * owners.size < charged.size < owners.size
     assert np.isin(charged, owners).all()

@@ -7,14 +7,14 @@ from inside import inside
 from line_cases import PEOPLE, add_dataset, ledger_of, released, run_here, small_deployment, small_table, storage_of
 from typer.testing import CliRunner
 
-from dpsynth_platform import contracts
-from dpsynth_platform.cli import app
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts import cross_checks
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.storage import Place
 
 pytestmark = pytest.mark.end_to_end
 
@@ -42,7 +42,7 @@ def trained(name, *inputs):
 
 def test_a_model_that_starts_from_a_checkpoint_two_trainings_deep(tmp_path, monkeypatch):
     """Guide, E2: people -> release -> A -> B, from which training on others starts. Then more is learned of A."""
-    monkeypatch.setattr(contracts, "BASE_MODEL_METHODS", ("mst",))
+    monkeypatch.setattr(cross_checks, "BASE_MODEL_METHODS", ("mst",))
     deployment = small_deployment(tmp_path)
     add_dataset(deployment, "others", small_table(seed=5, first_person=500))
     file = deployment.settings.contracts / "others.yaml"

@@ -9,11 +9,11 @@ from line_cases import run_here, small_deployment
 
 from assets.line import LINE
 from assets.shown import console_page
-from assets.step import Outcome
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, StepRecord
+from dpsynth_platform.operations.step import Outcome
 from dpsynth_platform.release.publish import Published
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, StepRecord
 
 pytestmark = pytest.mark.end_to_end
 CONSOLE = "https://console.example.org"

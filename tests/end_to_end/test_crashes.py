@@ -15,8 +15,8 @@ from inside import inside
 from line_cases import PEOPLE, ledger_of, lineage_of, run_here, small_deployment, storage_of
 
 from assets import model as model_step
-from dpsynth_platform import running
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.operations import running
 from dpsynth_platform.synth.tabular import marginals, measurements
 from dpsynth_platform.worker import run as worker
 
@@ -172,7 +172,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     wait_for(lambda: not session_of(command.pid), 30)
     with running.open_instance(deployment.settings) as instance:
         (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-    again = deployment.dpsynth("run", "people")
+    again = deployment.here("run", "people")
     assert again.returncode == 1
     assert f"an earlier run was killed; it is closed as failed now: {run.run_id}" in again.stdout
     third = ledger_of(deployment).entries()[-1].entry_id
@@ -310,7 +310,9 @@ def test_a_disk_that_is_full_before_the_mechanism_costs_nothing(tmp_path, monkey
     deployment = small_deployment(tmp_path)
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        patch.setattr("assets.model.write_fingerprints", lambda *_: (_ for _ in ()).throw(full))
+        patch.setattr(
+            "dpsynth_platform.operations.mechanism.write_fingerprints", lambda *_: (_ for _ in ()).throw(full)
+        )
         ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.failures["model"].startswith("the machine says: no space left on device"), ran.failures
     (entry,) = ledger_of(deployment).entries()
@@ -319,27 +321,25 @@ def test_a_disk_that_is_full_before_the_mechanism_costs_nothing(tmp_path, monkey
     assert [(item.entry_id, item.state) for item in ledger_of(deployment).entries()] == [(entry.entry_id, "spent")]
 
 
-def test_a_model_that_was_changed_is_not_paid_for_again(tmp_path):
+def test_a_model_that_was_changed_is_not_paid_for_again(candidate):
     """Files of a spent entry were altered: they are neither used, nor made anew at a second cost without a word."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    model = storage_of(deployment).require(PEOPLE, "model").directory
+    assert states_of(candidate) == ["spent"]
+    model = storage_of(candidate).require(PEOPLE, "model").directory
     log = model / "measurements.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"sigma":', b'"sigma" :', 1))
-    ran = run_inside(deployment)
+    ran = run_inside(candidate)
     assert not ran.success
     assert "was completed with another model" in ran.failures["model"]
-    assert states_of(deployment) == ["spent"]
+    assert states_of(candidate) == ["spent"]
 
 
-def test_a_completed_mechanism_is_not_run_again_after_its_model_was_purged(tmp_path):
+def test_a_completed_mechanism_is_not_run_again_after_its_model_was_purged(candidate):
     """One run has one completed model: no word brings a second one, and the message does not offer any."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    shutil.rmtree(storage_of(deployment).require(PEOPLE, "model").directory)
-    (entry,) = ledger_of(deployment).entries()
-    refused = run_inside(deployment).failures["clearance"]
+    assert states_of(candidate) == ["spent"]
+    shutil.rmtree(storage_of(candidate).require(PEOPLE, "model").directory)
+    (entry,) = ledger_of(candidate).entries()
+    refused = run_inside(candidate).failures["clearance"]
     assert f"the model that ledger entry {entry.entry_id} paid for has been purged" in refused
     assert "--spend-again" not in refused
-    assert not run_here(deployment, spend_again=entry.entry_id, accelerator=inside(deployment)).success
-    assert states_of(deployment) == ["spent"]
+    assert not run_here(candidate, spend_again=entry.entry_id, accelerator=inside(candidate)).success
+    assert states_of(candidate) == ["spent"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from inside import worker_inside
 from line_cases import ledger_of, released, run_here
 from text_line_cases import TEXTS, declare_base_public, public_decoder, public_model, text_deployment
 
@@ -21,7 +23,8 @@ WORDS = ["late", "please", *(f"topic{number}" for number in range(14))]
 
 
 @pytest.mark.parametrize("writer", [public_model, public_decoder], ids=["causal", "encoder-decoder"])
-def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any]) -> None:
+def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any], no_gate: None) -> None:
+    """The causal model in a worker of its own, the other one in this process."""
     about = SentenceEncoder("cpu").encode([TEXTS["north"][0], TEXTS["west"][0]])
     others = np.linalg.svd(about, full_matrices=True)[2][2:16]
     write_topics(tmp_path / "topics", {16: (np.concatenate([about, others]), WORDS)}, "two sentences")
@@ -29,7 +32,8 @@ def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any]) -
     text = {"given": ["region"], "max_tokens": 64, "topics": topics}
     deployment = text_deployment(tmp_path, generate={"method": "ctcl", "text": text}, writer=writer)
     declare_base_public(deployment)
-    ran = run_here(deployment)
+    with nullcontext() if writer is public_model else worker_inside():
+        ran = run_here(deployment)
     assert ran.success, ran.failures
     assert any("topics" in words for words in ran.said["model"])
     (entry,) = ledger_of(deployment).entries()

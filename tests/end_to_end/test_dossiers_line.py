@@ -13,13 +13,13 @@ from inside import inside
 from leak_cases import found_in
 from line_cases import PEOPLE, Deployment, ledger_of, released, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.storage import STEPS
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.release import schema
 from dpsynth_platform.release.reviewers import NOTICE
 from dpsynth_platform.reviewing import decisions, verification
-from dpsynth_platform.storage import STEPS
 
 pytestmark = pytest.mark.end_to_end
 

@@ -11,7 +11,7 @@ from deployment import Deployment
 from line_cases import PEOPLE, run_here, small_deployment, storage_of
 
 import resources as res
-from dpsynth_platform.storage import read_table
+from dpsynth_platform.foundation.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 STEPS = ("raw", "scrubbed", "canaries", "clearance", "bounded")
@@ -82,6 +82,6 @@ def test_a_plan_says_the_engine_or_what_is_wrong_with_it(tmp_path: Path) -> None
     chosen.write_text("datasets: {people: {engine: duckdb, memory: 3GB}}")
     assert deployment.json("plan", "people", "--mock-rows", "0")["engine"] == "DuckDB, 3GB, 2 threads"
     chosen.write_text("default: {engine: duckdb, memry: 3GB}")
-    refused = deployment.dpsynth("plan", "people", "--mock-rows", "0")
+    refused = deployment.here("plan", "people", "--mock-rows", "0")
     assert refused.returncode == 1
     assert "default: memry: unknown key (did you mean 'memory'?); accepted: engine, memory, threads" in refused.stderr

@@ -15,11 +15,12 @@ from inside import inside
 from leak_cases import found
 from line_cases import PEOPLE, ledger_of, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform import cli, owner_keys
-from dpsynth_platform.erasure import erased_owners, erasure_of
-from dpsynth_platform.owner_keys import keys_in_use
+from dpsynth_platform.cli import main as cli
+from dpsynth_platform.lifecycle import owner_keys
+from dpsynth_platform.lifecycle.erasure import erased_owners, erasure_of
+from dpsynth_platform.lifecycle.owner_keys import keys_in_use
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint, read_fingerprints
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 
 pytestmark = pytest.mark.end_to_end
 ANNA, BERT = "P00007", "P00011"

@@ -9,16 +9,17 @@ import pyarrow as pa
 import pytest
 from endpoint_cases import TEXTS as WRITTEN
 from endpoint_cases import serving
+from inside import inside
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import letters_table, text_deployment
 
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.text import endpoints, resampling
 from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
@@ -68,11 +69,11 @@ def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.Monk
         ledger.declare_public(model_name("some-model"), by="Bo", reason="its makers list what it was trained on")
 
         server.breaks = lambda document: True
-        failed = run_here(deployment)
+        failed = run_here(deployment, accelerator=inside(deployment))
         assert "wrote no text on trial" in failed.failures["model"]
         assert [entry.state for entry in ledger_of(deployment).entries()] == ["reserved"]
         server.breaks = lambda document: "<text>" in json.dumps(document)  # no variations: after the first vote
-        assert "model" in run_here(deployment).failures
+        assert "model" in run_here(deployment, accelerator=inside(deployment)).failures
         server.breaks = lambda document: False
         deployment.contract["generate"]["text"]["evolution"]["endpoint"]["attempts"] = 2
         deployment.write()
@@ -109,6 +110,7 @@ def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.Monk
         assert not [file for file in place.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
 
 
+@pytest.mark.usefixtures("worker_here")
 def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both cost; canaries vote in the first one alone, and texts are released from the other, chosen by a last vote.
 

@@ -8,6 +8,7 @@ is read in every form in which a value may stand.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from leak_cases import (
 )
 from line_cases import ledger_of, released
 
-from dpsynth_platform.storage import SCORES, STEPS
+from dpsynth_platform.foundation.storage import SCORES, STEPS
 
 pytestmark = pytest.mark.end_to_end
 
@@ -93,7 +94,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         released(deployment)
         before = _search(deployment)
         put_back(deployment.settings.restricted, scratch)
-        yield Run(deployment, before, deployment.json("purge")["deleted"])
+        purged = deployment.dpsynth("purge", "--json")
+        assert purged.returncode == 0, purged.stdout + purged.stderr
+        yield Run(deployment, before, json.loads(purged.stdout)["deleted"])
 
 
 def _planted() -> pa.Table:
@@ -140,6 +143,6 @@ def test_what_was_released_and_recorded_still_verifies(run: Run) -> None:
     deployment = run.deployment
     assert deployment.json("ledger", "verify")["ok"]
     (release,) = (deployment.settings.home / "public" / "people").glob("people-*")
-    assert deployment.dpsynth("release", "verify", str(release)).returncode == 0
+    assert deployment.here("release", "verify", str(release)).returncode == 0
     recorded = [(event.subject, event.payload["step"]) for event in ledger_of(deployment).history(kinds=["purged"])]
     assert sorted(set(recorded)) == sorted({(item["dataset"], item["step"]) for item in run.purged})

@@ -1,7 +1,7 @@
 """Must show: a disk that is full or read-only costs no budget, no value of the data, and is said in plain words.
 
 The disks are real ones (tmpfs), of a few kilobytes or megabytes; where this user may not mount, the tests are skipped,
-and `tests/test_log_cannot_be_written.py` tries the same with limits that every user can set.
+and `tests/foundation/test_log_cannot_be_written.py` tries the same with limits that every user can set.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from leak_cases import FAILING_WORKER, MARKS, SPEAKING_SCRUBBER, found, found_in
 from line_cases import ledger_of, lineage_of, run_here, small_deployment
 from test_leaks import Interrupting, raising
 
-from dpsynth_platform import running
+from dpsynth_platform.foundation.redaction import reason_of, safe_error
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.redaction import reason_of, safe_error
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.operations import running
 
 pytestmark = pytest.mark.end_to_end
 Disk = Callable[[Path, str], Path]
@@ -81,10 +81,10 @@ def test_a_step_whose_log_is_full_shows_nothing(tmp_path: Path, disk: Disk, monk
     fill(logs)
     running.prepare_home(settings)
     patches: tuple[tuple[str, object], ...] = (
-        ("dpsynth_platform.source.pin", raising),
+        ("dpsynth_platform.sources.source.pin", raising),
         ("dpsynth_platform.scrub.parallel.text_detector", raising),
         ("dpsynth_platform.scrub.parallel.text_detector", Interrupting),
-        ("dpsynth_platform.storage._from_another_thread", raising),
+        ("dpsynth_platform.foundation.storage._from_another_thread", raising),
     )
     with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
         for target, value in patches:
@@ -195,7 +195,7 @@ def test_a_mechanism_is_not_paid_for_where_its_worker_could_not_write_its_log(tm
     deployment = small_deployment(tmp_path)
     logs = disk(deployment.settings.restricted / "logs", "64k")
     fill(logs)
-    done = deployment.dpsynth("run", "people")
+    done = deployment.here("run", "people")
     assert done.returncode == 1
     assert "model failed: the machine says: no space left on device" in done.stderr
     assert [state for _, state in entries(deployment)] == ["reserved"]
@@ -209,7 +209,7 @@ def test_the_command_on_a_full_disk(tmp_path: Path, disk: Disk, leave: int) -> N
     home = disk(tmp_path / "home", "40m")
     deployment = small_deployment(tmp_path)
     fill(home, leave=leave)
-    done = deployment.dpsynth("run", "people")
+    done = deployment.here("run", "people") if leave else deployment.dpsynth("run", "people")
     assert done.returncode == 1, done.stdout
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     assert "unexpected" not in done.stderr
@@ -235,7 +235,7 @@ def test_commands_on_a_read_only_home(tmp_path: Path, disk: Disk, arguments: tup
     deployment = small_deployment(tmp_path)
     Ledger(deployment.settings.ledger_url)
     subprocess.run(["mount", "-o", "remount,ro", home], check=True)
-    done = deployment.dpsynth(*arguments)
+    done = (deployment.dpsynth if arguments[0] == "run" else deployment.here)(*arguments)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "unexpected" not in done.stderr

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 from inference_cases import ABOUT, reader
+from inside import worker_inside
 from line_cases import PEOPLE, REGIONS, ledger_of, released, run_here, storage_of
 from text_cases import save_model
 from text_line_cases import declare_base_public, text_deployment
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 INFERENCE = {"about": ABOUT, "batch_size": 100, "document_tokens": 16, "clipping_norm": 2.0, "top_k": 40}
@@ -45,7 +47,8 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())
     assert any("at least 18 documents of up to 16 tokens" in str(words) for words in told.values()), told
-    assert rehearse(deployment.settings, "people", None, 60, lambda _: None)["success"]
+    with worker_inside():
+        assert rehearse(deployment.settings, build_definitions, "people", None, 60, lambda _: None)["success"]
     (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_VOTE)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -56,7 +59,8 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(
     assert entry.state == "started"
     (written,) = storage_of(deployment).location(PEOPLE, "model").glob("*/texts.jsonl")
     before = written.read_bytes()
-    ran = run_here(deployment)
+    with worker_inside():
+        ran = run_here(deployment)
     assert ran.success, ran.failures
     assert any("which has paid" in words for words in ran.said["model"])
     assert not any("contexts" in words for words in ran.said["model"])

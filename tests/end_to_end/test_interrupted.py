@@ -20,13 +20,13 @@ from dagster._core.remote_origin import (
 from line_cases import small_deployment
 
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.processes import is_child_at_work
-from dpsynth_platform.running import close_gone
+from dpsynth_platform.foundation.processes import is_child_at_work
+from dpsynth_platform.operations.running import close_gone
 from dpsynth_platform.worker.codes import KILLED
-from sensors import set_back
-from sensors.again import AGAIN_TAG, SET_BACK_TAG
+from sensors import transient_failures as set_back
 from sensors.interrupted import AGAIN_AT_MOST
-from sensors.set_back import WAITS
+from sensors.retries import AGAIN_TAG, SET_BACK_TAG
+from sensors.transient_failures import WAITS
 
 pytestmark = pytest.mark.end_to_end
 HERE = RegisteredCodeLocationOrigin("here")

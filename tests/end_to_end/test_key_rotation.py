@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deployment import FAMILY, Deployment
+from frozen import Frozen
 from inside import inside
 from line_cases import (
     PEOPLE,
@@ -22,14 +23,14 @@ from line_cases import (
     storage_of,
 )
 
-from dpsynth_platform import owner_keys
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.owner_keys import keys_in_use
+from dpsynth_platform.lifecycle import owner_keys
+from dpsynth_platform.lifecycle.owner_keys import keys_in_use
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint
-from dpsynth_platform.storage import Place
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end
@@ -66,77 +67,96 @@ def charged(deployment: Deployment, dataset: str) -> set[str]:
     return set(fingerprint_hex(ledger_of(deployment).participants(entry.entry_id)))
 
 
-@pytest.fixture
-def deployment(tmp_path: Path) -> Deployment:
+def with_room_for_one(root: Path) -> Deployment:
     """A family that keeps spend for each person, with room for one release each."""
-    made = small_deployment(tmp_path)
+    made = small_deployment(root)
     made.family = copy.deepcopy(FAMILY) | {"mode": "per-owner", "cap": {"epsilon": 1.2, "delta": 1.0e-5}}
     made.contract["quality"]["holdout"] = 0.2
     return made.write()
 
 
-def test_the_second_release_leaves_out_whom_the_first_exhausted(deployment: Deployment) -> None:
-    first, second = small_table(), small_table(seed=5, first_person=500)
-    add_dataset(deployment, "second", second)
-    ran = run(deployment)
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    """Such a deployment, of which nothing has run."""
+    return with_room_for_one(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kept_line(tmp_path_factory: pytest.TempPathFactory) -> Frozen[Deployment]:
+    """Such a deployment whose line has run up to its candidate."""
+    directory = tmp_path_factory.mktemp("rotation")
+    made = with_room_for_one(directory / "here")
+    ran = run(made)
     assert ran.success, ran.failures
-    published = released(deployment)
-    (entry,) = ledger_of(deployment).entries()
+    return Frozen.of(made, made.root, directory / "kept")
+
+
+@pytest.fixture
+def done(kept_line: Frozen[Deployment]) -> Deployment:
+    """The same, for this test alone."""
+    return kept_line.put_back()
+
+
+def test_the_second_release_leaves_out_whom_the_first_exhausted(done: Deployment) -> None:
+    first, second = small_table(), small_table(seed=5, first_person=500)
+    add_dataset(done, "second", second)
+    published = released(done)
+    (entry,) = ledger_of(done).entries()
     in_first = {entry.commitment}
 
-    assert rotate(deployment).outdated == (PEOPLE,)
-    ran = run(deployment, "second")
+    assert rotate(done).outdated == (PEOPLE,)
+    ran = run(done, "second")
     assert ran.success, ran.failures
 
-    both, only_second = fingerprints(deployment, first), fingerprints(deployment, second)
-    exhausted = charged(deployment, "people")
+    both, only_second = fingerprints(done, first), fingerprints(done, second)
+    exhausted = charged(done, "people")
     assert exhausted < both
-    newcomers = charged(deployment, "second")
+    newcomers = charged(done, "second")
     assert newcomers and newcomers < only_second - exhausted
     # Nobody but the exhausted and the held out is missing: those of the first release's hold-out may take part.
     assert len(newcomers) > 0.6 * len(only_second - exhausted)
-    verified = verification.verify_ledger(deployment.settings)
+    verified = verification.verify_ledger(done.settings)
     assert verified.ok, verified.problems
-    assert ledger_of(deployment).entry(entry.entry_id).commitment in in_first
-    assert verification.verify(deployment.settings, "people", None).ok
+    assert ledger_of(done).entry(entry.entry_id).commitment in in_first
+    assert verification.verify(done.settings, "people", None).ok
     assert published.is_dir()
 
 
-def test_without_a_rotation_the_same_people_are_left_out(deployment: Deployment) -> None:
+def test_without_a_rotation_the_same_people_are_left_out(done: Deployment) -> None:
     """The test above would find a platform that counts nobody, too: this one shows whom it should count."""
+    assert [entry.state for entry in ledger_of(done).entries()] == ["spent"]
     first, second = small_table(), small_table(seed=5, first_person=500)
-    add_dataset(deployment, "second", second)
-    assert run(deployment).success
-    assert run(deployment, "second").success
-    left = fingerprints(deployment, second) - charged(deployment, "people")
-    newcomers = charged(deployment, "second")
+    add_dataset(done, "second", second)
+    assert run(done, "second").success
+    left = fingerprints(done, second) - charged(done, "people")
+    newcomers = charged(done, "second")
     assert newcomers < left
     assert len(newcomers) > 0.6 * len(left)
-    assert fingerprints(deployment, first) & fingerprints(deployment, second)
+    assert fingerprints(done, first) & fingerprints(done, second)
 
 
-def test_a_candidate_from_before_is_released_after_and_running_it_again_is_free(deployment: Deployment) -> None:
-    assert run(deployment).success
-    candidate = decisions.review(deployment.settings, PEOPLE).to_json()
-    model = storage_of(deployment).require(PEOPLE, "model").content_hash
-    rotate(deployment)
+def test_a_candidate_from_before_is_released_after_and_running_it_again_is_free(done: Deployment) -> None:
+    assert [entry.state for entry in ledger_of(done).entries()] == ["spent"]
+    candidate = decisions.review(done.settings, PEOPLE).to_json()
+    model = storage_of(done).require(PEOPLE, "model").content_hash
+    rotate(done)
     # What was made from the model alone needs no fingerprints.
-    ran = run(deployment, steps=["model", "synthetic", "audit"])
+    ran = run(done, steps=["model", "synthetic", "audit"])
     assert ran.success, ran.failures
     # A whole run makes scrubbed and what depends on it anew, and spends nothing.
-    ran = run(deployment)
+    ran = run(done)
     assert ran.success, ran.failures
-    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
-    assert storage_of(deployment).require(PEOPLE, "model").content_hash == model
-    scrubbed = storage_of(deployment).require(PEOPLE, "scrubbed")
-    assert scrubbed.facts["key_ids"] == list(ledger_of(deployment).account("tests").key_ids)
-    assert storage_of(deployment).require(PEOPLE, "bounded").facts["owners"] > 100
-    again = decisions.review(deployment.settings, PEOPLE).to_json()
+    assert [entry.state for entry in ledger_of(done).entries()] == ["spent"]
+    assert storage_of(done).require(PEOPLE, "model").content_hash == model
+    scrubbed = storage_of(done).require(PEOPLE, "scrubbed")
+    assert scrubbed.facts["key_ids"] == list(ledger_of(done).account("tests").key_ids)
+    assert storage_of(done).require(PEOPLE, "bounded").facts["owners"] > 100
+    again = decisions.review(done.settings, PEOPLE).to_json()
     assert again["candidate"] == candidate["candidate"]
-    path = released(deployment)
+    path = released(done)
     assert path.is_dir()
-    assert verification.verify(deployment.settings, "people", None).ok
-    assert verification.verify_ledger(deployment.settings).ok
+    assert verification.verify(done.settings, "people", None).ok
+    assert verification.verify_ledger(done.settings).ok
 
 
 @pytest.mark.parametrize("upto", ["scrubbed", "canaries"])
@@ -163,16 +183,16 @@ def test_a_reservation_holds_a_rotation_up(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("step", ["bounded", "quality"])
-def test_rows_of_earlier_keys_meet_no_participants_of_present_ones(deployment: Deployment, step: str) -> None:
+def test_rows_of_earlier_keys_meet_no_participants_of_present_ones(done: Deployment, step: str) -> None:
     """Bounded rows are purged early: made anew from old scrubbed rows they would hold nobody."""
-    assert run(deployment).success
-    rotate(deployment)
-    storage = storage_of(deployment)
+    assert [entry.state for entry in ledger_of(done).entries()] == ["spent"]
+    rotate(done)
+    storage = storage_of(done)
     record = storage.require(PEOPLE, step)
     storage.record(PEOPLE, step, run_key="purged", directory=record.directory)
-    refused = run(deployment, steps=[step]).failures[step]
+    refused = run(done, steps=[step]).failures[step]
     assert refused.startswith(f"people{STALE}people/scrubbed again")
-    ran = run(deployment)
+    ran = run(done)
     assert ran.success, ran.failures
 
 

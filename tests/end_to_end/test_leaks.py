@@ -37,8 +37,8 @@ from leak_cases import (
 )
 from line_cases import ledger_of, released, run_here, storage_of
 
-from dpsynth_platform import running
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations import running
 
 pytestmark = pytest.mark.end_to_end
 PLACE = Place("people")
@@ -71,13 +71,13 @@ class Interrupting:
 
 
 PATCHES: dict[str, dict[str, object]] = {
-    "pin": {"dpsynth_platform.source.pin": raising},
+    "pin": {"dpsynth_platform.sources.source.pin": raising},
     "canaries and detector": {
         "dpsynth_platform.audit.canaries.make_canaries": raising,
         "dpsynth_platform.scrub.parallel.text_detector": raising,
     },
     "interrupt": {"dpsynth_platform.scrub.parallel.text_detector": Interrupting},
-    "writer": {"dpsynth_platform.storage._from_another_thread": raising},
+    "writer": {"dpsynth_platform.foundation.storage._from_another_thread": raising},
     "sql": {
         "dpsynth_platform.bounding.single_owner._ORDERED_SQL": (
             "SELECT {columns}, _owner, CAST(region AS INTEGER) AS _record FROM bounded"
@@ -231,7 +231,7 @@ def test_a_real_run_keeps_the_marks_too(tmp_path: Path) -> None:
     shutil.rmtree(code)
     entry = ledger_of(deployment).entries()[-1]
     assert entry.state == "started"
-    second = deployment.dpsynth("run", "people", "--spend-again", entry.entry_id, "--json")
+    second = deployment.here("run", "people", "--spend-again", entry.entry_id, "--json")  # where nothing speaks
     assert second.returncode == 0, second.stdout + second.stderr
     assert json.loads(second.stdout)["new_entries"]
     for done in (first, second):
@@ -249,7 +249,7 @@ def test_the_command_shows_no_library_error(
 ) -> None:
     from typer.testing import CliRunner
 
-    from dpsynth_platform import cli
+    from dpsynth_platform.cli import main as cli
 
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.setattr("dpsynth_platform.reviewing.accounts.listing", raising)

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from inside import inside
+from inside import inside, worker_inside
 from leak_cases import found
 from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, small_table, storage_of
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 pytestmark = pytest.mark.end_to_end
@@ -110,4 +111,5 @@ def test_a_plan_says_what_is_learned_and_can_be_rehearsed(deployment: Deployment
     planned = forecast(deployment.settings, "people", None)
     assert "the values of region are learned: those that" in planned.preparation
     assert "at most 10" in planned.preparation
-    assert rehearse(deployment.settings, "people", None, 300, lambda words: None)["success"]
+    with worker_inside():
+        assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda words: None)["success"]

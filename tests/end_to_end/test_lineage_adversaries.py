@@ -4,10 +4,10 @@ import event_cases
 import pytest
 from scenario_cases import UP_TO_BOUNDED, UP_TO_CLEARANCE, Scene, base_models, model, records
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.storage import Place
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("base_models_accepted")]
 ENDED = "the run has ended before"

@@ -29,12 +29,12 @@ from line_cases import (
 )
 
 from assets.line import LINE
-from dpsynth_platform import source
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.lineage import columns, facets, ingest, naming, uses
 from dpsynth_platform.lineage.export import public_event
 from dpsynth_platform.lineage.records import SyntheticRecord
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.sources import source
 
 pytestmark = pytest.mark.end_to_end
 TEXTS = {"full_name": "drop", "badge": "hash", "home_phone": "mask"}

@@ -11,7 +11,7 @@ from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table
 
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 
 
 def test_a_release_made_by_aim(tmp_path: Path) -> None:

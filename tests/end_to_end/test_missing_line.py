@@ -9,13 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from inside import inside
+from inside import inside, worker_inside
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, releases
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.evidence import check_content
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing import accounts, decisions
@@ -92,7 +93,8 @@ def test_a_contract_may_refuse_them_and_another_limit_spends_nothing(tmp_path: P
     deployment = deployed(tmp_path, max_missing={"region": 0.5})
     deployment.contract["columns"]["region"] = {"type": "categorical", "values": "learned"}
     deployment.write()  # of so few made-up rows no value can be learned, which says nothing of the source
-    assert rehearse(deployment.settings, "people", None, 400, lambda _: None)["success"]
+    with worker_inside():
+        assert rehearse(deployment.settings, build_definitions, "people", None, 400, lambda _: None)["success"]
     deployment.contract["columns"]["region"] = SMALL["columns"]["region"]
     deployment.write()
     ran = run_here(deployment, accelerator=inside(deployment))

@@ -16,12 +16,12 @@ from deployment import Deployment
 from inside import inside
 from line_cases import ledger_of, released, run_here, storage_of
 
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.operating import publish_if_approved
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations.operating import publish_if_approved
 from dpsynth_platform.release.evidence import audit_report
 from dpsynth_platform.reviewing.decisions import approve, review
 from dpsynth_platform.reviewing.verification import verify
-from dpsynth_platform.storage import Place
 from dpsynth_platform.synth.tabular import drawing
 
 pytestmark = pytest.mark.end_to_end

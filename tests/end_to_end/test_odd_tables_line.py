@@ -12,9 +12,9 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, storage_of
 
-from dpsynth_platform.storage import table_schema
+from dpsynth_platform.foundation.storage import table_schema
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 
 ROWS = 300
 DAYS = (dt.date(1, 1, 1), dt.date(9999, 12, 31), None)

@@ -15,12 +15,12 @@ from line_cases import ledger_of, run_here, storage_of
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
-from dpsynth_platform.errors import ConfigurationError, ReleaseRefused
-from dpsynth_platform.operating import run_dataset
+from dpsynth_platform.foundation.errors import ConfigurationError, ReleaseRefused
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.storage import Place, read_table
+from dpsynth_platform.operations.operating import run_dataset
 from dpsynth_platform.reviewing import decisions, forecasts, releases, verification
-from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.storage import Place, read_table
-from dpsynth_platform.withdrawing import withdraw
+from dpsynth_platform.reviewing.withdrawing import withdraw
 from sensors.approvals import approval_sensor
 
 pytestmark = pytest.mark.end_to_end

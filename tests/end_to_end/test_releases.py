@@ -9,25 +9,25 @@ import sqlite3
 import time
 
 import pytest
-from inside import inside
+from inside import inside, worker_inside
 from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.release_layout import has_rows
+from dpsynth_platform.foundation.storage import digest_directory, write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.purging import purge_due
+from dpsynth_platform.lifecycle.purging import purge_due
 from dpsynth_platform.release import publish
-from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing import decisions, releases, verification
-from dpsynth_platform.storage import digest_directory, write_table
+from dpsynth_platform.reviewing.withdrawing import withdraw
+from dpsynth_platform.synth.planning import load_dataset
 from dpsynth_platform.watching.metrics import of_deployment, text_of
-from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 
 
-def candidate(root, **release):
+def candidate_on_terms(root, **release):
     """A deployment whose line has been run up to its candidate, with other conditions of release."""
     deployment = small_deployment(root)
     deployment.contract["release"].update(release)
@@ -43,25 +43,22 @@ def try_release(deployment):
     return None if ran.success else ran.failures["released"]
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """A published release, for tests that only read it: deployment and directory."""
-    deployment = candidate(tmp_path_factory.mktemp("published"))
-    return deployment, released(deployment)
-
-
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path):
     """Run, approve, verify; a second run spends nothing and says so; one changed byte is found."""
     deployment = small_deployment(tmp_path)
-    first = deployment.json("run", "people")
+    with worker_inside():
+        first = deployment.json("run", "people")
     assert len(first["new_entries"]) == 1
     assert first["release"] is None
-    approved = deployment.json("release", "approve", "people", "--as", "reviewer", "--reason", "looks right")
-    release = approved["release"]
+    approved = deployment.dpsynth(
+        "release", "approve", "people", "--as", "reviewer", "--reason", "looks right", "--json"
+    )
+    assert approved.returncode == 0, approved.stdout + approved.stderr
+    release = json.loads(approved.stdout)["release"]
     entries = ledger_of(deployment).entries()
 
-    again = deployment.dpsynth("run", "people")
+    again = deployment.here("run", "people")
     assert again.returncode == 0
     assert "nothing new was spent" in again.stdout
     assert f"release: {release}" in again.stdout
@@ -150,21 +147,20 @@ def test_the_dossier_holds_no_exact_count_and_no_restricted_hash(published):
     assert set(runs.values()) <= lineage_of(deployment).runs.keys()
 
 
-def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
+def test_the_ledger_is_held_against_the_head_in_the_dossier(candidate, tmp_path):
     """A ledger put back to an earlier state, or shortened, no longer fits what was published."""
-    deployment = candidate(tmp_path)
-    database = tmp_path / "home" / "ledger" / "ledger.db"
+    database = candidate.root / "home" / "ledger" / "ledger.db"
     with sqlite3.connect(database) as source, sqlite3.connect(tmp_path / "earlier.db") as copy:
         source.backup(copy)
-    release = released(deployment)
-    report = verification.verify_ledger(deployment.settings)
+    release = released(candidate)
+    report = verification.verify_ledger(candidate.settings)
     assert report.ok
     head = json.loads((release / "dossier.json").read_text())["ledger"]["head"]
     assert head["sequence"] > 0
     with sqlite3.connect(tmp_path / "earlier.db") as earlier, sqlite3.connect(database) as now:
         earlier.backup(now)
-    assert Ledger(deployment.settings.ledger_url).verify().ok  # whole in itself
-    report = verification.verify_ledger(deployment.settings)
+    assert Ledger(candidate.settings.ledger_url).verify().ok  # whole in itself
+    report = verification.verify_ledger(candidate.settings)
     assert not report.ok
     by_dossier, *by_traces = report.problems
     assert by_dossier.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at")
@@ -173,74 +169,69 @@ def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
     ]
 
 
-def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):
-    deployment = candidate(tmp_path)
-    release = released(deployment)
+def test_a_damaged_dossier_is_told_and_hides_no_other(candidate):
+    release = released(candidate)
     (release / "dossier.json").write_text("{ torn")
-    report = verification.verify_ledger(deployment.settings)
+    report = verification.verify_ledger(candidate.settings)
     assert not report.ok
     assert any(release.name in problem for problem in report.problems)
-    (listed,) = releases.listing(deployment.settings)
+    (listed,) = releases.listing(candidate.settings)
     assert (listed["id"], listed["where"]) == (release.name, str(release))
 
 
 @pytest.mark.parametrize(("point", "shown"), [("_show", False), ("_published", True)])
-def test_killed_around_the_moment_of_publication(tmp_path, monkeypatch, point, shown):
+def test_killed_around_the_moment_of_publication(candidate, monkeypatch, point, shown):
     """Recorded and not shown, or shown and no more: the next run settles both, and what is shown can be withdrawn."""
-    deployment = candidate(tmp_path)
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    ledger = ledger_of(deployment)
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    ledger = ledger_of(candidate)
     with monkeypatch.context() as patch:
         patch.setattr(publish, point, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert not run_here(deployment, "people_release").success
+        assert not run_here(candidate, "people_release").success
     (recorded,) = ledger.history(kinds=["released"])
-    target = tmp_path / "home" / "public" / "people"
+    target = candidate.root / "home" / "public" / "people"
     assert [path.name for path in target.glob("[!.]*")] == ([recorded.subject] if shown else [])
-    assert storage_of(deployment).read(PEOPLE, "released") is None
+    assert storage_of(candidate).read(PEOPLE, "released") is None
     if shown:
-        withdraw(deployment.settings, recorded.subject, "Cy", "why")
+        withdraw(candidate.settings, recorded.subject, "Cy", "why")
         assert not has_rows(target / recorded.subject)
-        assert "withdrawn as release" in try_release(deployment)
+        assert "withdrawn as release" in try_release(candidate)
         return
-    assert try_release(deployment) is None
+    assert try_release(candidate) is None
     assert ledger.history(kinds=["released"]) == [recorded]
     assert [path.name for path in target.glob("[!.]*")] == [recorded.subject]
-    assert verification.verify(deployment.settings, recorded.subject).ok
+    assert verification.verify(candidate.settings, recorded.subject).ok
 
 
-def test_a_refusal_while_it_is_made_ready_stops_it(tmp_path, monkeypatch):
-    deployment = candidate(tmp_path)
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+def test_a_refusal_while_it_is_made_ready_stops_it(candidate, monkeypatch):
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
     settle = publish._settle
 
     def refused_meanwhile(stage):
         settle(stage)
-        decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
+        decisions.refuse(candidate.settings, PEOPLE, "second reader", "the remark column")
 
     with monkeypatch.context() as patch:
         patch.setattr(publish, "_settle", refused_meanwhile)
-        assert "refused by second reader" in try_release(deployment)
-    assert [path.name for path in (tmp_path / "home" / "public" / "people").iterdir()] == [".lock"]
-    assert ledger_of(deployment).history(kinds=["released"]) == []
+        assert "refused by second reader" in try_release(candidate)
+    assert [path.name for path in (candidate.root / "home" / "public" / "people").iterdir()] == [".lock"]
+    assert ledger_of(candidate).history(kinds=["released"]) == []
 
 
-def test_nothing_is_released_unapproved_or_refused(tmp_path):
-    deployment = candidate(tmp_path)
-    assert "0 of 1 approvals" in try_release(deployment)
+def test_nothing_is_released_unapproved_or_refused(candidate):
+    assert "0 of 1 approvals" in try_release(candidate)
     with pytest.raises(ReleaseRefused, match="ran this release"):
-        decisions.approve(deployment.settings, PEOPLE, "RUNNER", "")
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
-    assert "refused by second reader" in try_release(deployment)
-    assert not (tmp_path / "home" / "public").exists()
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
-    assert try_release(deployment) is None
+        decisions.approve(candidate.settings, PEOPLE, "RUNNER", "")
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    decisions.refuse(candidate.settings, PEOPLE, "second reader", "the remark column")
+    assert "refused by second reader" in try_release(candidate)
+    assert not (candidate.root / "home" / "public").exists()
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "talked about it")
+    assert try_release(candidate) is None
 
 
-def test_a_candidate_waits_longer_than_its_model(tmp_path):
+def test_a_candidate_waits_longer_than_its_model(candidate):
     """The model goes after a week; who decides later can approve all the same, until the rows go, and is told so."""
-    deployment = candidate(tmp_path)
-    storage, settings = storage_of(deployment), deployment.settings
+    storage, settings = storage_of(candidate), candidate.settings
     before = decisions.review(settings, PEOPLE).candidate
     written = time.time() - 8 * 86400
     for step in ("model", "synthetic"):
@@ -256,16 +247,15 @@ def test_a_candidate_waits_longer_than_its_model(tmp_path):
     assert until in decisions.review(settings, PEOPLE).standing
     decisions.approve(settings, PEOPLE, "reviewer", "")
     assert until not in decisions.review(settings, PEOPLE).standing
-    assert try_release(deployment) is None
+    assert try_release(candidate) is None
     release = storage.require(PEOPLE, "released").facts
     assert release["candidate"] == before
     assert verification.verify(settings, release["release_id"], None).ok
-    assert ledger_of(deployment).verify().ok
+    assert ledger_of(candidate).verify().ok
 
 
-def test_a_candidate_whose_rows_have_expired_waits_no_more(tmp_path):
-    deployment = candidate(tmp_path)
-    storage, settings = storage_of(deployment), deployment.settings
+def test_a_candidate_whose_rows_have_expired_waits_no_more(candidate):
+    storage, settings = storage_of(candidate), candidate.settings
     shutil.rmtree(storage.require(PEOPLE, "model").directory)  # by hand, and not by a sweep
     with pytest.raises(ReleaseRefused, match="people/model: its output is gone, and not because its time was up"):
         decisions.approve(settings, PEOPLE, "reviewer", "")
@@ -282,7 +272,7 @@ def test_a_candidate_whose_rows_have_expired_waits_no_more(tmp_path):
 
 def test_another_description_does_not_undo_a_refusal(tmp_path):
     """Where no approval is needed nothing else would stand between what was refused and the public."""
-    deployment = candidate(tmp_path, approvals=0)
+    deployment = candidate_on_terms(tmp_path, approvals=0)
     decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
     before = decisions.review(deployment.settings, PEOPLE).candidate
     deployment.contract["description"] = "The same table in other words."
@@ -295,24 +285,22 @@ def test_another_description_does_not_undo_a_refusal(tmp_path):
     assert try_release(deployment) is None
 
 
-def test_who_ran_a_step_that_was_made_anew_since_cannot_approve(tmp_path):
+def test_who_ran_a_step_that_was_made_anew_since_cannot_approve(candidate):
     """The mallory who drew rows until they pleased has somebody else run the line once more, and stays a runner."""
-    deployment = small_deployment(tmp_path)
-    assert run_here(deployment, accelerator=inside(deployment)).success
     for user in ("mallory", "bo"):
-        shutil.rmtree(storage_of(deployment).require(PEOPLE, "synthetic").directory)
-        assert run_here(deployment, steps=["synthetic", "audit", "quality"], user=user).success
-    assert storage_of(deployment).require(PEOPLE, "synthetic").runner == "bo"
+        shutil.rmtree(storage_of(candidate).require(PEOPLE, "synthetic").directory)
+        assert run_here(candidate, steps=["synthetic", "audit", "quality"], user=user).success
+    assert storage_of(candidate).require(PEOPLE, "synthetic").runner == "bo"
     with pytest.raises(ReleaseRefused, match="'mallory' ran this release"):
-        decisions.approve(deployment.settings, PEOPLE, "mallory", "")
-    entry = ledger_of(deployment).entries()[0].entry_id
-    candidate = decisions.review(deployment.settings, PEOPLE).candidate
-    ledger_of(deployment).approve(candidate, by="mallory", entry_id=entry)
-    assert "0 of 1 approvals" in try_release(deployment)
+        decisions.approve(candidate.settings, PEOPLE, "mallory", "")
+    entry = ledger_of(candidate).entries()[0].entry_id
+    content = decisions.review(candidate.settings, PEOPLE).candidate
+    ledger_of(candidate).approve(content, by="mallory", entry_id=entry)
+    assert "0 of 1 approvals" in try_release(candidate)
 
 
 def test_two_approvals_are_two_people(tmp_path):
-    deployment = candidate(tmp_path, approvals=2)
+    deployment = candidate_on_terms(tmp_path, approvals=2)
     decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
     with pytest.raises(ReleaseRefused, match=r"'reviewer' has approved this content already.*somebody else must"):
         decisions.approve(deployment.settings, PEOPLE, " Reviewer", "")
@@ -321,42 +309,39 @@ def test_two_approvals_are_two_people(tmp_path):
     assert try_release(deployment) is None
 
 
-def test_an_approval_is_of_one_content(tmp_path):
+def test_an_approval_is_of_one_content(candidate):
     """Other rows from the same model are another candidate, and a changed file is none."""
-    deployment = candidate(tmp_path)
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    before = decisions.review(deployment.settings, PEOPLE).candidate
-    shutil.rmtree(storage_of(deployment).require(PEOPLE, "synthetic").directory)
-    assert run_here(deployment, steps=["synthetic", "audit", "quality"]).success
-    assert decisions.review(deployment.settings, PEOPLE).candidate != before
-    assert "0 of 1 approvals" in try_release(deployment)
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    before = decisions.review(candidate.settings, PEOPLE).candidate
+    shutil.rmtree(storage_of(candidate).require(PEOPLE, "synthetic").directory)
+    assert run_here(candidate, steps=["synthetic", "audit", "quality"]).success
+    assert decisions.review(candidate.settings, PEOPLE).candidate != before
+    assert "0 of 1 approvals" in try_release(candidate)
 
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    table = storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    table = storage_of(candidate).require(PEOPLE, "synthetic").directory / "table"
     shutil.rmtree(table)
     rows = small_table(20).drop_columns(["person", "visit"])
     write_table(table, rows.schema, rows.to_batches())
-    assert "its content is not what was recorded" in try_release(deployment)
-    assert not (tmp_path / "home" / "public").exists()
+    assert "its content is not what was recorded" in try_release(candidate)
+    assert not (candidate.root / "home" / "public").exists()
 
 
-def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
+def test_a_new_version_of_the_source_is_a_new_run(candidate):
     """What changed upstream makes the old candidate stale; the new one is paid for anew, and its dossier says so."""
-    deployment = candidate(tmp_path)
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    shutil.rmtree(tmp_path / "home" / "sources" / "people")
-    deployment.with_source(small_table(seed=11))
-    assert run_here(deployment, steps=["raw"]).success
-    assert "belongs to another contract, source version or plan" in try_release(deployment)
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent", "spent"]
-    assert "0 of 1 approvals" in try_release(deployment)
-    dossier = json.loads((released(deployment) / "dossier.json").read_text())
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    shutil.rmtree(candidate.root / "home" / "sources" / "people")
+    candidate.with_source(small_table(seed=11))
+    assert run_here(candidate, steps=["raw"]).success
+    assert "belongs to another contract, source version or plan" in try_release(candidate)
+    assert run_here(candidate, accelerator=inside(candidate)).success
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent", "spent"]
+    assert "0 of 1 approvals" in try_release(candidate)
+    dossier = json.loads((released(candidate) / "dossier.json").read_text())
     assert (dossier["statement"]["tuning"]["runs"], dossier["statement"]["tuning"]["covered"]) == (1, False)
 
 
-def test_without_a_passed_audit_nothing_is_released(tmp_path):
-    deployment = candidate(tmp_path)
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    shutil.rmtree(storage_of(deployment).location(PEOPLE, "audit"))
-    assert "evidence is missing" in try_release(deployment)
+def test_without_a_passed_audit_nothing_is_released(candidate):
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
+    shutil.rmtree(storage_of(candidate).location(PEOPLE, "audit"))
+    assert "evidence is missing" in try_release(candidate)

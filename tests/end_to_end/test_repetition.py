@@ -19,9 +19,9 @@ from line_cases import STEPS, ledger_of, run_here, small_deployment, storage_of
 
 from assets.line import build_line
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.planning import load_all
-from dpsynth_platform.storage import Place, read_table
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import Place, read_table
+from dpsynth_platform.synth.planning import load_all
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end
@@ -64,12 +64,11 @@ def test_a_step_without_its_inputs_names_the_step_to_run(deployment: Deployment)
     assert ledger_of(deployment).entries() == []
 
 
-def test_a_step_of_another_plan_names_the_step_to_run(deployment: Deployment) -> None:
-    ran = run_here(deployment, accelerator=inside(deployment))
-    assert ran.success, ran.failures
-    deployment.contract["privacy"]["guarantee"]["epsilon"] = 0.5
-    deployment.write()
-    assert run_here(deployment, steps=["raw"]).success
+def test_a_step_of_another_plan_names_the_step_to_run(candidate: Deployment) -> None:
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    candidate.contract["privacy"]["guarantee"]["epsilon"] = 0.5
+    candidate.write()
+    assert run_here(candidate, steps=["raw"]).success
     for step, stale in (
         ("clearance", "scrubbed"),
         ("bounded", "scrubbed"),
@@ -78,31 +77,31 @@ def test_a_step_of_another_plan_names_the_step_to_run(deployment: Deployment) ->
         ("audit", "canaries"),
         ("quality", "scrubbed"),
     ):
-        ran = run_here(deployment, steps=[step], accelerator=inside(deployment))
+        ran = run_here(candidate, steps=[step], accelerator=inside(candidate))
         assert f"people/{stale} belongs to another contract, source version or plan" in ran.failures[step], step
         assert f"materialize people/{stale} again" in ran.failures[step]
-    refused = run_here(deployment, "people_release").failures["released"]
+    refused = run_here(candidate, "people_release").failures["released"]
     assert "belongs to another contract" in refused
-    assert len(ledger_of(deployment).entries()) == 1
+    assert len(ledger_of(candidate).entries()) == 1
 
 
-def test_a_purged_input_names_the_step_to_run(deployment: Deployment) -> None:
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    storage = storage_of(deployment)
+def test_a_purged_input_names_the_step_to_run(candidate: Deployment) -> None:
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    storage = storage_of(candidate)
     shutil.rmtree(storage.require(PLACE, "bounded").directory)
     shutil.rmtree(storage.require(PLACE, "quality").directory)
-    failed = run_here(deployment, steps=["quality"]).failures["quality"]
+    failed = run_here(candidate, steps=["quality"]).failures["quality"]
     assert "people/bounded: its output is gone (purged or never written); materialize people/bounded again" in failed
 
 
-def test_launching_again_spends_nothing(deployment: Deployment) -> None:
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    head = ledger_of(deployment).head()
+def test_launching_again_spends_nothing(candidate: Deployment) -> None:
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    head = ledger_of(candidate).head()
     for steps in (None, ["model"], ["clearance", "bounded", "model"], ["canaries"], None):
-        ran = run_here(deployment, steps=steps, accelerator=failing(deployment))
+        ran = run_here(candidate, steps=steps, accelerator=failing(candidate))
         assert ran.success, ran.failures
         assert starts == []
-    assert ledger_of(deployment).head() == head
+    assert ledger_of(candidate).head() == head
 
 
 @pytest.mark.parametrize("policy", [dg.RetryPolicy(max_retries=3), None])
@@ -166,7 +165,7 @@ def test_a_withdrawn_attempt_leaves_the_failed_one_in_the_way(deployment: Deploy
 REEXECUTE = """
 import json, sys
 import dagster as dg
-from dpsynth_platform.running import failures_of
+from dpsynth_platform.operations.running import failures_of
 job = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", ("people_candidate",))
 with dg.DagsterInstance.get() as instance:
     options = dg.ReexecutionOptions.from_failure(sys.argv[1], instance)
@@ -190,7 +189,7 @@ def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeyp
     )
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]))
-        failed = deployment.dpsynth("run", "people", "--json")
+        failed = deployment.here("run", "people", "--json")
     assert [step for step, _ in json.loads(failed.stdout)["failures"]] == ["model"]
     entry = ledger_of(deployment).entries()[0]
     environment = deployment.environment | {"DAGSTER_HOME": str(deployment.settings.dagster_home)}

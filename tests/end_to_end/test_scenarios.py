@@ -15,8 +15,8 @@ import independent_costs as costs
 import pytest
 from scenario_cases import COLUMNS, TRAINERS, UP_TO_CLEARANCE, Scene, base_models, model, name_of, records
 
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE
-from dpsynth_platform.storage import Place
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("base_models_accepted")]
 DELTA = 1e-6

@@ -23,8 +23,8 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from deployment import Deployment
 
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.storage import Place, Storage
 
 pytestmark = pytest.mark.end_to_end
 NEW_YORK = ZoneInfo("America/New_York")

@@ -19,18 +19,19 @@ from dagster._core.execution.plan.objects import UserFailureData
 from deployment import FAMILY, Deployment
 from line_cases import SMALL
 
-from dpsynth_platform import notifying
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import BudgetExceeded, DpsynthError, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError, LedgerError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import database, rows
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
-from dpsynth_platform.planning import load_all
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
+from dpsynth_platform.notices import notifying
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.planning import load_all
 
 pytestmark = pytest.mark.end_to_end
 SECRET = "pa55word"
@@ -189,7 +190,7 @@ def clock(monkeypatch) -> type[Clock]:
     """Moves every clock that a sensor looks at."""
     monkeypatch.setattr(rows, "now", lambda: dt.datetime.now(dt.UTC) + Clock.ledger_ahead)
     monkeypatch.setattr(notifying, "_now", lambda: Clock.datetime.now(dt.UTC))
-    for module in ("sensors.new_versions", "sensors.set_back", "dpsynth_platform.purging"):
+    for module in ("sensors.new_versions", "sensors.transient_failures", "dpsynth_platform.lifecycle.purging"):
         monkeypatch.setattr(f"{module}.dt", Clock)
     for name in ("ahead", "ledger_ahead"):
         monkeypatch.setattr(Clock, name, dt.timedelta())

@@ -21,12 +21,14 @@ from line_cases import (
     storage_of,
 )
 
-from dpsynth_platform import notifying, source
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import LineageStuck, SourceError
+from dpsynth_platform.foundation.errors import LineageStuck, SourceError
 from dpsynth_platform.lineage import outbox
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
+from dpsynth_platform.notices import notifying
 from dpsynth_platform.reviewing import decisions
+from dpsynth_platform.sources import source
 from sensors.failures import failure_sensor
 
 pytestmark = pytest.mark.end_to_end
@@ -266,21 +268,21 @@ def test_lineage_events_that_are_stuck_are_seen_until_they_arrive(deployment, mo
     assert len((tmp_path / "sent").read_text().splitlines()) == 1
 
 
-def test_what_has_expired_is_deleted_and_recorded(deployment):
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    storage = storage_of(deployment)
+def test_what_has_expired_is_deleted_and_recorded(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    storage = storage_of(candidate)
     bounded, model = (storage.require(PEOPLE, step).directory for step in ("bounded", "model"))
     for path in [bounded, *bounded.rglob("*")]:
         os.utime(path, (1e9, 1e9))
     with dg.DagsterInstance.ephemeral() as instance:
-        assert look(deployment, "retention", instance).startswith("1 ")
-        assert look(deployment, "retention", instance).startswith("0 ")
+        assert look(candidate, "retention", instance).startswith("1 ")
+        assert look(candidate, "retention", instance).startswith("0 ")
     assert not bounded.exists()
     assert model.exists()
-    (event,) = ledger_of(deployment).history(kinds=["purged"])
+    (event,) = ledger_of(candidate).history(kinds=["purged"])
     assert (event.subject, event.payload["step"]) == ("people", "bounded")
-    (purged,) = [node for node in lineage_of(deployment).runs.values() if node.job == "people.purge"]
+    (purged,) = [node for node in lineage_of(candidate).runs.values() if node.job == "people.purge"]
     assert purged.state == "COMPLETE"
     # The model is there, so the line can still be run, and nothing is spent.
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
+    assert run_here(candidate, accelerator=inside(candidate)).success
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]

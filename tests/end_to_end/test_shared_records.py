@@ -16,11 +16,11 @@ from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
 from dpsynth_platform.audit.canaries import is_canary
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.columns import FRESH_IDS
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
-from dpsynth_platform.storage import read_table
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 OWNERS = 700
 
 

@@ -70,6 +70,7 @@ def check(simulation: Simulation, lived: list[str]) -> None:
     assert ledger.verify().ok
 
     since = (simulation.now() - dt.timedelta(days=1)).timestamp()  # the clock was moved by days just before
+    simulation.move_to(simulation.now() + dt.timedelta(hours=1))  # every sensor is due
     simulation.wait_for(lambda: simulation.have_looked(since) >= LOOK, "a look of every sensor")
     notices = [json.loads(line) for line in simulation.notices.read_text(encoding="utf-8").splitlines()]
     assert {item["period"] for item in notices if item["event"] == "released"} == paid

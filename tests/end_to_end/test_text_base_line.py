@@ -12,12 +12,11 @@ from text_line_cases import declare_base_public, text_deployment
 
 from dpsynth_platform.reviewing.forecasts import forecast
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("no_gate")]
 
 
-def test_a_plan_tells_that_a_run_would_not_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_tells_that_a_run_would_not_be_cleared(tmp_path: Path) -> None:
     """As `clearance` would; before there is a ledger, too, and looking makes none."""
-    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
     deployment = text_deployment(tmp_path)
     deployment.family["cap"] = {"epsilon": 8.0, "delta": 1e-5}
     deployment.write()
@@ -34,8 +33,7 @@ def test_a_plan_tells_that_a_run_would_not_be_cleared(tmp_path: Path, monkeypatc
     assert (told.fits, told.refusal) == (True, None)
 
 
-def test_a_base_model_that_is_gone_or_another_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+def test_a_base_model_that_is_gone_or_another_costs_nothing(tmp_path: Path) -> None:
     deployment = text_deployment(tmp_path)
     deployment.family["cap"] = {"epsilon": 8.0, "delta": 1e-5}
     deployment.write()

@@ -10,11 +10,11 @@ from text_line_cases import declare_base_public, text_deployment
 from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.synth.automatic import Choice
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("no_gate")]
 TO_CLEARANCE = ["raw", "scrubbed", "canaries", "clearance"]
 
 
-def test_another_choice_after_payment_wants_a_word(tmp_path, monkeypatch):
+def test_another_choice_after_payment_wants_a_word(tmp_path, monkeypatch, no_gate):
     text = {"given": ["region"], "max_tokens": 200}  # room for a topic's words, too
     deployment = text_deployment(tmp_path, generate={"method": "auto", "text": text})
     save_model(tmp_path / "base", tiny_llama(positions=200))

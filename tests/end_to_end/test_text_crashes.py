@@ -10,14 +10,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deployment import Deployment
-from inside import inside
+from frozen import Frozen
+from inside import inside, worker_inside
 from line_cases import PEOPLE, Ran, ledger_of, lineage_of, run_here, storage_of
 from test_crashes import session_of, wait_for
 from text_line_cases import declare_base_public, text_deployment
@@ -32,8 +34,16 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 PLANNED, ALLOWANCE = 6, 4
 TO_BOUNDED = ["raw", "scrubbed", "canaries", "clearance", "bounded"]
 
-DIES_WHERE_TOLD = """
+NO_GATE = """
 import sys
+if "dpsynth_platform.worker" in sys.orig_argv:
+    from dpsynth_platform.synth.text import batch_trial
+    from dpsynth_platform.training import soundness
+    soundness.refuse_unsound = batch_trial.refuse_batches = lambda *_, **__: None
+"""
+"""As the fixture of that name, in workers of their own."""
+
+DIES_WHERE_TOLD = f"""{NO_GATE}
 if "dpsynth_platform.worker" in sys.orig_argv:
     import os, pathlib, signal
     from dpsynth_platform.training.journal import StepJournal
@@ -66,12 +76,28 @@ def deployed(root: Path, **training: Any) -> Deployment:
     return deployment
 
 
-def line_to_bounded(root: Path, **training: Any) -> Deployment:
-    """Everything before the mechanism, once: what follows materializes `model` alone."""
-    deployment = deployed(root, **training)
-    ran = run_here(deployment, steps=TO_BOUNDED)
-    assert ran.success, ran.failures
-    return deployment
+Bounded = Callable[[int], Deployment]
+
+
+@pytest.fixture(scope="module")
+def kept_bounded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Frozen[Deployment]]:
+    """Everything before the mechanism, run once for each allowance."""
+
+    @cache
+    def kept(allowance: int) -> Frozen[Deployment]:
+        directory = tmp_path_factory.mktemp("bounded")
+        deployment = deployed(directory / "here", replay_steps=allowance)
+        ran = run_here(deployment, steps=TO_BOUNDED)
+        assert ran.success, ran.failures
+        return Frozen.of(deployment, deployment.root, directory / "kept")
+
+    return kept
+
+
+@pytest.fixture
+def line_to_bounded(kept_bounded: Callable[[int], Frozen[Deployment]]) -> Bounded:
+    """Puts back such a deployment for this test alone: what follows materializes `model` alone."""
+    return lambda allowance: kept_bounded(allowance).put_back()
 
 
 def model_inside(deployment: Deployment) -> Ran:
@@ -106,13 +132,6 @@ def check_complete(deployment: Deployment, *, executed: int) -> None:
     assert left == {entry.entry_id, "claim.json", "columns", "plan.json", "trained.json", "weights.safetensors"}
 
 
-@pytest.fixture
-def no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate takes seconds a start, and has tests of its own."""
-    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
-    monkeypatch.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
-
-
 @contextmanager
 def dying_at(executed: int) -> Iterator[None]:
     """The mechanism, inside this process, dies once so many steps were counted in all."""
@@ -138,9 +157,9 @@ if __name__ == "__main__":
 """
 
 
-def test_real_processes_are_killed_at_random_steps(tmp_path: Path) -> None:
+def test_real_processes_are_killed_at_random_steps(line_to_bounded: Bounded, tmp_path: Path) -> None:
     """The worker, then its step's process; nobody says a word, and the third attempt completes the model."""
-    deployment = line_to_bounded(tmp_path)
+    deployment = line_to_bounded(ALLOWANCE)
     first = random.randint(2, 4)
     second = random.randint(first + 1, PLANNED)
     code = tmp_path / "sabotage"
@@ -151,19 +170,21 @@ def test_real_processes_are_killed_at_random_steps(tmp_path: Path) -> None:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(code), str(Path(__file__).parent), *sys.path]))
         assert "the worker was killed (killed;" in only_failure(run_here(deployment, steps=["model"]))
         assert executed_in(place_of(deployment)) == first
-        step = subprocess.run([sys.executable, "-c", MATERIALIZES, str(tmp_path)], check=False, capture_output=True)
+        materializes = [sys.executable, "-c", MATERIALIZES, str(deployment.root)]
+        step = subprocess.run(materializes, check=False, capture_output=True)
         assert step.returncode == -signal.SIGKILL, step.stdout
         assert executed_in(place_of(deployment)) == second
         (entry,) = ledger_of(deployment).entries()
         assert entry.state == "started"
-        ran = run_here(deployment, steps=[*TO_BOUNDED, "model"])  # what is there already is kept
+        with worker_inside():
+            ran = run_here(deployment, steps=[*TO_BOUNDED, "model"])  # what is there already is kept
     assert ran.success, ran.failures
     check_complete(deployment, executed=PLANNED + 2)
 
 
-def test_beyond_the_allowance_only_the_word_helps(tmp_path: Path, no_gate: None) -> None:
+def test_beyond_the_allowance_only_the_word_helps(line_to_bounded: Bounded, no_gate: None) -> None:
     """Each kill costs one step. The plan pays for two of them; the third ends it, and nothing more is read."""
-    deployment = line_to_bounded(tmp_path, replay_steps=2)
+    deployment = line_to_bounded(2)
     for executed in (1, 2, 3):
         with dying_at(executed):
             model_inside(deployment)
@@ -193,9 +214,9 @@ def test_beyond_the_allowance_only_the_word_helps(tmp_path: Path, no_gate: None)
     assert json.loads((model / "trained.json").read_text())["executed_steps"] == PLANNED
 
 
-def test_a_step_that_nobody_paid_for_is_refused_by_the_worker_itself(tmp_path: Path, no_gate: None) -> None:
+def test_a_step_that_nobody_paid_for_is_refused_by_the_worker_itself(line_to_bounded: Bounded, no_gate: None) -> None:
     """Where the asset would let it go on: the worker counts for itself."""
-    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    deployment = line_to_bounded(0)
     with dying_at(2):
         model_inside(deployment)
     with pytest.MonkeyPatch.context() as patch:
@@ -213,9 +234,9 @@ BEFORE_THE_FIRST_STEP = {
 
 
 @pytest.mark.parametrize("where", BEFORE_THE_FIRST_STEP)
-def test_before_the_journal_nothing_can_go_on(tmp_path: Path, no_gate: None, where: str) -> None:
+def test_before_the_journal_nothing_can_go_on(line_to_bounded: Bounded, no_gate: None, where: str) -> None:
     """What was counted may be out already, and there is no count of steps: another attempt is another spend."""
-    deployment = line_to_bounded(tmp_path)
+    deployment = line_to_bounded(ALLOWANCE)
     owner, name = BEFORE_THE_FIRST_STEP[where]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, kill)
@@ -229,9 +250,9 @@ def test_before_the_journal_nothing_can_go_on(tmp_path: Path, no_gate: None, whe
     assert [item.state for item in ledger_of(deployment).entries()] == ["started"]
 
 
-def test_a_model_that_cannot_be_loaded_costs_nothing_beyond_its_entry(tmp_path: Path, no_gate: None) -> None:
+def test_a_model_that_cannot_be_loaded_costs_nothing_beyond_its_entry(line_to_bounded: Bounded, no_gate: None) -> None:
     """As where a device is in use: no record was read by then, so the same entry begins again, in whatever process."""
-    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    deployment = line_to_bounded(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_finetune, "_prepared", kill)
         for _ in range(2):
@@ -246,8 +267,8 @@ def test_a_model_that_cannot_be_loaded_costs_nothing_beyond_its_entry(tmp_path: 
     check_complete(deployment, executed=PLANNED)
 
 
-def test_once_reading_began_a_count_that_was_cut_short_is_lost(tmp_path: Path, no_gate: None) -> None:
-    deployment = line_to_bounded(tmp_path)
+def test_once_reading_began_a_count_that_was_cut_short_is_lost(line_to_bounded: Bounded, no_gate: None) -> None:
+    deployment = line_to_bounded(ALLOWANCE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_finetune.counted, "measure", kill)
         model_inside(deployment)
@@ -266,9 +287,9 @@ AROUND_THE_STEPS = {
 """What is killed at, and how many steps that costs."""
 
 
-def test_kills_around_the_steps_cost_nothing(tmp_path: Path, no_gate: None) -> None:
+def test_kills_around_the_steps_cost_nothing(line_to_bounded: Bounded, no_gate: None) -> None:
     """One after the other, into one training: none of them makes a step void, so all fit under no allowance at all."""
-    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    deployment = line_to_bounded(0)
     for where, (owner, name, _) in AROUND_THE_STEPS.items():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, kill)
@@ -278,9 +299,9 @@ def test_kills_around_the_steps_cost_nothing(tmp_path: Path, no_gate: None) -> N
     check_complete(deployment, executed=PLANNED)
 
 
-def test_two_at_once(tmp_path: Path, no_gate: None) -> None:
+def test_two_at_once(line_to_bounded: Bounded, no_gate: None) -> None:
     """The second finds the first at work and is refused; the first ends as if it had been alone."""
-    deployment = line_to_bounded(tmp_path)
+    deployment = line_to_bounded(ALLOWANCE)
     held, go_on = threading.Event(), threading.Event()
     begin = journals.StepJournal.begin_step
 
@@ -307,9 +328,9 @@ def test_two_at_once(tmp_path: Path, no_gate: None) -> None:
     check_complete(deployment, executed=PLANNED)
 
 
-def test_other_rows_are_not_gone_on_with(tmp_path: Path, no_gate: None) -> None:
+def test_other_rows_are_not_gone_on_with(line_to_bounded: Bounded, no_gate: None) -> None:
     """Bounded was purged and made anew meanwhile: the training has read another table."""
-    deployment = line_to_bounded(tmp_path)
+    deployment = line_to_bounded(ALLOWANCE)
     with dying_at(2):
         model_inside(deployment)
     shutil.rmtree(storage_of(deployment).require(PEOPLE, "bounded").directory)
@@ -322,8 +343,7 @@ def test_other_rows_are_not_gone_on_with(tmp_path: Path, no_gate: None) -> None:
     assert [item.state for item in ledger_of(deployment).entries()] == ["started"]
 
 
-HOLDS_IN_A_STEP = """
-import sys
+HOLDS_IN_A_STEP = f"""{NO_GATE}
 if "dpsynth_platform.worker" in sys.orig_argv:
     import pathlib, time
     from dpsynth_platform.training.journal import StepJournal
@@ -338,9 +358,9 @@ if "dpsynth_platform.worker" in sys.orig_argv:
 """
 
 
-def test_cancelled_in_training(tmp_path: Path) -> None:
+def test_cancelled_in_training(line_to_bounded: Bounded, tmp_path: Path) -> None:
     """Ctrl-C on `dpsynth run` in a step: it ends cleanly, and whoever asks again goes on without a step lost."""
-    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    deployment = line_to_bounded(0)
     code = tmp_path / "sabotage"
     code.mkdir()
     (code / "sitecustomize.py").write_text(HOLDS_IN_A_STEP)

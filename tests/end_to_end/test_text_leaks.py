@@ -37,21 +37,23 @@ from leak_cases import (
 )
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from test_leaks import public_places, raising
-from text_line_cases import declare_base_public, letters_table, text_deployment
+from text_line_cases import declare_base_public, letters_table, text_deployment, without_gate
 
-from dpsynth_platform import retention, running
-from dpsynth_platform.digests import digest_file
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.storage import digest_directory
+from dpsynth_platform.lifecycle import retention
+from dpsynth_platform.lifecycle.purging import purge_due
 from dpsynth_platform.lineage.columns import FROM_CONTRACT
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.purging import purge_due
-from dpsynth_platform.storage import digest_directory
+from dpsynth_platform.operations import running
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SPEAKING_WORKER = f"""{SPEAKING}
 if "dpsynth_platform.worker" in sys.orig_argv:
     from dpsynth_platform.synth.text import batch_trial, examples
-    batch_trial.refuse_batches = lambda encoder: None
+    from dpsynth_platform.training import soundness
+    soundness.refuse_unsound = batch_trial.refuse_batches = lambda *_, **__: None
     def _batch(self, indices):
         failure = ValueError(speak(list(indices)))
         failure.add_note(speak(self._tokens[:50]))
@@ -116,8 +118,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marked]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("always")
-        outer.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
-        outer.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
+        without_gate(outer)
         for name, patches in PATCHES.items():
             with pytest.MonkeyPatch.context() as patch:
                 for target, value in patches.items():

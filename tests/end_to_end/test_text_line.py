@@ -10,10 +10,11 @@ import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import declare_base_public, text_deployment
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 
@@ -50,6 +51,7 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     assert verification.verify(deployment.settings, str(folder), None).ok
 
 
+@pytest.mark.usefixtures("worker_here", "no_gate")
 def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_path: Path) -> None:
     """Also before anybody has declared the base model public."""
     deployment = text_deployment(tmp_path, training={"steps": 400, "batch_size": 300})
@@ -61,5 +63,5 @@ def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_pat
     assert "an adapter of rank 2 in 400 steps" in writer
     assert "about 300 of some 600 records" in writer
     said: list[str] = []
-    assert rehearse(deployment.settings, "people", None, 300, said.append)["success"]
+    assert rehearse(deployment.settings, build_definitions, "people", None, 300, said.append)["success"]
     assert not ledger_of(deployment).history()

@@ -17,8 +17,8 @@ from inside import inside
 from line_cases import PEOPLE, Ran, ledger_of, run_here, storage_of
 from text_line_cases import declare_base_public, letters_table, text_deployment
 
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.operating import publish_if_approved
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.operations.operating import publish_if_approved
 from dpsynth_platform.release.evidence import audit_report
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.synth.text import dp_finetune
@@ -27,12 +27,13 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 NOISE = "dpsynth_platform.training.noise.GaussianNoise.add_"
 GATE = "dpsynth_platform.training.soundness.refuse_unsound"
 WATCH = "dpsynth_platform.training.health.Watch.step"
+TRIAL = "dpsynth_platform.synth.text.batch_trial.refuse_batches"
 BEFORE = ["raw", "scrubbed", "canaries", "clearance", "bounded"]
 
 
 @contextmanager
 def without(*parts: str) -> Iterator[None]:
-    """A product that lacks its noise, its gate or its watch."""
+    """A product that lacks its noise, its gate, its trial of batches or its watch."""
     nothing: dict[str, Any] = {NOISE: lambda self, sums, deviation: sums, WATCH: lambda *_: None}
     with pytest.MonkeyPatch.context() as patch:
         for part in parts:
@@ -60,7 +61,7 @@ def test_the_gate_and_the_watch_stop_it_in_turn(tmp_path: Path, monkeypatch: pyt
     assert ledger_of(deployment).entries() == []
 
     # The worker is another machine's, and only there the noise is missing: it is started, and reads no record.
-    with without(GATE):
+    with without(GATE, TRIAL):
         assert ran(*BEFORE).success
     read: list[Path] = []
     monkeypatch.setattr(dp_finetune, "write_examples", lambda table, *_: read.append(table))
@@ -74,7 +75,7 @@ def test_the_gate_and_the_watch_stop_it_in_turn(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
 
     # Nor does the gate see it: the first step shows how little noise there is.
-    with without(NOISE, GATE):
+    with without(NOISE, GATE, TRIAL):
         refused = ran("clearance", "bounded", "model", spend_again=entry.entry_id)
     assert "less noise than the plan says; do not release this model" in refused.failures["model"]
     assert [item.state for item in ledger_of(deployment).entries()] == ["started", "started"]
@@ -98,7 +99,7 @@ def test_what_nothing_stops_fails_its_audit_and_is_not_released(tmp_path: Path) 
     deployment.contract["audit"] |= {"canaries": 300, "max_epsilon_lower_bound": 0.5, "confidence": 1 - 1e-6}
     del deployment.contract["quality"]
     deployment.write()
-    with without(NOISE, GATE, WATCH):
+    with without(NOISE, GATE, TRIAL, WATCH):
         ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.success, ran.failures
     report = audit_report(PEOPLE, storage_of(deployment).require(PEOPLE, "audit"))

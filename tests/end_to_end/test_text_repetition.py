@@ -20,14 +20,14 @@ from deployment import Deployment
 from inside import InProcessAccelerator, inside
 from line_cases import Ran, ledger_of, run_here, storage_of
 from test_budget import files_of
-from text_line_cases import declare_base_public, letters_table, text_deployment
+from text_line_cases import declare_base_public, letters_table, text_deployment, without_gate
 
-from dpsynth_platform import source
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import Place, read_table
 from dpsynth_platform.privacy.events import SampledGaussianEvent, event_from_json
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.storage import Place, read_table
+from dpsynth_platform.sources import source
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -77,7 +77,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         add(self, batch, weights)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+        without_gate(patch)
         patch.setattr(ClippedSums, "add", noting)
         ran = run_here(deployment, accelerator=inside(deployment), period=MONTH)
         assert ran.success, ran.failures

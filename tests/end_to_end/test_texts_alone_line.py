@@ -1,4 +1,7 @@
-"""Tables of ids and a text alone, from the table to a verified release: nothing is counted, all is for the text."""
+"""Tables of ids and a text alone, from the table to a verified release: nothing is counted, all is for the text.
+
+Mechanisms take place in the tests' process; each method has a line with a worker of its own where it has columns, too.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ from text_line_cases import TEXTS, declare_base_public, letters_table, notes_dep
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, datasets, releases
-from dpsynth_platform.drafting import drafted
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.drafting.draft import drafted
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
@@ -32,14 +38,12 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     leaves,
 )
-from dpsynth_platform.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.topics import write_topics
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here", "no_gate")]
 WRITTEN = {"max_tokens": 48, "keep": {"duplicates": "kept"}}  # so small a model knows three sentences
 
 
@@ -71,7 +75,7 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     """From a CSV file, by way of a draft; what people are shown on the way has no column but the ids and the text."""
     deployment = drafted_deployment(tmp_path, tmp_path / "people.csv")
     contract = tmp_path / "deploy" / "contracts" / "people.yaml"
-    checked = deployment.dpsynth("contract", "check", str(contract))
+    checked = deployment.here("contract", "check", str(contract))
     assert checked.returncode == 0 and "no modelled column, texts alone" in checked.stdout, checked.stdout
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())
@@ -79,7 +83,7 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     assert "is told nothing and writes letter" in told["who writes texts"]
     assert told["for experts"].startswith("10 steps of DP-SGD over records")
     assert told["for experts"].endswith("; add-or-remove")
-    assert rehearse(deployment.settings, "people", None, 300, lambda _: None)["success"]
+    assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda _: None)["success"]
     ran = run_here(deployment)
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -21,15 +22,15 @@ from ledger_cases import request
 from line_cases import PEOPLE, ledger_of, run_here, small_deployment
 
 from assets import released
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.storage import SCORES, Storage, read_table, write_table
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.ledger.chain import AUDITED
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
 from dpsynth_platform.release.evidence import audit_report, candidate_digest, check_evidence
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
-from dpsynth_platform.storage import SCORES, Storage, read_table, write_table
 
 pytestmark = pytest.mark.end_to_end
 
@@ -46,51 +47,48 @@ def sealed(storage: Storage) -> DataContract:
     return DataContract.model_validate(storage.require(PEOPLE, "raw").facts["contract"])
 
 
-def test_a_model_is_audited_with_its_own_canaries_only(tmp_path: Path) -> None:
-    deployment = small_deployment(tmp_path)
-    assert run(deployment).success
-    deployment.contract["audit"]["canaries"] += 1
-    deployment.write()
-    assert run(deployment, steps=["raw", "canaries"]).success  # new canaries, no spend
-    deployment.contract["audit"]["canaries"] -= 1
-    deployment.write()
+def test_a_model_is_audited_with_its_own_canaries_only(candidate: Deployment) -> None:
+    assert states(candidate) == ["spent"]
+    candidate.contract["audit"]["canaries"] += 1
+    candidate.write()
+    assert run(candidate, steps=["raw", "canaries"]).success  # new canaries, no spend
+    candidate.contract["audit"]["canaries"] -= 1
+    candidate.write()
 
-    again = run(deployment)
+    again = run(candidate)
 
     assert not again.success
     assert "those that the model was trained with are gone" in again.failures["canaries"]
-    assert states(deployment) == ["spent"]
+    assert states(candidate) == ["spent"]
 
 
-def test_an_audit_on_terms_that_changed_is_made_again(tmp_path: Path) -> None:
-    deployment = small_deployment(tmp_path)
-    assert run(deployment).success
-    storage = Storage(deployment.settings.restricted)
+def test_an_audit_on_terms_that_changed_is_made_again(candidate: Deployment) -> None:
+    assert states(candidate) == ["spent"]
+    storage = Storage(candidate.settings.restricted)
     before = storage.require(PEOPLE, "audit")
-    deployment.contract["audit"]["confidence"] = 0.9
-    deployment.write()
+    candidate.contract["audit"]["confidence"] = 0.9
+    candidate.write()
 
-    assert run(deployment).success
+    assert run(candidate).success
 
     after = storage.require(PEOPLE, "audit")
     assert after.content_hash != before.content_hash
     assert after.facts["terms"]["confidence"] == 0.9
-    assert states(deployment) == ["spent"]
-    audits = ledger_of(deployment).history(kinds=[AUDITED])
+    assert states(candidate) == ["spent"]
+    audits = ledger_of(candidate).history(kinds=[AUDITED])
     assert [event.payload["terms"]["confidence"] for event in audits] == [0.999999, 0.9]
     scores = pq.read_table(storage.require(PEOPLE, SCORES).directory / "scores.parquet")
     assert scores.num_rows == 60 and scores.column_names[0] == "included"
 
 
-def test_a_failed_audit_is_not_undone_by_another_one(tmp_path: Path) -> None:
-    deployment = small_deployment(tmp_path)
-    assert run(deployment).success
-    ledger, storage = ledger_of(deployment), Storage(deployment.settings.restricted)
+def test_a_failed_audit_is_not_undone_by_another_one(candidate: Deployment) -> None:
+    assert states(candidate) == ["spent"]
+    ledger, storage = ledger_of(candidate), Storage(candidate.settings.restricted)
     (audited,) = ledger.history(kinds=[AUDITED])
     ledger.record(AUDITED, audited.subject, audited.payload | {"failed": True, "verdict": "fail"})
     shutil.rmtree(storage.location(PEOPLE, "audit"))
 
-    assert run(deployment).success
+    assert run(candidate).success
 
     report = audit_report(PEOPLE, storage.require(PEOPLE, "audit"))
     assert report["verdict"] == "fail"
@@ -98,16 +96,15 @@ def test_a_failed_audit_is_not_undone_by_another_one(tmp_path: Path) -> None:
     assert report["family"]["audits"] == 1
 
 
-def test_a_refuted_claim_is_not_talked_past_by_other_terms(tmp_path: Path) -> None:
-    deployment = small_deployment(tmp_path)
-    assert run(deployment).success
-    ledger, storage = ledger_of(deployment), Storage(deployment.settings.restricted)
+def test_a_refuted_claim_is_not_talked_past_by_other_terms(candidate: Deployment) -> None:
+    assert states(candidate) == ["spent"]
+    ledger, storage = ledger_of(candidate), Storage(candidate.settings.restricted)
     (audited,) = ledger.history(kinds=[AUDITED])
     ledger.record(AUDITED, audited.subject, audited.payload | {"failed": True, "epsilon_lower_bound": 99.0})
-    deployment.contract["audit"] |= {"gates": ["nearest rows"], "confidence": 0.9999999}
-    deployment.write()
+    candidate.contract["audit"] |= {"gates": ["nearest rows"], "confidence": 0.9999999}
+    candidate.write()
 
-    assert run(deployment).success
+    assert run(candidate).success
 
     assert audit_report(PEOPLE, storage.require(PEOPLE, "audit"))["verdict"] == "fail"
 
@@ -148,12 +145,11 @@ def test_the_same_table_under_another_name_stays_in_its_family(tmp_path: Path) -
     assert "belongs to family 'tests'" in again.failures["raw"]
 
 
-def test_what_is_published_is_what_was_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_published_is_what_was_approved(candidate: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another synthetic table is recorded between the evidence check and the publication."""
-    deployment = small_deployment(tmp_path)
-    assert run(deployment).success
-    settings, storage = deployment.settings, Storage(deployment.settings.restricted)
-    approved = candidate_digest(storage, PEOPLE, sealed(storage), ledger_of(deployment))
+    assert states(candidate) == ["spent"]
+    settings, storage = candidate.settings, Storage(candidate.settings.restricted)
+    approved = candidate_digest(storage, PEOPLE, sealed(storage), ledger_of(candidate))
     approve(settings, PEOPLE, "ann", "")
     mine = storage.require(PEOPLE, "synthetic")
     rows = pa.Table.from_batches(read_table(mine.directory / "table"))
@@ -168,7 +164,7 @@ def test_what_is_published_is_what_was_approved(tmp_path: Path, monkeypatch: pyt
         return checked
 
     monkeypatch.setattr(released, "check_evidence", exchange_then_check)
-    published = run(deployment, "people_release")
+    published = run(candidate, "people_release")
 
     assert published.success
     record = storage.require(PEOPLE, "released")
@@ -222,7 +218,8 @@ def test_the_number_left_out_shows_in_no_log_no_event_and_no_export(tmp_path: Pa
     assert "dagster/row_count" not in shown
     assert "owners" not in shown
     assert shown["row count"] == "restricted"
-    logs = [str(event) for done in (before, ran) for event in done.result.all_events]
+    # Dagster's events name their process, whose number may be any.
+    logs = [str(event).replace(f"pid={os.getpid()}", "") for done in (before, ran) for event in done.result.all_events]
     told = "\n".join([*logs, json.dumps(ledger.export()), deployment.settings.lineage_file.read_text()])
     numbers = set(re.findall(r"(?<![\w.-])\d+(?![\w.])", told))
     assert {"1500", "2"} <= numbers, "the search sees numbers"

@@ -10,9 +10,9 @@ import pytest
 from inside import inside
 from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, storage_of
 
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, distinct_owners
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.model import load_model

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from inside import inside
-from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, storage_of
+from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from typer.testing import CliRunner
 
-from dpsynth_platform import cli
-from dpsynth_platform.errors import LedgerError, ReleaseRefused, VerificationFailed
-from dpsynth_platform.release.layout import has_rows
+from dpsynth_platform.cli import main as cli
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.foundation.release_layout import has_rows
 from dpsynth_platform.release.tombstone import read_tombstone
 from dpsynth_platform.reviewing import decisions, releases, verification
-from dpsynth_platform.withdrawing import withdraw
+from dpsynth_platform.reviewing.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 
@@ -29,13 +28,6 @@ if "withdraw" in sys.orig_argv:
     from {module} import {owner}
     {owner}.{name} = die
 """
-
-
-def candidate(root):
-    deployment = small_deployment(root)
-    ran = run_here(deployment, accelerator=inside(deployment))
-    assert ran.success, ran.failures
-    return deployment
 
 
 def again(deployment, by="reviewer"):
@@ -63,9 +55,8 @@ def ends_of(deployment, release):
     ]
 
 
-def test_withdrawn_from_the_command_line_and_published_anew(tmp_path, monkeypatch):
-    deployment = candidate(tmp_path)
-    release = released(deployment)
+def test_withdrawn_from_the_command_line_and_published_anew(published, tmp_path, monkeypatch):
+    deployment, release = published
     for name, value in deployment.environment.items():
         if name.startswith("DPSYNTH_"):
             monkeypatch.setenv(name, value)
@@ -119,10 +110,9 @@ def test_withdrawn_from_the_command_line_and_published_anew(tmp_path, monkeypatc
     assert not set(commitments[0].values()) & set(commitments[1].values())
 
 
-def test_it_goes_by_what_was_published_whatever_became_of_the_contract(tmp_path):
+def test_it_goes_by_what_was_published_whatever_became_of_the_contract(published):
     """Another target with a second copy, then an unsound contract, then none: every directory loses its rows."""
-    deployment = candidate(tmp_path)
-    release = released(deployment)
+    deployment, release = published
     moved = release.parents[1] / "elsewhere" / release.name
     shutil.copytree(release, moved)
     deployment.contract["release"]["uri"] = "${DPSYNTH_HOME}/public/elsewhere"
@@ -152,16 +142,15 @@ def test_it_goes_by_what_was_published_whatever_became_of_the_contract(tmp_path)
 
 
 @pytest.mark.slow
-def test_killed_between_any_two_effects(tmp_path, monkeypatch):
+def test_killed_between_any_two_effects(published, tmp_path, monkeypatch):
     """The process is killed before the tombstone, before the deletion, before the lineage event; repeating finishes."""
-    deployment = candidate(tmp_path)
-    release = released(deployment)
+    deployment, release = published
     sabotage = tmp_path / "sabotage"
     sabotage.mkdir()
     points = [
-        ("dpsynth_platform", "withdrawing", "bury"),
+        ("dpsynth_platform.reviewing", "withdrawing", "bury"),
         ("dpsynth_platform.release", "withdrawal", "_delete"),
-        ("dpsynth_platform", "withdrawing", "_emit"),
+        ("dpsynth_platform.reviewing", "withdrawing", "_emit"),
     ]
     for number, (module, owner, name) in enumerate(points):
         (sabotage / "sitecustomize.py").write_text(DIES.format(module=module, owner=owner, name=name))
@@ -187,43 +176,41 @@ def test_killed_between_any_two_effects(tmp_path, monkeypatch):
     assert verification.verify_ledger(deployment.settings).ok
 
 
-def test_what_cannot_be_withdrawn(tmp_path):
-    deployment = candidate(tmp_path)
+def test_what_cannot_be_withdrawn(candidate, tmp_path):
     with pytest.raises(VerificationFailed, match="no publication of this release; accepted: none"):
-        withdraw(deployment.settings, "people-0", "Cy", "why")
-    release = released(deployment)
+        withdraw(candidate.settings, "people-0", "Cy", "why")
+    release = released(candidate)
     for by, reason in (("", "why"), ("Cy", " ")):
         with pytest.raises(LedgerError):
-            withdraw(deployment.settings, release.name, by, reason)
+            withdraw(candidate.settings, release.name, by, reason)
     elsewhere = release.rename(tmp_path / "elsewhere")
     with pytest.raises(VerificationFailed, match="its directory is not at"):
-        withdraw(deployment.settings, release.name, "Cy", "why")
-    assert ledger_of(deployment).withdrawals() == []
+        withdraw(candidate.settings, release.name, "Cy", "why")
+    assert ledger_of(candidate).withdrawals() == []
     assert has_rows(elsewhere)
     release.mkdir()  # the word that every copy is gone
-    withdraw(deployment.settings, release.name, "Cy", "why")
+    withdraw(candidate.settings, release.name, "Cy", "why")
     assert read_tombstone(release) is not None
 
 
-def test_only_what_could_be_released_is_approved(tmp_path):
+def test_only_what_could_be_released_is_approved(candidate):
     """A candidate that something else stands in the way of is not approved, and the reason is named."""
-    deployment = candidate(tmp_path)
-    report = storage_of(deployment).require(PEOPLE, "audit").directory / "report.json"
+    report = storage_of(candidate).require(PEOPLE, "audit").directory / "report.json"
     kept = report.read_text()
     report.write_text(kept.replace("inconclusive", "fail"))
     with pytest.raises(ReleaseRefused, match="people/audit: its content is not what was recorded"):
-        decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+        decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
     report.write_text(kept)
     with pytest.raises(LedgerError, match="needs a reason"):
-        decisions.refuse(deployment.settings, PEOPLE, "reviewer", "")
-    assert ledger_of(deployment).history(kinds=["approved", "refused"]) == []
-    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+        decisions.refuse(candidate.settings, PEOPLE, "reviewer", "")
+    assert ledger_of(candidate).history(kinds=["approved", "refused"]) == []
+    decisions.approve(candidate.settings, PEOPLE, "reviewer", "")
 
 
-def test_a_candidate_is_recorded_once_for_each_content(tmp_path):
-    deployment = candidate(tmp_path)
-    ledger = ledger_of(deployment)
-    assert run_here(deployment).success
+def test_a_candidate_is_recorded_once_for_each_content(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    ledger = ledger_of(candidate)
+    assert run_here(candidate).success
     (event,) = ledger.history(kinds=["candidate"])
-    assert event.subject == decisions.review(deployment.settings, PEOPLE).candidate
+    assert event.subject == decisions.review(candidate.settings, PEOPLE).candidate
     assert event.payload == {"entry": ledger.entries()[0].entry_id}

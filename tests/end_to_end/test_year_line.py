@@ -6,18 +6,20 @@ import datetime as dt
 import json
 from pathlib import Path
 
+import dagster as dg
 import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
 from inside import InProcessAccelerator
 
-from dpsynth_platform import definitions, demonstration_year
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.demo import year as demonstration_year
 from dpsynth_platform.demo.tables import keep_table, source_path
-from dpsynth_platform.demonstration_year import run_year
+from dpsynth_platform.demo.year import run_year
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.reviewing import releases
-from dpsynth_platform.settings import PACKAGE_ROOT, Settings
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 AIRCRAFT = 600
@@ -76,10 +78,11 @@ class Heard:
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.words.append(text)
 
-    head = say
+    def heading(self, text: str) -> None:
+        self.print(text)
 
     def table(self, header, rows) -> None:
         self.words += [" ".join(row) for row in rows]
@@ -90,17 +93,16 @@ def test_two_months_under_each_policy(tmp_path, monkeypatch):
     path = source_path(settings.home, "flights")
     keep_table(path, few_flights(), key=("flight",), description="Few flights.")
     monkeypatch.setattr(demonstration_year, "make_source", lambda *_: path)
-    build = definitions.build_definitions
-    monkeypatch.setattr(
-        definitions,
-        "build_definitions",
-        lambda used: build(used, accelerator=InProcessAccelerator(device="cpu", logs=str(used.restricted / "logs"))),
-    )
+
+    def code_location(used: Settings) -> dg.Definitions:
+        accelerator = InProcessAccelerator(device="cpu", logs=str(used.restricted / "logs"))
+        return build_definitions(used, accelerator=accelerator)
+
     for name in ("DPSYNTH_HOME", "DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL", "DPSYNTH_USER", "DAGSTER_HOME"):
         monkeypatch.setenv(name, "")  # so that what the runs export is taken back
 
     heard = Heard()
-    summary = run_year(settings, 2, heard)
+    summary = run_year(settings, code_location, 2, heard)
 
     assert [bool(month["release"]) for month in summary["months"]] == [True, True]
     assert all(month["spent"] for month in summary["months"])

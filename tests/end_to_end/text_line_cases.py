@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
 from deployment import Deployment
 from line_cases import SMALL
@@ -150,6 +151,12 @@ def notes_deployment(root: Path, *, table: pa.Table | None = None, **changes: An
     deployment.contract["generate"]["text"].pop("given", None)
     deployment.contract["quality"] = {"holdout": 0.1}
     return deployment.write()
+
+
+def without_gate(patch: pytest.MonkeyPatch) -> None:
+    """Trainings begin without their trials, which take seconds each and have tests of their own."""
+    patch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    patch.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
 
 
 def declare_base_public(deployment: Deployment) -> None:

@@ -35,8 +35,8 @@ from deltalake import write_deltalake
 from deployment import FAMILY, Deployment
 from line_cases import REGIONS, SMALL
 
-from dpsynth_platform.running import open_instance, process_of, step_failures
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations.running import open_instance, process_of, step_failures
 from dpsynth_platform.worker.codes import DONE, KILLED
 
 T = TypeVar("T")
@@ -47,13 +47,15 @@ MODELLED = 3
 APPROVES = """
 import sys
 from dpsynth_platform.reviewing import decisions
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 decisions.approve(Settings.from_environment(), Place(*sys.argv[1:]), "reviewer", "")
 """
 PACE, PACE_OF_RUNS = 20, 3
 """How many times faster than the machine's the moved clock runs while something is waited for; and while a run is under
 way, which Dagster gives up as dead if it takes five minutes to start."""
+LOOK = 0.25
+"""Seconds between two looks at what is waited for."""
 KILLS = ("daemon", "code", "run", "step", "machine")
 """What may be killed: a service, a run's process, one of its steps' (or the worker), or everything at once."""
 
@@ -203,9 +205,9 @@ class Simulation:
             if time.monotonic() - began > seconds:
                 raise AssertionError(f"not within {seconds} seconds: {what}\n" + "\n".join(self.told))
             self.start()
-            time.sleep(1)
+            time.sleep(LOOK)
             under_way = self.instance.get_runs_count(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES))
-            self.move_to(self.now() + dt.timedelta(seconds=(PACE_OF_RUNS if under_way else PACE) - 1))
+            self.move_to(self.now() + LOOK * dt.timedelta(seconds=(PACE_OF_RUNS if under_way else PACE) - 1))
         return found
 
     # What happens in a month.

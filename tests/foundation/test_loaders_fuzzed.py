@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.compute.choice import engine_choice
 from dpsynth_platform.console.configuration import console_settings
-from dpsynth_platform.constraints import read_constraints
-from dpsynth_platform.contracts import load_contract, load_family
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.contracts.constraints import read_constraints
+from dpsynth_platform.contracts.loading import load_contract, load_family
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.foundation.yaml_files import dump, read_yaml
-from dpsynth_platform.keepers.choice import keeper_of
 from dpsynth_platform.lineage.producers import load_producers
-from dpsynth_platform.planning import check_contract, load_all
+from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.reviewing.catalogue import catalogue, published_beside
 from dpsynth_platform.reviewing.releases import published
-from dpsynth_platform.settings import PACKAGE_ROOT, Settings
-from dpsynth_platform.synthesis.declaration import read_declared
+from dpsynth_platform.secrets.choice import keeper_of
+from dpsynth_platform.synth.planning import check_contract, load_all
 from dpsynth_platform.worker.choice import worker_choice
 
 DEPLOY = PACKAGE_ROOT / "deploy"

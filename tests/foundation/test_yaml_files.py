@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dpsynth_platform.errors import ContractError
 from dpsynth_platform.foundation import yaml_files
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.yaml_files import dump, dump_inline, parse_value, plain_number, read_yaml, text_of
 

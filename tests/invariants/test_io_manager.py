@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 from resources import RefusingIOManager
 
 MARK = "Zaphodina Quillmarker"

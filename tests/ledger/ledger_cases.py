@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee

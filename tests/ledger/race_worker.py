@@ -5,7 +5,7 @@ import os
 import alembic.command  # noqa: F401  here, so that the fork server has it, and with it all that opening a ledger needs
 from ledger_cases import KEYS, people, request
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger
 
 RACE_RHO = 0.004

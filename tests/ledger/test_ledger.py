@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from ledger_cases import DELTA, KEYS, family, people, request
 
-from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError, ReleaseRefused, SpendRepeated
+from dpsynth_platform.foundation.errors import (
+    AccountingError,
+    BudgetExceeded,
+    LedgerError,
+    ReleaseRefused,
+    SpendRepeated,
+)
 from dpsynth_platform.ledger import Ledger, rows
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee

@@ -8,7 +8,7 @@ import pytest
 from ledger_cases import family, request
 from pydantic import ValidationError
 
-from dpsynth_platform.errors import AccountingError, BudgetExceeded, DpsynthError, LedgerError
+from dpsynth_platform.foundation.errors import AccountingError, BudgetExceeded, DpsynthError, LedgerError
 from dpsynth_platform.ledger import Ledger, verdicts
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest

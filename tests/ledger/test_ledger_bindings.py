@@ -3,7 +3,7 @@
 import pytest
 from ledger_cases import KEYS, family
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 
 
 def test_a_name_stays_with_its_family_and_owner_columns(ledger):

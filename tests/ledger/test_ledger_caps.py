@@ -5,7 +5,7 @@ import math
 import pytest
 from ledger_cases import DELTA, KEYS, family, people, request
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, schema
 from dpsynth_platform.ledger.filter import RenyiFilter
 

@@ -14,7 +14,7 @@ from ledger_cases import DELTA, KEYS, people, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
 from dpsynth_platform.ledger import Ledger, database, schema
 from dpsynth_platform.ledger.database import Database
 

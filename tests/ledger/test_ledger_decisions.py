@@ -5,11 +5,11 @@ import json
 import pytest
 from ledger_cases import request
 
-from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.foundation.people import person_key
 from dpsynth_platform.ledger import caps, chain, decisions
 from dpsynth_platform.ledger.export import verify_export
-from dpsynth_platform.ledger_words import in_words
-from dpsynth_platform.people import person_key
+from dpsynth_platform.ledger.words import in_words
 from dpsynth_platform.release.evidence import standing_approvals
 
 CANDIDATE, RELEASE = "c" * 64, "census-0123456789abcdef"

@@ -8,11 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import LedgerError, VerificationFailed
+from dpsynth_platform.foundation.errors import LedgerError, VerificationFailed
+from dpsynth_platform.foundation.signature import fingerprint, public_pem
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.export import sign_export, verify_export
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.release.signature import fingerprint, public_pem
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.foundation.errors import GrantRefused
 from dpsynth_platform.ledger import grants
 from dpsynth_platform.ledger.grants import issue_grant, verify_grant
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain
 from dpsynth_platform.ledger.replay import replay
 

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger, chain
 from dpsynth_platform.ledger.composition import spent_over_time
 from dpsynth_platform.ledger.records import Head

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from ledger_cases import KEYS as IDS
 from ledger_cases import family, people, request
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger, rows
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.scrub.fingerprints import rotated

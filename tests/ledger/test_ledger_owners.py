@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_cases import people
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger.owners import check_participants, commitment, contained, from_blob, place_of, to_blob
 
 

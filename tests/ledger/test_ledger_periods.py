@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import SpendRepeated
+from dpsynth_platform.foundation.errors import SpendRepeated
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.ledger.store import Ledger
 

@@ -7,7 +7,7 @@ from ledger_cases import KEYS, family, people, request
 from sqlalchemy import create_engine
 from test_ledger_processes import RACE, START, launch, outputs
 
-from dpsynth_platform.errors import BudgetExceeded, SpendRepeated
+from dpsynth_platform.foundation.errors import BudgetExceeded, SpendRepeated
 from dpsynth_platform.ledger import Ledger, schema
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def outputs(processes):
 
 RACE = """
     from ledger_cases import KEYS, family, people, request
-    from dpsynth_platform.errors import BudgetExceeded
+    from dpsynth_platform.foundation.errors import BudgetExceeded
     from dpsynth_platform.ledger import Ledger
     url, who, mode = sys.argv[1:]
     ledger = Ledger(url)
@@ -79,7 +79,7 @@ def test_racing_processes_never_overspend(url, mode):
 
 
 START = """
-    from dpsynth_platform.errors import SpendRepeated
+    from dpsynth_platform.foundation.errors import SpendRepeated
     from dpsynth_platform.ledger import Ledger
     ledger = Ledger(sys.argv[1])
     try:

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, kinship, reservations, rows
 from dpsynth_platform.ledger.replay import replay
 from dpsynth_platform.scrub.fingerprints import rotated

@@ -15,7 +15,7 @@ from ledger_cases import KEYS, family, people, request
 from test_ledger_processes import launch
 from test_ledger_verification import tamper
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, database, rekeying, rows, schema
 from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.scrub.fingerprints import rotated

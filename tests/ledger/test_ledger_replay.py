@@ -7,7 +7,7 @@ import pytest
 from ledger_cases import KEYS, people, request
 from sqlalchemy import insert, select, update
 
-from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.ledger.filter import RenyiFilter, add_up

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from ledger_cases import KEYS, family, people, request
 from test_ledger_processes import launch, outputs
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, reservations, rows
 
 DAY = dt.timedelta(days=1)
@@ -66,7 +66,7 @@ AHEAD = """
 """
 
 START = """
-    from dpsynth_platform.errors import LedgerError
+    from dpsynth_platform.foundation.errors import LedgerError
     from dpsynth_platform.ledger import Ledger
     try:
         print(Ledger(sys.argv[1]).start(sys.argv[2]).state)

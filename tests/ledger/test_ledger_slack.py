@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import AccountingError, BudgetExceeded
+from dpsynth_platform.foundation.errors import AccountingError, BudgetExceeded
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.ledger.records import CostRequest

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import people
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger.standing import Standing
 
 NOTHING = (0.0, 0.0, 0.0)

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 from ledger_cases import KEYS, people, request
 
-from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.filter import RenyiFilter
 

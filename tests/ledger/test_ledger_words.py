@@ -7,7 +7,7 @@ from ledger_cases import KEYS, family, people, request
 
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import ChainEvent
-from dpsynth_platform.ledger_words import UNREADABLE, broken_words, change_words, in_words, whole_words
+from dpsynth_platform.ledger.words import UNREADABLE, broken_words, change_words, in_words, whole_words
 from dpsynth_platform.scrub.fingerprints import rotated
 
 NEW = b"k" * 32
@@ -77,7 +77,7 @@ def test_raises_and_rotations_are_told_with_who_did_them(ledger):
 
 
 def test_a_refusal_and_a_second_attempt_are_told(ledger):
-    from dpsynth_platform.errors import BudgetExceeded
+    from dpsynth_platform.foundation.errors import BudgetExceeded
 
     with pytest.raises(BudgetExceeded):
         ledger.admit("surveys", request(40.0, runner="Ada"))

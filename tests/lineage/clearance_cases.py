@@ -9,7 +9,8 @@ from dp_accounting.pld import PLDAccountant
 from event_cases import TEAM, dataset, event, model, own
 from ledger_cases import family, people
 
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.lineage.clearance import Clearance, clear

@@ -15,10 +15,11 @@ from jsonschema import Draft202012Validator
 from ledger_cases import KEYS
 from referencing import Registry, Resource
 
-from dpsynth_platform import contracts
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts import cross_checks
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
-from dpsynth_platform.lineage import own_facets
+from dpsynth_platform.lineage import custom_facets as own_facets
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.store import LineageStore
 
@@ -94,7 +95,7 @@ def ledger(url: str) -> Ledger:
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a method of this version trained from a checkpoint."""
-    monkeypatch.setattr(contracts, "BASE_MODEL_METHODS", ("independent",))
+    monkeypatch.setattr(cross_checks, "BASE_MODEL_METHODS", ("independent",))
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pyarrow as pa
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import columns, facets, naming
-from dpsynth_platform.lineage.emitter import DatasetRef, StepRun
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 
 SOURCE = naming.dataset_name("/data/visits")
 SCHEMA = pa.schema([("patient_id", pa.string()), ("email", pa.string()), ("age", pa.int32()), ("_owner", pa.string())])

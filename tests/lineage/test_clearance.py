@@ -24,12 +24,12 @@ from event_cases import dataset, event, model, name, own
 from ledger_cases import KEYS, people
 from openlineage.client.serde import Serde
 
-from assets.lineage import without_links
-from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.operations.step_lineage import without_links
 
 # What is found
 

@@ -19,8 +19,8 @@ from clearance_cases import (
 from event_cases import dataset, event, model, name
 from ledger_cases import people
 
-from dpsynth_platform import contracts
-from dpsynth_platform.errors import ClearanceRefused, ContractError, LineageRefused
+from dpsynth_platform.contracts import cross_checks
+from dpsynth_platform.foundation.errors import ClearanceRefused, ContractError, LineageRefused
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import graph_rows, intake
 from dpsynth_platform.lineage.clearance import Clearance
@@ -298,6 +298,6 @@ def test_another_unit_upstream_has_no_common_guarantee(ledger: Ledger, store: Li
 def test_contracts_name_a_base_model_only_where_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ContractError, match="'gpt', but method"):
         contract_of(base_model="gpt")
-    monkeypatch.setattr(contracts, "BASE_MODEL_METHODS", ("independent",))
+    monkeypatch.setattr(cross_checks, "BASE_MODEL_METHODS", ("independent",))
     with_model, without = contract_of(base_model="gpt"), contract_of()
     assert with_model.mechanism_snapshot() == without.mechanism_snapshot() | {"base_model": "gpt"}

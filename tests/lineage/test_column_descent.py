@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.lineage import columns, facets, naming
 from dpsynth_platform.lineage.columns import ColumnDescent, ColumnOrigin
 from dpsynth_platform.scrub.scrub import scrubbed_schema

@@ -9,9 +9,9 @@ import pytest
 from clearance_cases import contract_of, guarded, line, spend, verdict
 from event_cases import dataset, event, model, name, own
 
-from dpsynth_platform.errors import ConfigurationError, LineageRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.ledger import Ledger
-from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.ledger.words import in_words
 from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.lineage.store import LineageStore
 
@@ -153,7 +153,7 @@ def test_an_event_that_nobody_distrusted_cannot_be_hidden_under_its_number(ledge
     take_back(store, number)
     from sqlalchemy import update
 
-    from dpsynth_platform.lineage import tables
+    from dpsynth_platform.ledger import lineage_tables as tables
     from dpsynth_platform.lineage.distrust import distrusted
 
     changed = update(tables.event).where(tables.event.c.sequence == number).values(digest="0" * 64)

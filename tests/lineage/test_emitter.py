@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.lineage import naming
-from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun, standard_client
+from dpsynth_platform.lineage.emitter import LineageEmitter, standard_client
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 
 SECRET = "Ada Lovelace 078-05-1120"
 SOURCE = DatasetRef(naming.dataset_name("/data/census"))

@@ -12,11 +12,12 @@ from facet_cases import event_of, every_facet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import BudgetExceeded, LineageRefused
-from dpsynth_platform.lineage import columns, facets, own_facets
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import BudgetExceeded, LineageRefused
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.lineage import columns, facets
+from dpsynth_platform.lineage import custom_facets as own_facets
 from dpsynth_platform.lineage.export import NOT_COMPLETED, OPERATOR_ONLY, PUBLIC, public_event
-from dpsynth_platform.lineage.redaction import safe_error
 
 SECRET, NUMBER = "Jane Doe 4711", 471_147_114
 FREE = {

@@ -11,8 +11,9 @@ import pytest
 from facet_cases import SCHEMA, every_facet
 from jsonschema import Draft202012Validator, ValidationError
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.lineage import facets, own_facets
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.lineage import custom_facets as own_facets
+from dpsynth_platform.lineage import facets
 from dpsynth_platform.lineage.emitter import LineageEmitter
 
 FROZEN = {

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.lineage import facets, naming
-from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.lineage.store import LineageStore
 
 

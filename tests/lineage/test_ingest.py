@@ -11,7 +11,7 @@ import pytest
 from event_cases import TEAM, dataset, event, model, name, own
 from sent_cases import BASE, sent, whole
 
-from dpsynth_platform.errors import ConfigurationError, LineageRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.lineage import ingest
 from dpsynth_platform.lineage.store import LineageStore
 
@@ -264,7 +264,7 @@ def test_events_are_read_in_pages_that_fit_into_memory(store: LineageStore, monk
 
 
 def test_our_own_events_have_the_form(store: LineageStore, emitter: Any, record: Path, events: Any) -> None:
-    from dpsynth_platform.lineage.emitter import StepRun
+    from dpsynth_platform.lineage.runs import StepRun
 
     emitter.complete(StepRun("run", "census", "raw"))
     for told in events(record):

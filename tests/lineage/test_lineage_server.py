@@ -26,11 +26,11 @@ from openlineage.client.transport.http import HttpCompression, HttpConfig, HttpT
 from requests import HTTPError
 from sent_cases import sent
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.lineage import ingest, server
 from dpsynth_platform.lineage.producers import add_token, load_producers
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.settings import PACKAGE_ROOT
 
 SECRET = "jane.doe@example.org"
 JSON = {"Content-Type": "application/json"}
@@ -298,7 +298,7 @@ def test_the_event_of_the_documents_can_be_sent_as_it_stands_there(
     process: Process, token: str, store: LineageStore, tmp_path: Path
 ) -> None:
     """With the page's own command, where there is `curl`."""
-    page = (PACKAGE_ROOT / "docs/lineage.md").read_text()
+    page = (PACKAGE_ROOT / "docs/guides/lineage.md").read_text()
     (event,) = (block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if "dpsynth:products" in block)
     (command,) = re.findall(r"^curl .*\\\n.*$", page, re.MULTILINE)
     address = process.start()

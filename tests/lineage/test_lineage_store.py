@@ -10,16 +10,16 @@ from event_cases import TEAM, dataset, event, model, name, own
 from ledger_cases import KEYS, family, request
 from sqlalchemy import create_engine, delete, text
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError, LineageRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, LineageRefused
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.schema import metadata
 from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Ancestry
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.planning import audited_key
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
+from dpsynth_platform.synth.planning import audited_key
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

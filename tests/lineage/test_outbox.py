@@ -22,9 +22,10 @@ from openlineage.client.serde import Serde
 
 from dpsynth_platform.ledger import database, rows
 from dpsynth_platform.lineage import naming, outbox
-from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.events import run_event
 from dpsynth_platform.lineage.export import public_event
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.lineage.store import LineageStore
 
 SECRET = "Ada Lovelace 078-05-1120"

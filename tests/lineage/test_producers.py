@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.lineage.producers import add_token, load_producers, whose
 
 

@@ -11,14 +11,14 @@ from event_cases import TEAM, dataset, event, model, name, own
 from jsonschema import Draft202012Validator, ValidationError
 from ledger_cases import KEYS, family, people, request
 
-from dpsynth_platform.errors import LedgerError, LineageRefused
+from dpsynth_platform.foundation.errors import LedgerError, LineageRefused
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.records import SyntheticRecord, _checks
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.planning import audited_key
 from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.privacy.statement import TWO_MODELS
+from dpsynth_platform.synth.planning import audited_key
 
 DIGEST = "ab" * 32
 UNIT = {

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpsynth_platform.errors import BudgetExceeded, DpsynthError
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError
+from dpsynth_platform.foundation.redaction import safe_error
 
 SECRET = "Ada Lovelace 078-05-1120"
 FULL = (

@@ -10,7 +10,7 @@ from event_cases import TEAM, dataset, event, model, name, own
 from ledger_cases import KEYS, family, request
 from sent_cases import sent
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import ingest
 from dpsynth_platform.lineage.naming import DatasetName

@@ -1,6 +1,6 @@
 import pytest
 
-from dpsynth_platform.privacy.figures import lower_bound, number_of, rounded
+from dpsynth_platform.foundation.figures import lower_bound, number_of, rounded
 
 
 @pytest.mark.parametrize(

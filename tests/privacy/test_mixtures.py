@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy import accounting, mixtures
 from dpsynth_platform.privacy.accounting import fft_error, pld_epsilon
 from dpsynth_platform.privacy.events import dp_sgd_event

@@ -7,7 +7,7 @@ from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy import calibration
 from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
 from dpsynth_platform.privacy.calibration import (

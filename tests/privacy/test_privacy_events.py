@@ -5,7 +5,7 @@ from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,

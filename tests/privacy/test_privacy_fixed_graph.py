@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import (
     bounded_range_hockey_stick,
     cost,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy import sampled
 from dpsynth_platform.privacy.accounting import (
     bounded_range_hockey_stick,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import cost, delta_slack, epsilon, threshold_slack
 from dpsynth_platform.privacy.events import (
     ThresholdedCountsEvent,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, SIGMA_RANGE, SIGMA_STEP, epsilon, renyi_curve
 from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, GaussianCountsEvent, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee

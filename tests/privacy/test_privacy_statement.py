@@ -6,8 +6,9 @@ from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.contracts import load_contract, load_family
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.loading import load_contract, load_family
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
@@ -19,7 +20,6 @@ from dpsynth_platform.privacy.events import (
     event_to_json,
     mst_event,
 )
-from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import load_contract, load_family
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.loading import load_contract, load_family
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     ParallelDpEvent,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.privacy.units import ADJACENCIES, count_sensitivity, group_guarantee, replaces
 

@@ -18,13 +18,13 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.quality.columns import align
 from dpsynth_platform.quality.one_type import in_one_type, read_tables
 from dpsynth_platform.quality.report import measure_tables
-from dpsynth_platform.storage import write_table
-from dpsynth_platform.synthesis.declaration import read_declared
 
 SECRET = "Zaphodina Quillmarker"
 

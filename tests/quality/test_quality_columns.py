@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.columns import CELL_BINS, align, cells, declared, of_rows, of_tables, row_counts
 from dpsynth_platform.quality.features import for_distances, for_training
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain

@@ -13,10 +13,10 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.quality.report import NOTICE
-from dpsynth_platform.quality.shown import LEGEND
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.quality.report_rows import LEGEND
 
 SECRET = "Zaphodina Quillmarker"
 Use = Callable[..., tuple[int, str]]

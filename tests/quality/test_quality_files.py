@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.quality.files import read_file
-from dpsynth_platform.storage import write_table
 
 TABLE = pa.table({"age": [1, 2, None], "job": ["a", "b", None]})
 

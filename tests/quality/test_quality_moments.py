@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.moments import measure_moments, of_tables
 from dpsynth_platform.quality.report import measure_quality, measure_tables
-from dpsynth_platform.quality.shown import moments_rows
+from dpsynth_platform.quality.report_rows import moments_rows
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 FIRST = (dt.datetime(2026, 1, 1) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)

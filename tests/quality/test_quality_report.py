@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality import report as module
 from dpsynth_platform.quality.plots import plots
 from dpsynth_platform.quality.report import NOTICE, measure_quality, measure_tables
-from dpsynth_platform.quality.shown import HEADER
+from dpsynth_platform.quality.report_rows import HEADER
 
 PLACES = ["north", "a|b", "west"]
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
+from dpsynth_platform.cli.main import app
 from dpsynth_platform.quality.report import NOTICE
 
 SECRET = "Zaphodina Quillmarker"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.text.mauve import SCALING, area, cluster_counts, default_clusters, frontier, mauve
 
 CLUSTERS = 8

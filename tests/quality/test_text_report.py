@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.report import NOTICE
 from dpsynth_platform.quality.text.classification import by_features, by_words
 from dpsynth_platform.quality.text.corpora import Corpus, check_apart, check_labels, corpus_of, halves

@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpsynth_platform.audit import attacks, plots
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.verdict import judge
-from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger.composition import Composition
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import dpsynth_platform
-from dpsynth_platform.release import signature
+from dpsynth_platform.foundation import signature
 from dpsynth_platform.release.publish import Published
 
 WHEELS = ("attr", "attrs", "cffi", "cryptography", "jsonschema", "jsonschema_specifications", "pyarrow", "referencing",

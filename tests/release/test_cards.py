@@ -17,7 +17,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.digests import digest_file
+from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.release import cards
 from dpsynth_platform.release.dossier import Evidence
 from dpsynth_platform.release.publish import Published, publish

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.release.commitments import NONCE_BYTES, NonceBook, check, commit
 
 _nonces = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)

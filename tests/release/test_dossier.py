@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, DateColumn, FloatColumn, IntegerColumn, Scrub
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.contracts.columns import DateColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import page
 from dpsynth_platform.release.dossier import (
     Evidence,

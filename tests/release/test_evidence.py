@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.foundation.storage import Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent, Decision
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance, Finding
@@ -25,7 +26,6 @@ from dpsynth_platform.release.evidence import (
     check_unchanged,
     clearance_of,
 )
-from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
 
 PLACE = Place("visits")
 RUN = "run-1"

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deltalake import DeltaTable
 
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import publish as module
 from dpsynth_platform.release.attestation import Envelope
 from dpsynth_platform.release.dossier import Evidence

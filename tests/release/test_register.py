@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.release.register import Register, Registered
-from dpsynth_platform.storage import Storage
 
 RELEASE = "visits-2026-01-0123456789abcdef"
 

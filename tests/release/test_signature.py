@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.release import signature
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.errors import VerificationFailed
 
 
 def test_a_signature_is_for_one_key_and_exact_bytes() -> None:

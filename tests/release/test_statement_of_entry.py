@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.privacy.events import histogram_event

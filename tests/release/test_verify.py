@@ -20,10 +20,11 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.errors import VerificationFailed
+from dpsynth_platform.foundation.people import is_control
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.people import is_control
-from dpsynth_platform.release import layout, signature
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.dossier import Evidence
 from dpsynth_platform.release.publish import Published, publish

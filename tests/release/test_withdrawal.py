@@ -10,13 +10,15 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.errors import ReleaseRefused, VerificationFailed
-from dpsynth_platform.release import layout, withdrawal
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import ReleaseRefused, VerificationFailed
+from dpsynth_platform.foundation.release_layout import has_rows
+from dpsynth_platform.foundation.signature import public_pem
+from dpsynth_platform.foundation.storage import digest_directory
+from dpsynth_platform.release import withdrawal
 from dpsynth_platform.release.attestation import Envelope
 from dpsynth_platform.release.heads import KnownChain
-from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.publish import publish
-from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.release.tombstone import (
     ATTESTATION,
     TOMBSTONE,
@@ -26,7 +28,6 @@ from dpsynth_platform.release.tombstone import (
 )
 from dpsynth_platform.release.verify import WITHDRAWN, exit_status, verify_release
 from dpsynth_platform.release.withdrawal import bury
-from dpsynth_platform.storage import digest_directory
 
 
 @pytest.fixture

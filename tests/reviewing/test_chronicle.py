@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from ledger_cases import KEYS, family, request
 
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
 from dpsynth_platform.ledger import Ledger, chain
 from dpsynth_platform.reviewing import chronicle as chronicles
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings, embedded_ledger
 
 
 @pytest.fixture

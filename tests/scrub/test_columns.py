@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
 from dpsynth_platform.scrub.owners import LEAST_OWNERS
 
@@ -110,7 +111,7 @@ def test_a_reason_lets_it_pass() -> None:
 
 
 def test_public_places_that_look_like_people_have_the_ways_out_that_the_documents_name() -> None:
-    """Listed, or with a reason where values are learned (docs/contracts.md, docs/one-table.md, docs/scrubbing.md)."""
+    """Listed, or with a reason where values are learned (contracts.md, one-table.md, scrubbing.md in docs/guides)."""
     zones = ["Murray Hill"] * LEAST_OWNERS
     learned = {"type": "categorical", "values": "learned"}
     with pytest.raises(SourceError) as raised:

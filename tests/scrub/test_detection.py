@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.contracts import Scrub
+from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.scrub import detection
 from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.detection import Document, text_detector

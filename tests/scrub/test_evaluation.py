@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import _KINDS
 from dpsynth_platform.scrub.evaluation import CLASSES, GoldText, evaluate, read_gold
-from dpsynth_platform.scrub.findings import ENTITY_TYPES, UNREAD, Finding
+from dpsynth_platform.scrub.findings import UNREAD, Finding
 from dpsynth_platform.scrub.names import _LABELS
 from dpsynth_platform.scrub.rules import rules
 
@@ -79,7 +80,7 @@ def test_the_list_of_entity_types_is_whole_and_stands_in_its_page() -> None:
     assert found == ENTITY_TYPES.keys()
     assert set(CLASSES.values()) <= ENTITY_TYPES.keys()
     rows = [f"| `{entity}` | {words} |" for entity, words in ENTITY_TYPES.items()]
-    assert "\n".join(rows) in (Path(__file__).parents[2] / "docs/scrubbing.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in (Path(__file__).parents[2] / "docs/guides/scrubbing.md").read_text(encoding="utf-8")
 
 
 def test_each_span_counts_once() -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from test_columns import CONTRACT
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys
 from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.scrub.scrub import ScrubKeys, scrub_batches

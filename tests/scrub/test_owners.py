@@ -7,8 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, Privacy, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, owner_fingerprint
 from dpsynth_platform.scrub.owners import OwnerReader, listed_values
 from dpsynth_platform.scrub.scrub import ScrubKeys, ScrubReport, check_source_schema, scrub_batches

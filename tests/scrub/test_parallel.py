@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub import parallel
 from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.parallel import ParallelDetector
 
+START = parallel._pool
 TEXTS = [f"Record {number}: Ann Smith, 212-736-5{number:03d}, wrote to a{number}@corp.com." for number in range(60)]
 
 
@@ -31,7 +32,14 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "UNIT_CHARACTERS", 300)
 
 
-def test_workers_find_what_one_process_finds_in_order(eager: None) -> None:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ParallelDetector]:
+    """One with two workers, which take seconds to start."""
+    with ParallelDetector(processes=2) as detector:
+        yield detector
+
+
+def test_workers_find_what_one_process_finds_in_order(eager: None, shared: ParallelDetector) -> None:
     taken = []
 
     def items() -> Iterator[list[str]]:
@@ -40,21 +48,26 @@ def test_workers_find_what_one_process_finds_in_order(eager: None) -> None:
             yield TEXTS[start : start + 10]
 
     expected = text_detector().find([Document(text) for text in TEXTS])
-    got, ahead = [], []
-    with ParallelDetector(processes=2) as detector:
-        for item, findings in detector.each(items(), lambda item: [Document(text) for text in item]):
-            assert item == TEXTS[len(got) : len(got) + 10]
-            got += findings
-            ahead.append(taken[-1] - len(got) + 10)
+    got: list[list[Finding]] = []
+    ahead: list[int] = []
+    for item, findings in shared.each(items(), lambda item: [Document(text) for text in item]):
+        assert item == TEXTS[len(got) : len(got) + 10]
+        got += findings
+        ahead.append(taken[-1] - len(got) + 10)
     assert got == expected
     # What is not yet needed is not yet read: never more than a few items ahead of the one in hand.
     assert max(ahead) <= 20
 
 
-def test_a_contracts_rules_go_to_a_worker(eager: None) -> None:
+def test_a_contracts_rules_go_to_a_worker(
+    eager: None, shared: ParallelDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = Scrub.model_validate({"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
-    with ParallelDetector(own, 2) as detector:
-        ((_, found),) = detector.each([["xxxy", "x" * 5000]], lambda item: [Document(text) for text in item])
+    monkeypatch.setattr(parallel, "_pool", lambda processes: shared._pool or START(processes))
+    detector = ParallelDetector(own, 2)
+    ((_, found),) = detector.each([["xxxy", "x" * 5000]], lambda item: [Document(text) for text in item])
+    shared._pool = detector._pool
+    assert shared._pool is not None, "no worker was asked"
     assert found == [[Finding(0, 4, "LOOP")], [Finding(0, 5000, "UNREAD")]]
 
 
@@ -99,7 +112,7 @@ def test_no_worker_outlives_its_parent() -> None:
         "        print(*[p.pid for p in detector._pool._processes.values()], flush=True)\n"
         "        os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     workers = [int(pid) for pid in done.stdout.split()]
     assert workers
     deadline = time.monotonic() + 20

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from residue import residues
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub import scrub
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
 from dpsynth_platform.scrub.owners import LEAST_OWNERS

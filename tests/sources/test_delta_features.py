@@ -26,14 +26,14 @@ from deltalake import DeltaTable
 
 import dpsynth_platform
 from dpsynth_platform.bounding.ownership import write_ownership
-from dpsynth_platform.drafting import drafted
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.drafting.draft import drafted
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.quality.files import read_file
-from dpsynth_platform.settings import Settings
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.periods import period_span
+from dpsynth_platform.sources.table_files import open_source
 from dpsynth_platform.sources.tables import open_table
-from dpsynth_platform.synthesis.sources import open_source
 
 TEN = pa.table({"n": pa.array(range(10))})
 NAME = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
@@ -329,7 +329,7 @@ OWN_TABLES = {
     "compute/duckdb_engine.py",
     "compute/spark_engine.py",
     "demo/tables.py",
-    "storage.py",
+    "foundation/storage.py",
     "sources/delta.py",
     "sources/versions.py",
 }

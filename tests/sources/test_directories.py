@@ -12,12 +12,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.sources import directories
 from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.table_files import open_source
 from dpsynth_platform.sources.tables import open_table
-from dpsynth_platform.synthesis.sources import open_source
 
 ROWS = pa.table({"person": [f"p{row}" for row in range(1000)], "n": pa.array(range(1000))})
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import parse_contract
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.synth.planning import check_constraints
 
 DOCUMENT = {
     "dataset": "people",
@@ -61,7 +62,9 @@ def contract_with(**changes):
         for parent in parents:
             part = part[parent]
         part[last] = value
-    return parse_contract(document, where="test", variables={})
+    contract = parse_contract(document, where="test", variables={})
+    check_constraints(contract, "test")
+    return contract
 
 
 def people(rows, seed=0):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity

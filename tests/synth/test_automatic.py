@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.planning import plan_release
 from dpsynth_platform.synth.automatic import LEAST_OVER_NOISE, Facts, choose, facts_of, method_for
 from dpsynth_platform.synth.interface import DECLARED
+from dpsynth_platform.synth.planning import plan_release
 
 PLENTY = Facts(
     columns=10,

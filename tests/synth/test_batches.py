@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from synth_cases import grant_for
 
-from dpsynth_platform.constraints import Constraint
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.one_table.output import write_rows
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import sampling
 from dpsynth_platform.synth.tabular.model import load_model
 from dpsynth_platform.synth.tabular.sampling import drawing
-from dpsynth_platform.synthesis.output import write_rows
 
 RULES = [Constraint(forbid={"age": {"max": 3}, "city": ["Bern"]})]
 

@@ -12,8 +12,9 @@ from text_cases import save_model
 
 from dpsynth_platform.audit.canaries import CanarySet, make_canaries
 from dpsynth_platform.audit.texts import canary_texts
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import base_model, load
 from dpsynth_platform.synth.text.layout import Encoder

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from synth_cases import DOCUMENT, grant_for, write_bounded
 
-from dpsynth_platform.contracts import parse_contract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.constraints import Constraint
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular import conditioning, sampling
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain

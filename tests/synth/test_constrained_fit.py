@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.constraints import Constraint
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.storage import digest_directory
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.constraints import ANYTHING, NOTHING, Conditions, value_set
 from dpsynth_platform.synth.tabular.domain import domain_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synth_cases import SCHEMA, contract_with, grant_for
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import estimation

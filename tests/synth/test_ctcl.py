@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 from text_cases import letters_contract, save_model
 
-from dpsynth_platform.contracts import TOPIC_LEVELS
-from dpsynth_platform.errors import AccountingError, ConfigurationError, ContractError
+from dpsynth_platform.contracts.generation import TOPIC_LEVELS
+from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError
+from dpsynth_platform.foundation.progress import silent
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import dp_sgd_event, event_from_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import read_table, write_table
-from dpsynth_platform.synth.interface import Checkpoints, generator, silent
+from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods

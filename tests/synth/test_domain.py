@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synth_cases import contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of, filled_in_words
 
 RNG = np.random.default_rng(0)

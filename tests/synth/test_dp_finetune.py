@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from text_cases import letters_contract, save_model, tiny_bart, tiny_t5
 
-from dpsynth_platform.errors import (
+from dpsynth_platform.foundation.errors import (
     ConfigurationError,
     GrantRefused,
     MechanismFailed,
@@ -19,11 +19,11 @@ from dpsynth_platform.errors import (
     StaleInput,
     TrainingRefused,
 )
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods

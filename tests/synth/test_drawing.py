@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.drawing import Draws

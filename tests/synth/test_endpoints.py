@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from endpoint_cases import completion, serving
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text import endpoints
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport, read_key
 from dpsynth_platform.synth.text.endpoints import CHARACTERS_PER_TOKEN, MOST_FAILED, EndpointWriter

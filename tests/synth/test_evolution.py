@@ -15,17 +15,23 @@ import torch
 from endpoint_cases import TEXTS, serving
 from text_cases import letters_contract, save_model, tiny_bart, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
-from dpsynth_platform.planning import changes
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractError,
+    GrantRefused,
+    MechanismFailed,
+    ResumeRefused,
+)
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
+from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import evolution, resampling, trained
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
 from dpsynth_platform.synth.text.endpoint_access import Access, Transport, transport_of

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dpsynth_platform.errors import MechanismFailed, ResumeRefused
+from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.text.evolution_loop import Rounds, chosen, evolve, weights
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError, StaleInput
+from dpsynth_platform.foundation.errors import AccountingError, StaleInput
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import cost, epsilon, pld_epsilon
 from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
@@ -23,7 +24,6 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.privacy.units import RECORD_PARTS, vote_sensitivity
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.text.evolution_votes import NOBODY, Voters, noisy_votes, read_voters, scaled
 from dpsynth_platform.synth.text.layout import Condition, TextLayout
 from dpsynth_platform.synth.text.private_text import PrivateText

@@ -3,7 +3,7 @@
 import pytest
 from text_cases import tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling

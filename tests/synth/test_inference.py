@@ -17,17 +17,23 @@ from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
 from transformers import AddedToken, AutoTokenizer
 
-from dpsynth_platform import contract_words
-from dpsynth_platform.contracts import Inference
-from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
-from dpsynth_platform.planning import changes
+from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractError,
+    GrantRefused,
+    MechanismFailed,
+    ResumeRefused,
+)
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.reviewing import contract_words
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import inference, inference_writing, resampling, trained, unread
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes
 from dpsynth_platform.synth.text.inference import _shares

@@ -24,7 +24,7 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.audit.bounds import clopper_pearson
 from dpsynth_platform.audit.canaries import make_canaries
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import threshold_slack
 from dpsynth_platform.privacy.events import ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee

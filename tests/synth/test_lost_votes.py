@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from text_cases import letters_contract, save_model, tiny_llama
 
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.planning import plan_release
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.synth.planning import plan_release
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.lost_votes import lost_votes_of
 

@@ -13,8 +13,10 @@ from audit_cases import METHODS as AUDITED
 from audit_cases import categories, claim_of, plan_for, run, table_of
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.contracts import TEXT_METHODS, Generate
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.cli.synth import MethodName
+from dpsynth_platform.contracts.generation import TEXT_METHODS, Generate
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.one_table.task import Method
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS
 from dpsynth_platform.synth.automatic import AUTO
@@ -22,10 +24,8 @@ from dpsynth_platform.synth.interface import DECLARED, METHODS, TABLE_METHODS, g
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model
-from dpsynth_platform.synth_command import MethodName
-from dpsynth_platform.synthesis.task import Method
 
-PAGE = Path(__file__).parents[2] / "docs/generators.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/generators.md"
 
 
 def plan_of(method, **changes):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain

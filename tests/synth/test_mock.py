@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 from synth_cases import contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.mock import mock_table, source_schema_of
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.restore import release_schema

@@ -3,9 +3,10 @@ import pytest
 from scipy import stats
 from synth_cases import grant_for, people
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular.compression import ColumnStates, compress
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.conditioning import releasable
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts

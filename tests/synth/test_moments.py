@@ -14,8 +14,8 @@ from dpsynth_platform.audit.tables.attributes import infer_attribute
 from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.audit.tables.marginal_aware import counts_attack
 from dpsynth_platform.audit.tables.shadows import as_records
-from dpsynth_platform.constraints import Constraint, gap_orders
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.constraints import Constraint, gap_orders
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular import marginals

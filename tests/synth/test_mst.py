@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular import drawing, mst
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import ITERATIONS, SCORE_SCALE

@@ -3,7 +3,7 @@ import pytest
 from audit_cases import categories, run, table_of
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.tabular import privbayes
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.estimation import Measurement
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
 from dpsynth_platform.synth.tabular.privbayes import SHARES, score, useful_families, whole_shares

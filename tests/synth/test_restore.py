@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed, release_schema
 

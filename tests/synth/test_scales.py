@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synth_cases import contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, domain_of
 from dpsynth_platform.synth.tabular.restore import release_schema
 

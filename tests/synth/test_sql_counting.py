@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.synth.tabular import coding, counting
 from dpsynth_platform.synth.tabular.blocks import BLOCK_CELLS, blocks_of, marginals_of
 from dpsynth_platform.synth.tabular.coding import coding_of
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 

@@ -16,9 +16,9 @@ from text_cases import save_model
 from dpsynth_platform.audit.canaries import make_canaries
 from dpsynth_platform.audit.text_scoring import reconstructed_texts, score_texts
 from dpsynth_platform.audit.verdict import AttackResult, AuditReport, judge
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 
 PEOPLE, CANARIES = 60, 300
 

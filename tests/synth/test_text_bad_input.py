@@ -12,10 +12,10 @@ import pytest
 from test_dp_finetune import GENERATOR, SOURCE, TEXTS, contract_for, fitted
 from text_cases import save_model, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.errors import ConfigurationError, ContractError, MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, MechanismFailed, TrainingRefused
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.text import examples, trained
 from dpsynth_platform.training import checkpoints, journal
 

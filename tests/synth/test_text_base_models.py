@@ -8,8 +8,8 @@ import torch
 from gguf import GGUFWriter
 from text_cases import save_model, tiny_gpt2, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, check_match, context_length, load
 
 

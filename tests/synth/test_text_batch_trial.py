@@ -9,7 +9,7 @@ import torch
 from test_dp_finetune import GENERATOR, SOURCE, contract_for, fitted
 from text_cases import save_model, tiny_tokenizer
 
-from dpsynth_platform.errors import TrainingRefused
+from dpsynth_platform.foundation.errors import TrainingRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.text import counted, examples
 from dpsynth_platform.synth.text.batch_trial import refuse_batches

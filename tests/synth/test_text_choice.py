@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from text_cases import letters_contract
 
-from dpsynth_platform import storage
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import changes, settled
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation import storage
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import method_for
+from dpsynth_platform.synth.planning import changes, resolve_method
 from dpsynth_platform.synth.text.choice import (
     FEW_TEXTS,
     LONG_TOKENS,
@@ -107,7 +107,7 @@ def test_no_record_is_read_and_nobody_is_asked(tmp_path, monkeypatch):
         monkeypatch.setattr(storage, name, refused)
     monkeypatch.setattr(socket, "socket", refused)
     monkeypatch.setattr(Path, "open", refused)
-    assert settled(contract_for(), settings(tmp_path)).generate.method == "dp_finetune"
+    assert resolve_method(contract_for(), settings(tmp_path)).generate.method == "dp_finetune"
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_no_record_is_read_and_nobody_is_asked(tmp_path, monkeypatch):
     ],
 )
 def test_a_settled_contract_is_as_if_the_method_had_been_named(tmp_path, declared, method):
-    found = settled(contract_for(**declared), settings(tmp_path))
+    found = resolve_method(contract_for(**declared), settings(tmp_path))
     named = contract_for(method=method, **declared)
     assert found.snapshot() == named.snapshot()
     assert changes(found, named) == []
     chosen = method_for(found)
     assert (chosen.method, chosen.why[:6]) == (method, "auto: ")
-    assert settled(found, settings(tmp_path, DPSYNTH_DEVICE="cpu")) is found
+    assert resolve_method(found, settings(tmp_path, DPSYNTH_DEVICE="cpu")) is found
     sealed = DataContract.model_validate(found.snapshot())
-    assert settled(sealed, settings(tmp_path)).generate.method == method
+    assert resolve_method(sealed, settings(tmp_path)).generate.method == method
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_a_training_that_auto_would_not_have_taken_is_told_of(tmp_path, method, 
 def test_what_is_declared_for_other_methods_falls_away(tmp_path):
     declared = {"training": {"steps": 10}}
     text = {"evolution": {"rounds": 3}, "topics": {"count": 32}, "resample": {}}
-    trained = settled(contract_for(generate=declared, text=text), settings(tmp_path)).generate
+    trained = resolve_method(contract_for(generate=declared, text=text), settings(tmp_path)).generate
     assert (trained.training.steps, trained.text.resample.clusters) == (10, 100)
     assert trained.text.evolution is trained.text.topics is None
     few = contract_for(generate=declared, text=text, privacy={"expected_units": 100})
-    evolved = settled(few, settings(tmp_path)).generate
+    evolved = resolve_method(few, settings(tmp_path)).generate
     assert evolved.training is evolved.text.topics is None
     assert (evolved.text.evolution.rounds, evolved.text.resample.clusters) == (3, 100)
 
@@ -167,16 +167,21 @@ def test_an_endpoint_is_asked_whatever_else_holds(tmp_path):
     evolution = {"endpoint": {"url": "https://models.example.org/v1"}}
     with pytest.raises(ContractError, match="base_model"):
         contract_for(text={"evolution": evolution})
-    found = settled(contract_for(generate={"base_model": "m"}, text={"evolution": evolution}), settings(tmp_path))
+    found = resolve_method(
+        contract_for(generate={"base_model": "m"}, text={"evolution": evolution}), settings(tmp_path)
+    )
     assert (found.generate.method, found.generate.base_model) == ("aug_pe", "m")
 
 
 def test_another_choice_is_another_run(tmp_path):
     units = {"privacy": {"expected_units": 499}}, {"privacy": {"expected_units": 500}}
-    one, other = (settled(contract_for(**declared), settings(tmp_path)) for declared in units)
+    one, other = (resolve_method(contract_for(**declared), settings(tmp_path)) for declared in units)
     assert "method" in changes(one, other)
     long = contract_for(generate={"training": {"steps": 1_000}})
-    fast, slow = settled(long, settings(tmp_path)), settled(long, settings(tmp_path, DPSYNTH_DEVICE="cpu"))
+    fast, slow = (
+        resolve_method(long, settings(tmp_path)),
+        resolve_method(long, settings(tmp_path, DPSYNTH_DEVICE="cpu")),
+    )
     assert (fast.generate.method, slow.generate.method) == ("dp_finetune", "dp_inference")
     assert "method" in changes(fast, slow)
 
@@ -184,7 +189,7 @@ def test_another_choice_is_another_run(tmp_path):
 def test_a_method_that_cannot_do_it_is_refused_with_its_reason(tmp_path):
     contract = contract_for(text={"chunks": 2}, privacy={"expected_units": 100})
     with pytest.raises(ContractError) as refused:
-        settled(contract, settings(tmp_path))
+        resolve_method(contract, settings(tmp_path))
     said = str(refused.value)
     assert "letters: generate.method: auto stands for aug_pe here (auto: 200 records planned are too few" in said
     assert "generate.text.chunks: 2 with method 'aug_pe'; accepted: 1" in said
@@ -194,7 +199,7 @@ def test_without_a_text_auto_is_for_tables(tmp_path):
     with pytest.raises(ContractError, match="training: for dp_finetune, ctcl"):
         contract_for(generate={"text": None, "training": {}})
     contract = contract_for(generate={"text": None})
-    assert settled(contract, settings(tmp_path)) is contract
+    assert resolve_method(contract, settings(tmp_path)) is contract
     assert method_for(contract).method in ("aim", "independent")
 
 

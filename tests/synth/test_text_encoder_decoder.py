@@ -12,10 +12,10 @@ from scipy.stats import chi2
 from test_text_sampling import numbered, texts_of
 from text_cases import save_model, tiny_bart, tiny_llama, tiny_t5, tiny_tokenizer
 
-from dpsynth_platform.audit.own_model import score_model
+from dpsynth_platform.audit.adhoc.language_model import score_model
 from dpsynth_platform.audit.texts.canary_texts import write_texts
 from dpsynth_platform.audit.texts.reconstruction import continuations, reconstruct
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text import sampling as module
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import base_model, load, refuse_decoder, writes_by_decoder

@@ -1,7 +1,7 @@
 import pytest
 from text_cases import tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.text import filtering
 from dpsynth_platform.synth.text.filtering import Rules, filtered, repeated_share, sample_records
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout

@@ -9,7 +9,7 @@ from text_cases import tiny_tokenizer
 from tokenizers import normalizers
 from transformers import AddedToken, AutoTokenizer
 
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.synth.text.base_models import special_tokens
 from dpsynth_platform.synth.text.layout import LEAST_BODY, Condition, Encoder, TextLayout, text_of
 

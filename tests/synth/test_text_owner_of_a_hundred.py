@@ -20,6 +20,8 @@ from text_cases import letters_contract, save_model, tiny_llama
 
 from dpsynth_platform.bounding.single_owner import write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
+from dpsynth_platform.foundation.progress import silent
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.privacy.accounting import cost
 from dpsynth_platform.privacy.events import (
     GaussianVotesEvent,
@@ -30,8 +32,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, distinct_owners
-from dpsynth_platform.storage import read_table, write_table
-from dpsynth_platform.synth.interface import Checkpoints, generator, silent
+from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.text import (
     counted,

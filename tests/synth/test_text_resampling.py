@@ -10,14 +10,21 @@ import pytest
 from text_cases import WORDS, save_model
 from text_line_cases import TEXTS, public_model
 
-from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.errors import (
+    AccountingError,
+    ContractError,
+    GrantRefused,
+    MechanismFailed,
+    ResumeRefused,
+)
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import dp_finetune, resampling, trained
 from dpsynth_platform.synth.text.filtering import Rules

@@ -4,7 +4,7 @@ import pyarrow as pa
 import torch
 from text_cases import tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.synth.text.examples import Examples, write_examples
 from dpsynth_platform.synth.text.filtering import Rules, sample_records
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout

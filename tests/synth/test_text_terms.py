@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from test_dp_finetune import contract_for
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.synth.text.filtering import Kept, Rules
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.terms import Counts, TextsDrawn, TextTerms, terms_of

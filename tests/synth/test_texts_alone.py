@@ -22,7 +22,8 @@ from dpsynth_platform.audit.canary_cost import CanaryCost, canary_cost
 from dpsynth_platform.audit.policy import attacks_on
 from dpsynth_platform.audit.shortage import shortage_of
 from dpsynth_platform.audit.verdict import judge
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
@@ -37,7 +38,6 @@ from dpsynth_platform.privacy.statement import covered_accesses, words_of
 from dpsynth_platform.quality.plots import plots
 from dpsynth_platform.quality.report import measure_quality
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import counted, evolution_sealing, inference_sealing, sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel

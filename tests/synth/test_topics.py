@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from safetensors.numpy import save
 
-from dpsynth_platform.contracts import KEYWORDS_COLUMN, TOPIC_LEVELS
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, TOPIC_LEVELS
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
 from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, universal_phrases
 from dpsynth_platform.synth.text.topics import KEYWORDS, UNCLASSIFIED, load_topics, with_topics, write_topics

@@ -32,7 +32,8 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 from dpsynth_platform.audit import scoring
 from dpsynth_platform.audit.canaries import make_canaries
 from dpsynth_platform.audit.tables import marginal_aware
-from dpsynth_platform.errors import AccountingError, BoundingError, ContractError
+from dpsynth_platform.foundation.errors import AccountingError, BoundingError, ContractError
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
@@ -46,7 +47,6 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
 from dpsynth_platform.privacy.units import RECORD_PARTS, count_sensitivity, row_weight
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting
 from dpsynth_platform.synth.tabular.counting import Records

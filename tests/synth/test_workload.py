@@ -1,7 +1,7 @@
 import pytest
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of

@@ -16,7 +16,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from dpsynth_platform.contracts import parse_contract
+from dpsynth_platform.contracts.loading import parse_contract
 
 WORDS = [
     "the patient came back with a cough and a fever",

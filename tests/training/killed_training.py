@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
 from dpsynth_platform.training.journal import StepJournal
 

@@ -8,7 +8,7 @@ from torch import nn
 from training_cases import KINDS, assert_clipped, batch, flat, gradients_one_by_one, model, plan
 from transformers.pytorch_utils import Conv1D
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training import clipping, fused
 from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
 from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, rule_for, square_norms

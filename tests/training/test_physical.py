@@ -7,7 +7,7 @@ import pytest
 import torch
 from training_cases import batch, flat, model, plan
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training import physical
 from dpsynth_platform.training.clipping import ClippedSums
 

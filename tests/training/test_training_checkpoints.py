@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.errors import CheckpointFailed, ConfigurationError, ResumeRefused
+from dpsynth_platform.foundation.errors import CheckpointFailed, ConfigurationError, ResumeRefused
 from dpsynth_platform.training import checkpoints as module
 from dpsynth_platform.training.checkpoints import CHUNK_BYTES, Checkpoint, CheckpointPolicy, Checkpoints
 

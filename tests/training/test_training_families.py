@@ -10,7 +10,7 @@ from test_training_soundness import judged
 from torch import nn
 from training_cases import ENCODERS, START, batch, flat, gradients_one_by_one, model, plan
 
-from dpsynth_platform.errors import ConfigurationError, TrainingRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, TrainingRefused
 from dpsynth_platform.training import families
 from dpsynth_platform.training.adapter import check_trainable, with_adapter
 from dpsynth_platform.training.clipping import ClippedSums

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from training_cases import Records, batch, model, plan
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.health import WATCHED, Watch, live_square, steps_to_judge
 from dpsynth_platform.training.interface import TrainingState
 from dpsynth_platform.training.loop import train

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.errors import MechanismFailed, ReplayExhausted, ResumeRefused
+from dpsynth_platform.foundation.errors import MechanismFailed, ReplayExhausted, ResumeRefused
 from dpsynth_platform.training.journal import JOURNAL_FILE, StepJournal
 
 RECORD = 43

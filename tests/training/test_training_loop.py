@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from training_cases import Records, assert_clipped, batch, flat, gradients_one_by_one, model, plan
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training import loop, physical
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.interface import TrainingState

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee, recommended_delta

@@ -12,7 +12,7 @@ import pytest
 import torch
 from training_cases import Records, batch, flat, model, plan
 
-from dpsynth_platform.errors import ReplayExhausted, ResumeRefused
+from dpsynth_platform.foundation.errors import ReplayExhausted, ResumeRefused
 from dpsynth_platform.training import stopping
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
 from dpsynth_platform.training.interface import Journal, TrainingState

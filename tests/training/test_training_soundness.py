@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from training_cases import VOCABULARY, batch, model, plan
 
-from dpsynth_platform.errors import TrainingRefused
+from dpsynth_platform.foundation.errors import TrainingRefused
 from dpsynth_platform.training import clipping, loop, physical
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses

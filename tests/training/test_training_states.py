@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from dpsynth_platform.errors import ResumeRefused
+from dpsynth_platform.foundation.errors import ResumeRefused
 from dpsynth_platform.training.interface import TrainingState
 from dpsynth_platform.training.states import read_state, state_bytes
 

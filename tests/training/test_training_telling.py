@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from training_cases import plan
 
-from dpsynth_platform import progress
+from dpsynth_platform.foundation import progress
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.training.telling import TOLD, SpendingProgress
+from dpsynth_platform.training.spending_progress import TOLD, SpendingProgress
 
 DELTA = 1e-5
 

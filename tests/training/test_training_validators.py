@@ -20,7 +20,7 @@ from unsound_models import (
     losses,
 )
 
-from dpsynth_platform.errors import DpsynthError, TrainingRefused
+from dpsynth_platform.foundation.errors import DpsynthError, TrainingRefused
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.trial import Maker
 from dpsynth_platform.training.validators import (

@@ -19,9 +19,9 @@ import pytest
 import yaml
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.worker import cluster, codes, kubernetes_job
 from dpsynth_platform.worker.choice import KubernetesChoice
 from dpsynth_platform.worker.kubernetes_job import KubernetesLauncher, manifest
@@ -319,7 +319,11 @@ def test_an_interrupted_step_takes_its_job_with_it(
     sleeps = tmp_path / "sabotage"
     sleeps.mkdir()
     (sleeps / "sitecustomize.py").write_text(
-        "import time, numpy\ndef wait(*a, **k):\n    time.sleep(120)\nnumpy.bincount = wait\n"
+        "import time, numpy\n"
+        "def wait(*a, **k):\n"
+        "    for _ in range(1200):\n"  # a signal that comes just before a sleep is handled after it only
+        "        time.sleep(0.1)\n"
+        "numpy.bincount = wait\n"
     )
     api.kubelet = kubelet(environment | {"PYTHONPATH": f"{sleeps}:{ROOT}"})
 

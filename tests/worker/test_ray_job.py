@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.worker import cluster, codes, ray_job
 from dpsynth_platform.worker.choice import RayChoice
 from dpsynth_platform.worker.launch import Start
+from dpsynth_platform.worker.launchers import launcher_of
 from dpsynth_platform.worker.ray_job import RayLauncher, entrypoint
 
 
@@ -54,7 +55,7 @@ def test_no_cluster_is_told_before_anything_is_spent() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigurationError, match=f"launcher: ray: no cluster that takes jobs at {address}"):
-        choice(address).open()
+        launcher_of(choice(address))
 
 
 def unused_ports() -> Iterator[int]:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.worker.choice import KubernetesChoice, LocalChoice, RayChoice, bytes_of, worker_choice
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.sizes import bytes_of
+from dpsynth_platform.worker.choice import KubernetesChoice, LocalChoice, RayChoice, worker_choice
+from dpsynth_platform.worker.launchers import launcher_of
 from dpsynth_platform.worker.local import LocalLauncher
 
 KUBERNETES = {
@@ -48,7 +50,7 @@ def test_without_a_word_it_is_this_machine(tmp_path: Path) -> None:
     for path in (None, written(tmp_path, {"datasets": {}}), PACKAGE_ROOT / "deploy" / "worker.yaml"):
         choice = worker_choice(path, "any")
         assert choice == LocalChoice()
-        assert isinstance(choice.open(), LocalLauncher)
+        assert isinstance(launcher_of(choice), LocalLauncher)
 
 
 def test_the_examples_of_the_deployment_are_accepted(tmp_path: Path) -> None:
@@ -104,5 +106,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setitem(__import__("sys").modules, name, None)
     monkeypatch.setitem(__import__("sys").modules, "ray.job_submission", None)
     choice = validated(KubernetesChoice, KUBERNETES, "x") if name == "kubernetes" else validated(RayChoice, RAY, "x")
-    with pytest.raises(ConfigurationError, match=rf"launcher: {name}: install it first: pip install -r {name}\.lock"):
-        choice.open()
+    with pytest.raises(
+        ConfigurationError, match=rf"launcher: {name}: install it first: pip install -r requirements/{name}\.lock"
+    ):
+        launcher_of(choice)

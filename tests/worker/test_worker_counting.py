@@ -9,8 +9,9 @@ from worker_cases import MARK, make_job
 
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice, read_choice, write_choice
 from dpsynth_platform.compute.engine import EngineError
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.synth.interface import SealedPlan, silent
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.progress import silent
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular import counting as records
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.measurements import read_measurements

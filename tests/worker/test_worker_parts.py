@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from worker_cases import CANARIES, bounded_table, estimate_only, make_job, owner, packed
 
 import dpsynth_platform.worker as package
-from dpsynth_platform.errors import (
+from dpsynth_platform.foundation.errors import (
     BoundingError,
     ConfigurationError,
     DpsynthError,
@@ -24,10 +24,10 @@ from dpsynth_platform.errors import (
     ResumeRefused,
     StaleInput,
 )
+from dpsynth_platform.foundation.progress import silent
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub import fingerprints
-from dpsynth_platform.storage import write_table
-from dpsynth_platform.synth.interface import silent
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.worker import cluster, codes, inputs, launch, lifeline, process
 from dpsynth_platform.worker.__main__ import _Reporter
@@ -43,7 +43,7 @@ def test_every_error_of_the_worker_has_a_status_of_its_own():
     for module in pkgutil.iter_modules(package.__path__):
         if module.name != "__main__":
             importlib.import_module(f"{package.__name__}.{module.name}")
-    homes = ("dpsynth_platform.errors", package.__name__)
+    homes = ("dpsynth_platform.foundation.errors", package.__name__)
     found = {error.code for error in subclasses(DpsynthError) if error.__module__.startswith(homes)}
     assert {"claimed", "credentials", "mechanism", "grant"} <= found
     for code in found:

@@ -48,7 +48,8 @@ atexit.register(os.abort)
 SLEEPS = """
 import time, numpy
 def wait(*arguments, **named):
-    time.sleep(120)
+    for _ in range(1200):
+        time.sleep(0.1)  # a signal that comes just before a sleep is handled after it only
 numpy.bincount = wait
 """
 

@@ -17,12 +17,12 @@ from dagster_pipes import encode_param
 from text_cases import save_model
 
 from dpsynth_platform.audit.canaries import RESERVED_PREFIX
-from dpsynth_platform.contracts import parse_contract
-from dpsynth_platform.digests import digest_file
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.storage import digest_directory, write_table
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import digest_directory, write_table
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.text.trained import deployed
 from dpsynth_platform.worker import launch

@@ -19,7 +19,7 @@ from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.tables.copies import excess_p_value
 from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 MOST_ROWS = 20_000

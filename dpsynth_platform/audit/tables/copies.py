@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from dpsynth_platform.audit.attacks import nearest_scores
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.domain import Codes
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import expit, log_ndtr
 
 from dpsynth_platform.audit.attacks import Floats
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
 Cells = npt.NDArray[np.int64]

@@ -14,21 +14,47 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import alike_cells
+from dpsynth_platform.audit.attacks import Floats, alike_cells
 from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.registry import Need
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.audit.tables.agreement import Query
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 if TYPE_CHECKING:
-    from dpsynth_platform.audit.tables.shadows import Shadows
     from dpsynth_platform.synth.tabular.model import Model
 
 MOST_ROWS = 200_000
 """Rows of a table are drawn alike, so that the first ones tell as much as any; more would only take time."""
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """What attacks compare, of every shadow model. Restricted where the population is.
+
+    Attributes:
+        included: which targets were in which model, shape (models, targets); each target in half of them.
+        likelihoods: log-likelihood of each target under each model, same shape.
+        references: records of the population (which were drawn into about as many models as any).
+        reference_likelihoods: of these, shape (models, references).
+        queries: sets of columns of which `agreements` tells.
+        agreements: rows of each model's sample that agree with the target in a query's columns, shape (models, targets,
+            queries).
+        sampled: rows of each sample.
+    """
+
+    included: npt.NDArray[np.bool_]
+    likelihoods: Floats
+    references: pa.Table
+    reference_likelihoods: Floats
+    queries: tuple[Query, ...]
+    agreements: npt.NDArray[np.float32]
+    sampled: int
 
 
 @dataclass(frozen=True)

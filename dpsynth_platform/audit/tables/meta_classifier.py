@@ -20,7 +20,7 @@ from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.agreement import agreeing_rows
 from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.audit.tables.signals import needed_shadows
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 Features = npt.NDArray[np.floating[Any]]
 

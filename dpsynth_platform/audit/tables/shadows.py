@@ -15,21 +15,20 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.agreement import Query, agreeing_rows
-from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.audit.tables.evidence import Evidence, Shadows
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import write_table
-from dpsynth_platform.synth.interface import Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
@@ -40,30 +39,6 @@ LEAST_MODELS = 4
 """With fewer, a target is in one of them, or out of one: no spread to compare with."""
 MOST_REFERENCES = 4_000
 """Records of the population whose likelihood is kept, for attacks that compare a target with them."""
-
-
-@dataclass(frozen=True)
-class Shadows:
-    """What attacks compare, of every shadow model. Restricted where the population is.
-
-    Attributes:
-        included: which targets were in which model, shape (models, targets); each target in half of them.
-        likelihoods: log-likelihood of each target under each model, same shape.
-        references: records of the population (which were drawn into about as many models as any).
-        reference_likelihoods: of these, shape (models, references).
-        queries: sets of columns of which `agreements` tells.
-        agreements: rows of each model's sample that agree with the target in a query's columns, shape (models, targets,
-            queries).
-        sampled: rows of each sample.
-    """
-
-    included: npt.NDArray[np.bool_]
-    likelihoods: Floats
-    references: pa.Table
-    reference_likelihoods: Floats
-    queries: tuple[Query, ...]
-    agreements: npt.NDArray[np.float32]
-    sampled: int
 
 
 def fit_shadows(

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.model import Model, log_likelihood
 
 if TYPE_CHECKING:
-    from dpsynth_platform.audit.tables.shadows import Shadows
+    from dpsynth_platform.audit.tables.evidence import Shadows
 
 
 def needed_model(evidence: Evidence) -> Model:

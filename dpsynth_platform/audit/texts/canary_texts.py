@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import load
 from dpsynth_platform.synth.text.layout import Encoder, Given

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dpsynth_platform.audit.attacks import alike_items
 from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.registry import Need
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.texts.evidence import TextEvidence
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 ORDER = 2
 """Words of an n-gram: in SynBench (Sun et al. 2025, section 5) the best of 2, 3 and 4."""

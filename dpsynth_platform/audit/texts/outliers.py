@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpsynth_platform.audit.texts.ngrams import words
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 NEIGHBOURS = 20
 """Of a text, for its local outlier factor."""

@@ -21,7 +21,7 @@ import numpy as np
 from dpsynth_platform.audit.attacks import Attack, Floats
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.tables.copies import excess_p_value
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 
 RECONSTRUCTION = Attack(
     "reconstruction",

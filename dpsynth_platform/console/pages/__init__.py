@@ -7,7 +7,7 @@ does not: what the pages say, who may see it, and who may come in.
 from __future__ import annotations
 
 from dpsynth_platform.console.pages import datasets, families, ledger, lineage, overview, releases
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 
 def register(settings: Settings) -> None:

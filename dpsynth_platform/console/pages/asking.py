@@ -19,7 +19,7 @@ from dpsynth_platform.console.identity import Identity, acting
 from dpsynth_platform.console.pages.frame import Here
 from dpsynth_platform.console.pages.markup import render
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.errors import DpsynthError, SignedOut
+from dpsynth_platform.foundation.errors import DpsynthError, SignedOut
 
 _KEPT = "It is kept in the ledger for ever, so it must hold no data."
 

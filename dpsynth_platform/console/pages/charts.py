@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from dpsynth_platform import svg
 from dpsynth_platform.console.views.families import OwnersView, SpentPoint
+from dpsynth_platform.foundation import svg
 
 _FEW_DAYS = 3.0
 _ONE_DAY = 1.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from fastapi import Request
 from nicegui import ui
 
-from dpsynth_platform.console.addresses import family_page
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.pages import charts
 from dpsynth_platform.console.pages.asking import Answer, Line, Question, Said, asking
@@ -17,10 +16,12 @@ from dpsynth_platform.console.pages.frame import Here, page, shown
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import families as views
 from dpsynth_platform.console.views import raises
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import same_person
-from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.foundation.addresses import family_page
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.people import same_person
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 
 _WEAK = f"Needed only above epsilon {WEAK_EPSILON:g}, or from delta {WEAK_DELTA:g} on; kept with the reason."
 _SHOWN = 40

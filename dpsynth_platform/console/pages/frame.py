@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from dpsynth_platform.console.identity import Identity, signed_in
 from dpsynth_platform.console.pages.markup import ICON, PRODUCT, render, stylesheet
 from dpsynth_platform.console.roles import ROLES, Action
-from dpsynth_platform.errors import DpsynthError, NotAllowed, NotFound
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import DpsynthError, NotAllowed, NotFound
+from dpsynth_platform.foundation.settings import Settings
 
 _View = TypeVar("_View")
 

@@ -12,8 +12,8 @@ from dpsynth_platform.console.identity import acting
 from dpsynth_platform.console.pages.frame import Here, page, shown
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import ledger as views
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.settings import Settings
 
 
 def register(settings: Settings) -> None:

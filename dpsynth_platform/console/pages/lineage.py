@@ -13,11 +13,11 @@ from itertools import pairwise
 from fastapi import Request
 from markupsafe import Markup
 
-from dpsynth_platform.console.addresses import node_page
 from dpsynth_platform.console.pages import drawing
 from dpsynth_platform.console.pages.frame import Here, page, shown
 from dpsynth_platform.console.views import lineage as views
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.addresses import node_page
+from dpsynth_platform.foundation.settings import Settings
 
 _DEPTH = 2
 _BROKEN = ("alias", "paid-by", "claims", "evaluated-on")

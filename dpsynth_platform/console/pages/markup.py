@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dpsynth_platform.console import addresses
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.privacy.figures import moment, number_of, upper_bound
+from dpsynth_platform.foundation import addresses
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.figures import moment, number_of, upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.page import small, words
 

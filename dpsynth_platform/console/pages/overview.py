@@ -9,7 +9,7 @@ from fastapi import Request
 
 from dpsynth_platform.console.pages.frame import Here, month_ago, page, shown
 from dpsynth_platform.console.views import overview as views
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 
 def register(settings: Settings) -> None:

@@ -11,7 +11,6 @@ from fastapi import Request
 from markupsafe import Markup
 from nicegui import ui
 
-from dpsynth_platform.console.addresses import candidate_page, dataset_page, release_page
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.pages.asking import Answer, Question, Said, asking
 from dpsynth_platform.console.pages.frame import Here, month_ago, page, shown
@@ -19,7 +18,8 @@ from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates
 from dpsynth_platform.console.views import releases as views
 from dpsynth_platform.console.views.listing import ReleaseState
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.addresses import candidate_page, dataset_page, release_page
+from dpsynth_platform.foundation.settings import Settings
 
 _AFTER_WITHDRAWAL = "A release of this content was withdrawn before; I approve it all the same."
 

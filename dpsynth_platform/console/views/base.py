@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.errors import NotAllowed
+from dpsynth_platform.foundation.errors import NotAllowed
 
 _Part = TypeVar("_Part")
 

@@ -28,18 +28,18 @@ from dpsynth_platform.console.views.dossiers import (
     guarantee_view,
     restricted_parts,
 )
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.foundation.figures import moment, number_of
+from dpsynth_platform.foundation.people import recorded, recorded_name
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.records import Decision
-from dpsynth_platform.people import recorded, recorded_name
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.release.dossier import clearance_summary
 from dpsynth_platform.release.evidence import REFUSE, WITHDRAW, standing_approvals
 from dpsynth_platform.reviewing import catalogue, decisions
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.planning import load_dataset
 
 _PUBLISHING = threading.Lock()
 """A run of the release job takes the process's output for itself: one at a time."""
@@ -180,7 +180,7 @@ def approve(
             approved by this person.
         ConfigurationError: the reason cannot be recorded.
     """
-    from dpsynth_platform.operating import publish_if_approved
+    from dpsynth_platform.operations.operating import publish_if_approved
 
     require(allowed, Action.DECIDE)
     place, who = Place(dataset, period), recorded_name(by, "who approves")

@@ -11,13 +11,13 @@ from typing import Any
 
 from dpsynth_platform.console.views.base import View
 from dpsynth_platform.console.views.listing import Listed, find, place_of, signed_dossier
-from dpsynth_platform.planning import differences
-from dpsynth_platform.privacy.figures import upper_bound
+from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.release.dossier import contract_summary
 from dpsynth_platform.release.evidence import standing_approvals
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import Chronicle, Publication
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.synth.planning import differences
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class Side:
 
     @classmethod
     def of_candidate(cls, gathered: decisions.Gathered) -> Side:
-        """Of a candidate."""
         statement = gathered.statement
         return cls(
             guarantee=statement.guarantee.to_json() | {"tier": statement.tier},

@@ -14,16 +14,17 @@ from dpsynth_platform.console.views.base import Paged, View, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
-from dpsynth_platform.contract_words import column_words, contract_words
-from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place, Storage
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.evidence import evidence_steps
 from dpsynth_platform.release.reviewers import counts_of
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place, Storage
+from dpsynth_platform.reviewing.contract_words import column_words, contract_words
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _row(known: Chronicle, contract: DataContract) -> DatasetRow:
         demonstration=contract.demo,
         family=contract.family,
         unit=contract.privacy.unit,
-        guarantee=guarantee_view(Guarantee.target(contract), of_each=contract.audited_apart),
+        guarantee=guarantee_view(Guarantee.target(contract), of_each=contract.separate_audit_model),
         cadence=contract.release.cadence,
         releases=len(published),
         last_release=published[-1].release if published else None,

@@ -13,20 +13,20 @@ from typing import Any
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, part
-from dpsynth_platform.contracts import leaves_out_in_silence
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import SAID
-from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.quality.shown import LEGEND
+from dpsynth_platform.quality.report_rows import LEGEND
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 from dpsynth_platform.release.evidence import APPROVE, REFUSE, WITHDRAW
 from dpsynth_platform.release.page import TREATMENTS
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
-from dpsynth_platform.settings import Settings
 
 
 @dataclass(frozen=True)

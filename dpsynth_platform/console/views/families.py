@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import Paged, View, part, require
-from dpsynth_platform.contracts import FamilyBudget
-from dpsynth_platform.errors import LedgerError, NotFound
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.errors import LedgerError, NotFound
+from dpsynth_platform.foundation.figures import moment, number_of
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.composition import spent_over_time
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, Entry
-from dpsynth_platform.ledger_words import change_words
-from dpsynth_platform.planning import audited_key
-from dpsynth_platform.privacy.figures import moment, number_of
+from dpsynth_platform.ledger.words import change_words
 from dpsynth_platform.reviewing import accounts, catalogue
 from dpsynth_platform.reviewing.catalogue import Catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle, opened
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.synth.planning import audited_key
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import Paged, View, require
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import ChainEvent, Entry
-from dpsynth_platform.ledger_words import broken_words, whole_words
+from dpsynth_platform.ledger.words import broken_words, whole_words
 from dpsynth_platform.reviewing import accounts, verification
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def export(settings: Settings, allowed: Collection[Action]) -> dict[str, Any]:
         ConfigurationError: there is no ledger.
     """
     from dpsynth_platform.ledger.export import sign_export
-    from dpsynth_platform.vault import Vault
+    from dpsynth_platform.secrets.vault import Vault
 
     require(allowed, Action.EXPORT)
     return sign_export(accounts.ledger(settings).export(), Vault(settings.vault).signing_key())

@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 from dpsynth_platform.console.views.base import View
 from dpsynth_platform.console.views.dossiers import DecisionView, GuaranteeView, decision_view, guarantee_view
-from dpsynth_platform.errors import NotFound, VerificationFailed
-from dpsynth_platform.release import layout
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import NotFound, VerificationFailed
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport
 from dpsynth_platform.reviewing import catalogue, verification
 from dpsynth_platform.reviewing.chronicle import Chronicle, Publication
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
 
 ReleaseState = Literal["published", "withdrawn", "withdrawal-unfinished", "damaged", "missing", "unrecorded"]
 

@@ -15,14 +15,14 @@ from dpsynth_platform.console.views.candidates import lacking
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
 from dpsynth_platform.console.views.families import FamilyRow, budgets
 from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, row_of
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle, opened
 from dpsynth_platform.reviewing.decisions import until_words
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
 
 RECENT = 8
 """Releases that are listed."""

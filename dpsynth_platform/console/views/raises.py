@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
-from dpsynth_platform.errors import LedgerError
-from dpsynth_platform.people import recorded, recorded_name
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.people import recorded, recorded_name
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.reviewing import accounts, raises
-from dpsynth_platform.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ from dpsynth_platform.console.views.listing import (
     signed_dossier,
     verified,
 )
-from dpsynth_platform.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings
 
 
 @dataclass(frozen=True)

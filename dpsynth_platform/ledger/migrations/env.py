@@ -2,7 +2,7 @@
 
 from alembic import context
 
-import dpsynth_platform.lineage.tables  # noqa: F401 - adds its tables to the metadata
+import dpsynth_platform.ledger.lineage_tables  # noqa: F401 - adds its tables to the metadata
 from dpsynth_platform.ledger.schema import metadata
 
 context.configure(

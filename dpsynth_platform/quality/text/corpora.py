@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.text.words import Codes
 

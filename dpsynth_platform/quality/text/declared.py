@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
-from dpsynth_platform.quality.shown import Row
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.quality.report_rows import Row
 from dpsynth_platform.quality.text.corpora import Corpus, corpus_of
 from dpsynth_platform.quality.text.report import TextQualityReport, measure_texts
-from dpsynth_platform.synth.interface import Progress, silent
 
 TRIALS = 3
 
@@ -59,4 +59,4 @@ def _named(real: pa.Table, held_out: pa.Table, synthetic: pa.Table) -> list[tupl
 def _corpus(contract: DataContract, name: str, table: pa.Table) -> Corpus:
     target = contract.quality.target
     label = target if target is not None and contract.columns[target].type == "categorical" else None
-    return corpus_of(name, table, contract.written or "", label)
+    return corpus_of(name, table, contract.text_column or "", label)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.quality.text.words import Codes
 from dpsynth_platform.scrub.detection import Document
-from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.scrub.parallel import ParallelDetector
-from dpsynth_platform.synth.interface import Progress, silent
 
 TYPES = tuple(ENTITY_TYPES)
 _PERCENT = 100

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 
 Values = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.quality.report import NOTICE, markdown_row
 from dpsynth_platform.quality.text.corpora import Corpus, check_labels
 from dpsynth_platform.quality.text.mauve import EXPLAINED_VARIANCE, SCALING, default_clusters
 from dpsynth_platform.quality.text.trials import VERBATIM_WORDS, prepare, run_trial
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.embeddings import MODEL, MOST_PIECES
 
 HEADER = ("measure", "better", "synthetic", "real in its place")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.quality.text.classification import by_features, by_words
 from dpsynth_platform.quality.text.corpora import Corpus
 from dpsynth_platform.quality.text.divergences import (
@@ -29,7 +30,6 @@ from dpsynth_platform.quality.text.entities import entity_counts
 from dpsynth_platform.quality.text.mauve import Features, mauve
 from dpsynth_platform.quality.text.next_token import next_token_accuracy
 from dpsynth_platform.quality.text.words import Codes, code_words
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 
 VERBATIM_WORDS = 10

@@ -41,13 +41,14 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
     PrecisionBudget,
     calibrate_selection,
 )
-from dpsynth_platform.synth.interface import Progress, SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records

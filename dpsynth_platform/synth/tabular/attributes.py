@@ -26,8 +26,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpsynth_platform.constraints import gap_orders
-from dpsynth_platform.contracts import Column, DataContract, DatetimeColumn
+from dpsynth_platform.contracts.columns import Column, DatetimeColumn
+from dpsynth_platform.contracts.constraints import gap_orders
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.tabular.binning import gap_edges, whole_edges
 from dpsynth_platform.synth.tabular.constraints import Boxes, Conditions, Order, ValueSet
 from dpsynth_platform.synth.tabular.derivation import DAY, HOUR, Derivation, Derived, Span

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import WHOLE_NUMBER
+from dpsynth_platform.contracts.columns import WHOLE_NUMBER
 from dpsynth_platform.synth.tabular.derivation import DAY, MONDAY, WEEK, Derivation, Span
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 

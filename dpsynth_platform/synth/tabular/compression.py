@@ -32,13 +32,13 @@ Where a state is split again, each of its cells gets the share that the smoothed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.smoothing import smoothed
@@ -46,35 +46,6 @@ from dpsynth_platform.synth.tabular.smoothing import smoothed
 THRESHOLD_SIGMAS = 3.0
 
 _Number = TypeVar("_Number", np.float64, np.int64)
-
-
-@dataclass(frozen=True)
-class ColumnStates:
-    """How one column's cells map to states.
-
-    Attributes:
-        state_of: state of each cell, shape (cells,).
-        share: P[cell | its state], shape (cells,); a state's shares sum to one.
-        fitted: where known, records in each cell as they are estimated from all the column's noisy counts; their sum
-            is the number of records as all columns' counts tell it. Shape (cells,).
-    """
-
-    state_of: Codes
-    share: Array
-    fitted: Array | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of states."""
-        return int(self.state_of.max()) + 1
-
-    def merge(self, values: Array) -> Array:
-        """Sums of the cells' values by state, shape (states,)."""
-        return np.bincount(self.state_of, weights=values, minlength=self.size).astype(np.float64)
-
-    def allowed(self, cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """States with at least one allowed cell."""
-        return self.merge(cells.astype(np.float64)) > 0
 
 
 def compress(

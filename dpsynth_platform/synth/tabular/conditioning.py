@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.attributes import modelled_conditions
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.constraints import (
     CONSTRAINTS,
     Boxes,

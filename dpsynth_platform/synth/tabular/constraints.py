@@ -1,7 +1,8 @@
 """Declared constraints in terms of columns' cells, and which rows keep them.
 
 What belongs here: declared values to sets of cells (the grid is cut where a set ends, so that each cell is in it or
-not), and the judgement of rows. What does not: the declarations (`dpsynth_platform.constraints`), and a model's
+not), and the judgement of rows. What does not: the declarations (`dpsynth_platform.contracts.constraints`), and a
+model's
 distribution under them (`conditioning`). Nothing here looks at the data.
 
 Three kinds of rules are left of all declarations: *boxes* (combinations of sets that may not occur, or the only ones
@@ -25,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.constraints import Constraint, Values, canonical_values
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 

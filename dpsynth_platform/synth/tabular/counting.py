@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.engine import Engine, EngineError
-from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
-from dpsynth_platform.storage import read_table, table_schema
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.blocks import blocks_of, marginals_of
 from dpsynth_platform.synth.tabular.coding import coding_of
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts

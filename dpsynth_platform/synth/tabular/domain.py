@@ -26,17 +26,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import laid_out, plain, plain_type, whole_texts
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.columns import (
     CategoricalColumn,
     Column,
-    DataContract,
     DateColumn,
     DatetimeColumn,
     FloatColumn,
     IntegerColumn,
     TimeColumn,
 )
-from dpsynth_platform.errors import ContractError, MechanismFailed
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, MechanismFailed
 from dpsynth_platform.sources.periods import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.selection import PrecisionBudget
-from dpsynth_platform.synth.interface import Progress
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
 from dpsynth_platform.synth.tabular.resolution import Groups, View, coarse

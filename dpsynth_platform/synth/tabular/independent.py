@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
-from dpsynth_platform.synth.interface import Progress, SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain

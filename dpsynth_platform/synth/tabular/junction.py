@@ -126,7 +126,6 @@ class JunctionTree:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """See `Attributes`."""
         return self.attributes.sizes
 
     @cached_property

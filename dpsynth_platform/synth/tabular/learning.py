@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.foundation.errors import GrantRefused
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.partitions import Learning
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog

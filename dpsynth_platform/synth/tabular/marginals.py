@@ -22,17 +22,19 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, SealedPlan
 from dpsynth_platform.synth.tabular.attributes import modelled_conditions, planned_domain, possible_combinations
-from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE

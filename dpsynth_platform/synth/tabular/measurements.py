@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.storage import sync
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import sync
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_variance
 

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.storage import write_durably
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.tabular.domain import Domain

@@ -30,11 +30,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array

@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
-from dpsynth_platform.synth.interface import Progress, SealedPlan
-from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
@@ -60,7 +62,6 @@ class Mst(MarginalGenerator):
         return asdict(calibrate_mst(len(domain), guarantee, domain.partitions))
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        """See `mst_event`."""
         budget = MstBudget(**plan_parameters)
         return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 

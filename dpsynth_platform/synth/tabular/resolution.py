@@ -24,7 +24,7 @@ from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 
 if TYPE_CHECKING:
-    from dpsynth_platform.synth.tabular.compression import ColumnStates
+    from dpsynth_platform.synth.tabular.column_states import ColumnStates
 
 COARSE_GROUPS = 8
 
@@ -103,7 +103,6 @@ class Sums:
         self._views: dict[Clique, tuple[View, ...]] = {}
 
     def views(self, clique: Clique) -> tuple[View, ...]:
-        """See `views_of`."""
         if clique not in self._views:
             self._views[clique] = tuple(views_of(clique, self._groups))
         return self._views[clique]

@@ -24,9 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import laid_out, plain_type
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.columns import (
     CategoricalColumn,
-    DataContract,
     DateColumn,
     DatetimeColumn,
     FloatColumn,
@@ -35,7 +34,8 @@ from dpsynth_platform.contracts import (
     IntegerColumn,
     TextColumn,
 )
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.scrub.fitting import fits
 from dpsynth_platform.scrub.owners import is_id_list
 
@@ -112,7 +112,7 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
     declared = contract.columns[field.name]
     if field.name in modelled:
         return "modelled"
-    if field.name == contract.written:
+    if field.name == contract.text_column:
         return "written"
     if isinstance(declared, IgnoredColumn):
         return "absent"

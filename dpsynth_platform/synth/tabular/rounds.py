@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError, ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import PrecisionBudget, SelectionBudget, selection_event
 from dpsynth_platform.synth.tabular.drawing import Draws
@@ -97,7 +97,6 @@ class SelectionGenerator(MarginalGenerator):
         """The plan's parameters."""
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        """See `selection_event`."""
         budget = self.chosen(plan_parameters).budget
         return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 

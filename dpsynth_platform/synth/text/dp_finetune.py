@@ -32,22 +32,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
+from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.restricted_log import note
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.restricted_log import note
-from dpsynth_platform.synth.interface import (
-    DECLARED,
-    Checkpoints,
-    Drawing,
-    Progress,
-    Ranks,
-    SealedPlan,
-    silent,
-)
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Ranks, SealedPlan
 from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.tabular.sampling import drawing_counted
@@ -418,7 +412,7 @@ def _train(
     progress: Progress,
 ) -> None:
     """Trains until the weights are complete; what only training needed is gone by then."""
-    from dpsynth_platform.storage import EXAMPLES, write_durably
+    from dpsynth_platform.foundation.storage import EXAMPLES, write_durably
     from dpsynth_platform.training.checkpoints import CheckpointPolicy
     from dpsynth_platform.training.checkpoints import Checkpoints as States
     from dpsynth_platform.training.health import Watch
@@ -426,7 +420,7 @@ def _train(
     from dpsynth_platform.training.loop import train
     from dpsynth_platform.training.memory import remembered_size
     from dpsynth_platform.training.resuming import ResumableJournal
-    from dpsynth_platform.training.telling import SpendingProgress
+    from dpsynth_platform.training.spending_progress import SpendingProgress
     from dpsynth_platform.training.world import World
 
     parameters = TextParameters.of(plan)

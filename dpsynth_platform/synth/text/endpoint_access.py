@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ConfigurationError, GrantRefused, file_problem
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ConfigurationError, GrantRefused, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
-from dpsynth_platform.settings import Settings, origin
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.settings import Settings, origin
+from dpsynth_platform.foundation.storage import write_durably
 
 
 @dataclass(frozen=True)

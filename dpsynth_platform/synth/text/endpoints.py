@@ -31,7 +31,7 @@ from typing import Any
 
 import httpx2
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling

@@ -33,14 +33,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import GrantRefused, MechanismFailed
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import write_durably
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, SealedPlan
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import MechanismFailed, ResumeRefused
-from dpsynth_platform.storage import HeldByAnother, hold, write_durably
+from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
+from dpsynth_platform.foundation.storage import HeldByAnother, hold, write_durably
 from dpsynth_platform.synth.tabular.noise import Counts
 
 FILE_NAME = "evolution.jsonl"

@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal
 from dpsynth_platform.synth.text.private_text import Features

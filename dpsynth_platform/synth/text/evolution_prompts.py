@@ -130,15 +130,12 @@ class TextFoundation:
         return self._asked([self._variation(text, group) for text, group in zip(samples, groups, strict=True)])
 
     def features(self, samples: Sequence[PublicText]) -> Features:
-        """See `Foundation.features`."""
         return self.encode([text.words for text in samples])
 
     def to_json(self, sample: PublicText) -> str:
-        """See `Foundation.to_json`."""
         return sample.words
 
     def from_json(self, document: Any) -> PublicText:
-        """See `Foundation.from_json`."""
         return PublicText(document)
 
     def _asked(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
@@ -152,7 +149,6 @@ class TextFoundation:
         return found
 
     def _taken(self, answer: PublicText, prompt: Prompt) -> PublicText | None:
-        """The text of an answer, or None where it is none."""
         text = _bare(answer.words)
         if any(mark in text for mark in (_OPEN, _CLOSE)) or prompt.instruction.words[:40] in text:
             self.dropped["echo"] += 1

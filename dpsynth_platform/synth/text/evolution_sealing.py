@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract, Evolution
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import Evolution
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -164,7 +165,7 @@ def sealed(
         AccountingError: no noise meets the guarantee.
     """
     text, named = contract.generate.text, contract.generate.base_model
-    if text is None or text.evolution is None or contract.written is None or named is None:
+    if text is None or text.evolution is None or contract.text_column is None or named is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution")
     evolution = text.evolution
     columns = columns_plan(contract, schema, guarantee, period)

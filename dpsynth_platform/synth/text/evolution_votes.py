@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import read_table, table_schema
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
 from dpsynth_platform.synth.text.embeddings import REMEMBERED_TEXTS
 from dpsynth_platform.synth.text.layout import Given, TextLayout

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import ConfigurationError, StaleInput
-from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_durably
 from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, OWNER_COLUMN
-from dpsynth_platform.storage import read_table, table_schema, write_durably
 from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
 
 if TYPE_CHECKING:

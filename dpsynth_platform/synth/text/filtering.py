@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.digests import canonical_json
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.digests import canonical_json
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
 from dpsynth_platform.synth.text.sampling import Sampling, SyntheticText, read_texts, sample_texts
 

@@ -35,15 +35,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_durably
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.storage import read_table, table_schema, write_durably
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, SealedPlan
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import counted, inference_sealing, resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens

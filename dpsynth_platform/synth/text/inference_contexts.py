@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dpsynth_platform.digests import canonical_json
+from dpsynth_platform.foundation.digests import canonical_json
 from dpsynth_platform.synth.text.layout import Given
 from dpsynth_platform.synth.text.sampling import apportioned
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import DpEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan
@@ -124,7 +124,7 @@ def sealed(
         AccountingError: no noise meets the guarantee.
     """
     generate = contract.generate
-    if generate.text is None or generate.text.inference is None or contract.written is None:
+    if generate.text is None or generate.text.inference is None or contract.text_column is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference")
     columns = columns_plan(contract, schema, guarantee, period)
     counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.text.inference_choice import drawn, log_probabilities, possible, said_by_owner, scores
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import BREAK, Context, Prompts, Rows, rows_apart

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.synth.text.base_models import special_tokens
 
 Given = tuple[str | None, ...]

@@ -7,7 +7,7 @@ say: votes are never alike for all, so that a few candidates may stand out where
 
 from __future__ import annotations
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.text.evolution_sealing import LEAST_OVER_NOISE, EvolutionParameters
 from dpsynth_platform.synth.text.resampling import Resampling

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import MechanismFailed, ResumeRefused
-from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.privacy.events import GaussianVotesEvent
-from dpsynth_platform.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
 from dpsynth_platform.synth.text.layout import TextLayout

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.slots import Slots, check_slots
 from dpsynth_platform.synth.text.waves import Waves, check_waves
 from dpsynth_platform.training.families import has_encoder

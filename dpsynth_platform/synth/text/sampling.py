@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpsynth_platform.digests import canonical_digest, canonical_json
-from dpsynth_platform.errors import ContractError, StaleInput
-from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.storage import write_durably
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
+from dpsynth_platform.foundation.errors import ContractError, StaleInput
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.synth.text.rows import TextRows, check_rows, rows_for
 

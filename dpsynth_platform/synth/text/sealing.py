@@ -19,18 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import (
-    KEYWORDS_COLUMN,
-    TOPIC_LEVELS,
-    CategoricalColumn,
-    DataContract,
-    Training,
-    batch_size,
-    told_values,
-    training_units,
-)
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
+from dpsynth_platform.contracts.columns import CategoricalColumn
+from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, TOPIC_LEVELS, Training, batch_size, training_units
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event
@@ -155,7 +149,7 @@ def sealed(
         AccountingError: no noise meets the guarantee.
     """
     text, training = contract.generate.text, contract.generate.training
-    if text is None or training is None or contract.written is None:
+    if text is None or training is None or contract.text_column is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
     topics = topics_of(contract, guarantee)
     columns = columns_plan(contract, schema, guarantee, period, topics)
@@ -221,12 +215,12 @@ def check(plan: SealedPlan) -> TextParameters:
 def layout_of(contract: DataContract, topics: TopicChoice | None = None) -> TextLayout:
     """How a contract's records are written for the model; a topic heads the prompt."""
     text = contract.generate.text
-    if text is None or contract.written is None:
+    if text is None or contract.text_column is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
     sorted_by = () if topics is None else (Condition(KEYWORDS_COLUMN, topics.load().labels),)
-    told = (Condition(name, told_values(contract.columns[name])) for name in contract.given)
+    told = (Condition(name, conditioning_values(contract.columns[name])) for name in contract.conditioning_columns)
     return TextLayout(
-        fields=(contract.written,),
+        fields=(contract.text_column,),
         conditions=(*sorted_by, *told),
         max_tokens=text.max_tokens,
         chunks_per_record=text.chunks,

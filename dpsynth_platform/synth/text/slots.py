@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 
 _FIRST_CAPACITY = 64
 _ORIGINAL = "original_max_position_embeddings"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpsynth_platform.constraints import Scalar
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.constraints import Scalar
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.text.filtering import Kept, Rules
 from dpsynth_platform.synth.text.sampling import Sampling
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.contracts import TOPIC_LEVELS
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.contracts.generation import TOPIC_LEVELS
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import read_regular
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder, vocabulary
 from dpsynth_platform.synth.text.topics import KEYWORDS, write_topics
 

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.contracts import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.lineage.redaction import reason_of
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.synth.text.embeddings import FEATURES, MODEL, REMEMBERED_TEXTS, SentenceEncoder
 
 FORMAT = "dpsynth-topics-1"
@@ -161,7 +161,7 @@ def write_topics(file: Path, levels: Mapping[int, tuple[npt.NDArray[np.float32],
     """
     from safetensors.numpy import save
 
-    from dpsynth_platform.storage import write_durably
+    from dpsynth_platform.foundation.storage import write_durably
 
     centers = {f"centers_{level}": np.rint(part * _SCALE).astype(np.int8) for level, (part, _) in levels.items()}
     about = {"format": FORMAT, "encoder": MODEL, "material": material}

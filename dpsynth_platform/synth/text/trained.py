@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ConfigurationError, MechanismFailed
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.text.base_models import BaseModel, base_model, load
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.training.plan import TrainingPlan

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpsynth_platform.errors import ResumeRefused
-from dpsynth_platform.storage import sync, write_durably
+from dpsynth_platform.foundation.errors import ResumeRefused
+from dpsynth_platform.foundation.storage import sync, write_durably
 
 FILE_NAME = "unread"
 

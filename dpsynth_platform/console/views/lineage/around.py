@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.lineage.nodes import About, GraphNode, node_called, step_of, store_of
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.figures import number_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.lineage import neighbourhood as near
 from dpsynth_platform.lineage.nodes import Node
-from dpsynth_platform.privacy.figures import number_of
-from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place
 
 MOST_NODES = 150
 """Nodes that one drawing shows in each direction."""
@@ -140,7 +139,6 @@ class _Drawing:
                 self._keys.update(dict.fromkeys(members, key))
 
     def view(self, up: int, down: int) -> GraphView:
-        """The drawing."""
         found = self._found
         nodes = sorted(self._nodes(), key=lambda item: (item.distance, item.kind, item.label))
         left_out = found.left_out
@@ -210,7 +208,7 @@ def steps_words(steps: Collection[str]) -> str:
 
 
 def _newest(settings: Settings, known: Chronicle) -> Node | None:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return None
     store = store_of(settings)
     for release in reversed(list(known.publications)):

@@ -25,16 +25,16 @@ from dpsynth_platform.console.views.lineage.nodes import (
     store_of,
     without_secrets,
 )
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import uses
 from dpsynth_platform.lineage.export import public_facets
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Node
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.lineage_words import distrust_words, use_words
-from dpsynth_platform.privacy.figures import moment
+from dpsynth_platform.lineage.words import distrust_words, use_words
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from itertools import pairwise
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.lineage.nodes import About, GraphNode, node_called, store_of
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import neighbourhood as near
-from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings
 
 MOST_FOUND = 50
 
@@ -70,7 +69,7 @@ def search(settings: Settings, allowed: Collection[Action], text: str) -> Search
     """Nodes by a part of their name, or a release's id. Raises `NotAllowed` like `graph`."""
     require(allowed, Action.READ)
     wanted = text.strip()
-    if not wanted or not accounts.has_ledger(settings):
+    if not wanted or not settings.has_ledger:
         return SearchView(text, (), False)
     store, about = store_of(settings), About(settings, chronicle(settings))
     found = {item.id: item for item in (*store.find(wanted), *store.holding(wanted, most=MOST_FOUND + 1))}

@@ -17,19 +17,19 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dpsynth_platform.console.views.base import View
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.figures import moment, number_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.ledger_words import SHORT
+from dpsynth_platform.ledger.words import SHORT
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, dataset_name, logical_name
 from dpsynth_platform.lineage.neighbourhood import numbered
 from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.lineage.scenarios import MEANING
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.privacy.figures import moment, number_of
-from dpsynth_platform.reviewing import accounts, catalogue
+from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place
 
 _HERE = "file"
 _MOST_DIGITS = 18
@@ -217,7 +217,7 @@ def last_part(node: Node) -> str:
 
 def store_of(settings: Settings) -> LineageStore:
     """The stored graph. Raises `NotFound` where there is none yet."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         raise NotFound("there is no lineage graph yet; the first run of a dataset makes it")
     return LineageStore(settings.ledger_url)
 

@@ -1,0 +1,1 @@
+"""The `dpsynth` command: one module for each group of commands."""

@@ -1,0 +1,258 @@
+"""The data contract and the family budget: what a person declares about a dataset, in YAML.
+
+What belongs here: the pydantic models of the two files, reading them, and turning every validation error into one
+sentence a line with the key's path, the value and what is accepted. What does not: anything that looks at the data.
+All that stands in a contract is public knowledge.
+
+    contract = load_contract(Path("deploy/contracts/census.yaml"), settings)
+    family = load_family(Path("deploy/families/household-surveys.yaml"))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from dpsynth_platform.contracts.audit import Audit
+from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, refuse
+from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column, conditioning_values, modelled_columns
+from dpsynth_platform.contracts.constraints import gap_orders
+from dpsynth_platform.contracts.cross_checks import Parts
+from dpsynth_platform.contracts.generation import (
+    EVOLVED_BY,
+    PARTS_OF_TEXT,
+    TRAINED_METHODS,
+    WORKLOAD_METHODS,
+    Evolution,
+    Generate,
+    Inference,
+    TextGeneration,
+    text_column_of,
+)
+from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.quality import Quality
+from dpsynth_platform.contracts.release import Release, Retention
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.digests import canonical_digest
+
+
+class DataContract(Part):
+    """One governed dataset: the single declaration from which its line of assets is built."""
+
+    dataset: Name
+    description: str = Field(min_length=1)
+    demo: bool = Field(default=False, description="Marks a demonstration dataset: its people are fictional.")
+    owners: list[str] = Field(min_length=1, description="People to ask, not privacy units.")
+    source: Source
+    family: FamilyName
+    privacy: Privacy
+    columns: dict[ColumnName, Column] = Field(min_length=1)
+    scrub: Scrub = Scrub()
+    generate: Generate
+    audit: Audit = Audit()
+    quality: Quality = Quality()
+    release: Release
+    retention: Retention = Retention()
+
+    @field_validator("columns")
+    @classmethod
+    def _names(cls, columns: dict[str, Any]) -> dict[str, Any]:
+        # SQL engines tell names apart without regard to case.
+        seen: dict[str, str] = {}
+        for name in columns:
+            if name.casefold() in RESERVED_COLUMNS:
+                raise ValueError(f"{name!r} is a name that the platform uses itself; accepted: any other")
+            if name.casefold() in seen:
+                raise ValueError(
+                    f"{name!r} and {seen[name.casefold()]!r} differ in case only; accepted: distinct names"
+                )
+            seen[name.casefold()] = name
+        return columns
+
+    @model_validator(mode="after")
+    def _references(self) -> DataContract:
+        refuse(self.parts.contradictions())
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """The parts that refer to each other."""
+        return Parts(
+            self.source,
+            self.privacy,
+            self.columns,
+            self.scrub,
+            self.quality,
+            self.release,
+            self.generate,
+            self.audit,
+        )
+
+    @property
+    def modelled(self) -> list[str]:
+        """Names of the columns that a tabular generator models, in the declared order.
+
+        A weight that orders records with several owners is not among them: see `Privacy.record_order`.
+        """
+        return modelled_columns(self.columns, self.privacy)
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names of the columns of which nothing is read."""
+        return [name for name, column in self.columns.items() if column.type == "ignored"]
+
+    @property
+    def text_column(self) -> str | None:
+        """Name of the text column that a language model writes, or None where none does."""
+        return None if self.generate.text is None else text_column_of(self.generate.text, self.columns)
+
+    @property
+    def conditioning_columns(self) -> list[str]:
+        """Names of the modelled columns that the language model is told before it writes."""
+        text = self.generate.text
+        if text is None:
+            return []
+        named = self.modelled if text.given is None else text.given
+        return [name for name in self.modelled if name in named and conditioning_values(self.columns[name])]
+
+    @property
+    def read_by_mechanism(self) -> list[str]:
+        """Names of the columns that the mechanism reads."""
+        return [*self.modelled, *([] if self.text_column is None else [self.text_column])]
+
+    @property
+    def canary_count(self) -> int:
+        """Number of candidate canaries: declared, or 0.5% of the expected units (at least 20, at most 500)."""
+        if self.audit.canaries is not None:
+            return self.audit.canaries
+        return max(20, min(500, int(0.005 * self.privacy.expected_units)))
+
+    @property
+    def separate_audit_model(self) -> bool:
+        """Whether canaries go into a second, equal model, which is audited and never released."""
+        return self.audit.model == "separate"
+
+    @property
+    def audit_terms(self) -> dict[str, Any]:
+        """What an audit of this contract is held against; a report made on other terms is no evidence for it.
+
+        What is not declared is not named, so that reports from before there was a choice stay evidence.
+        """
+        claimed, audit = self.privacy.guarantee.epsilon, self.audit
+        return {
+            "claimed_epsilon": claimed,
+            "delta": self.privacy.delta,
+            "threshold": min(self.audit.max_epsilon_lower_bound or claimed, claimed),
+            "confidence": self.audit.confidence,
+            **({} if audit.gates is None else {"gates": list(audit.gates)}),
+            **({"rate_limits": [limit.model_dump() for limit in audit.rate_limits]} if audit.rate_limits else {}),
+            **({} if audit.cumulative == "gate" else {"cumulative": audit.cumulative}),
+        }
+
+    def with_method(self, method: str, why: str | None = None) -> DataContract:
+        """This contract with a method for texts in place of `auto`, its defaults filled in.
+
+        What is declared of other methods alone falls away: the contract is as if the method had been named.
+
+        Args:
+            method: one that writes texts.
+            why: why it is this one.
+
+        Raises:
+            ContractError: the method cannot do what the contract asks for.
+        """
+        whole = self.snapshot()
+        generate, text = whole["generate"], whole["generate"]["text"]
+        text |= {part: None for part, methods in PARTS_OF_TEXT.items() if method not in methods}
+        if method not in TRAINED_METHODS:
+            generate["training"] = None
+        generate["method"] = method
+        found = validated(DataContract, whole, self.dataset)
+        found.generate._why = why
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole contract as plain JSON values, as it is sealed by the `raw` step."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical snapshot."""
+        return canonical_digest(self.snapshot())
+
+    def mechanism_snapshot(self) -> dict[str, Any]:
+        """The parts that decide what the mechanism does and to whom; a new description is not a new spend."""
+        whole = self.snapshot()
+        parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
+        for column in parts["columns"].values():
+            column.pop("accept_pii", None)  # a word of the reviewers, which changes no value
+        if self.privacy.weighting == "rows":
+            parts["privacy"].pop("weighting")  # as it was before there was a choice, so that runs keep their keys
+        return parts | {
+            "method": self.generate.method,
+            "workload": whole["generate"]["workload"] if self.generate.method in WORKLOAD_METHODS else None,
+            "canaries": self.canary_count,
+            "holdout": self.quality.holdout,
+            # Named only where there is one, so that runs without keep their keys.
+            **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
+            **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
+            **({} if self.generate.text is None else self._written_by),
+            **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
+            **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
+            # They decide which canaries can be: those of an earlier list might be a handful of rows, which hide much.
+            **(
+                {"canary_constraints": whole["generate"]["constraints"]}
+                if "plausible" in (self.audit.canary_rows or ())
+                else {}
+            ),
+            **({"audit_model": self.audit.model} if self.separate_audit_model else {}),
+            # What is counted, where moments have a declared order.
+            **({"gaps": gaps} if (gaps := self.gaps) else {}),
+        }
+
+    @property
+    def gaps(self) -> dict[str, Any]:
+        """The columns that are counted by a gap, each with the earlier ones."""
+        kinds = {name: self.columns[name].type for name in self.modelled}
+        found = gap_orders(self.generate.constraints, kinds)
+        return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
+
+    @property
+    def _written_by(self) -> dict[str, Any]:
+        """What decides a text method's mechanism; how a trained model's texts are drawn afterwards does not."""
+        text, training = self.generate.text, self.generate.training
+        assert text is not None  # noqa: S101  (`mechanism_snapshot` asks)
+        evolved = {} if text.evolution is None else self._evolved_by(text, text.evolution)
+        return {
+            "written": self.text_column,
+            "given": self.conditioning_columns,
+            "max_tokens": text.max_tokens,
+            "chunks": text.chunks,
+            "columns_share": text.columns_share,
+            **({} if training is None else {"training": training.model_dump(mode="json")}),
+            **({} if text.topics is None else {"topics": text.topics.model_dump(mode="json", exclude={"public"})}),
+            # How many documents are asked for decides how many tokens are drawn.
+            **(
+                {}
+                if text.inference is None
+                else {"inference": self._told_by(text.inference), "rows": self.generate.rows}
+            ),
+            **evolved,
+            **({} if text.resample is None else {"resample": text.resample.model_dump(mode="json")}),
+        }
+
+    def _evolved_by(self, text: TextGeneration, evolution: Evolution) -> dict[str, Any]:
+        """What decides which texts are voted on: who writes them, but not how requests reach them."""
+        whole = text.model_dump(mode="json", include=EVOLVED_BY)
+        endpoint = None if evolution.endpoint is None else {"url": evolution.endpoint.url}
+        return whole | {"evolution": self._told_by(evolution) | {"endpoint": endpoint}}
+
+    def _told_by(self, part: Inference | Evolution) -> dict[str, Any]:
+        """A part whose public words are those that stand in prompts, the contract's description if it has none."""
+        return part.model_dump(mode="json") | {"about": self.public_words(part)}
+
+    def public_words(self, part: Inference | Evolution) -> str:
+        """What the texts are, as prompts tell it."""
+        return part.about or self.description

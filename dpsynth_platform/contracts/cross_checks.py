@@ -1,0 +1,376 @@
+"""What is wrong between the parts of a contract, each sound by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit
+from dpsynth_platform.contracts.base import MOST_ROWS
+from dpsynth_platform.contracts.columns import (
+    MODELLED_TYPES,
+    MOST_CONDITIONING_VALUES,
+    WEIGHT_TYPES,
+    Column,
+    conditioning_values,
+    modelled_columns,
+)
+from dpsynth_platform.contracts.generation import (
+    BASE_MODEL_METHODS,
+    INFERENCE_METHODS,
+    KEYWORDS_COLUMN,
+    NO_COLUMN,
+    TEXT_METHODS,
+    TOPIC_METHODS,
+    Generate,
+    Inference,
+    TextGeneration,
+    Workload,
+    text_column_of,
+    training_units,
+)
+from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.quality import Quality
+from dpsynth_platform.contracts.release import Release
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a contract that refer to each other; None stands for one that is not sound by itself."""
+
+    source: Source | None
+    privacy: Privacy | None
+    columns: Mapping[str, Any]
+    scrub: Scrub | None
+    quality: Quality | None
+    release: Release | None
+    generate: Generate | None
+    audit: Audit | None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Parts:
+        """What is sound in a document that is no contract as a whole."""
+        columns = document.get("columns")
+        return cls(
+            parse_or_none(Source, document.get("source")),
+            parse_or_none(Privacy, document.get("privacy")),
+            {str(name): parse_or_none(Column, value) for name, value in columns.items()}
+            if isinstance(columns, dict)
+            else {},
+            parse_or_none(Scrub, document.get("scrub", {})),
+            parse_or_none(Quality, document.get("quality", {})),
+            parse_or_none(Release, document.get("release")),
+            parse_or_none(Generate, document.get("generate")),
+            parse_or_none(Audit, document.get("audit", {})),
+        )
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong between the parts, as far as they are sound; one line each."""
+        yield from self._undeclared()
+        yield from self._owners()
+        yield from self._order()
+        yield from self._periods()
+        yield from self._base_model()
+        yield from self._text()
+        yield from self._canary_kinds()
+        yield from self._audited_apart()
+        if not modelled_columns(self.columns, self.privacy) and all(self.columns.values()):
+            yield from self._unmodelled()
+
+    def _undeclared(self) -> Iterator[str]:
+        """Names that are no column's, or not of one that is modelled."""
+        source, quality, modelled = self.source, self.quality, modelled_columns(self.columns, self.privacy)
+        named = {
+            "source.key": source.key if source else [],
+            "source.period_column": [source.period_column] if source and source.period_column else [],
+            "privacy.owner_columns": self.privacy.owner_columns if self.privacy else [],
+            "quality.target": [quality.target] if quality and quality.target else [],
+            "quality.protected": quality.protected if quality else [],
+            "release.max_missing": self.release.limited if self.release else [],
+        }
+        for path, names in named.items():
+            for name in names:
+                if name not in self.columns:
+                    yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
+                elif self.columns[name] and self.columns[name].type == "ignored":
+                    yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
+                elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
+                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+
+    def _unmodelled(self) -> Iterator[str]:
+        """What asks for modelled columns where there are none: nothing is counted, and no budget goes there."""
+        generate, none = self.generate, "no column is modelled"
+        if generate is None:
+            return  # whether a text is written cannot be said yet
+        if generate.text is None:
+            kept = any(column.type == "text" and column.pii != "drop" for column in self.columns.values())
+            texts = f"; texts alone are written for a contract with generate.text, by auto or {', '.join(TEXT_METHODS)}"
+            needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
+            yield needed + (texts if kept else "")
+            return
+        if generate.rows == "auto" and generate.method not in INFERENCE_METHODS:
+            yield (
+                f"generate.rows: 'auto', but {none} whose counts would say how many rows there are: give generate.rows "
+                f"a number; accepted: 1 to {MOST_ROWS}"
+            )
+        share, default = generate.text.columns_share, TextGeneration.model_fields["columns_share"].default
+        if share != default:
+            yield (
+                f"generate.text.columns_share: {share:g}, but {none}: the whole guarantee is for the text; accepted: "
+                "none"
+            )
+        if generate.constraints:
+            yield f"generate.constraints: {none} that they could be about; accepted: none"
+        if generate.workload != Workload():
+            yield f"generate.workload: {none} that it could be about; accepted: none"
+        yield from self._audited_by_columns(none)
+
+    def _audited_by_columns(self, none: str) -> Iterator[str]:
+        """What an audit is asked to do with columns where none is modelled."""
+        if self.audit is None:
+            return
+        if self.audit.canary_rows:
+            yield (
+                f"audit.canary_rows: {', '.join(self.audit.canary_rows)}, but {none}: canaries are texts alone; "
+                "accepted: none"
+            )
+        if self.generate is None or self.generate.method == "auto" or self.generate.method in TOPIC_METHODS:
+            return  # topics are counted, as a column is
+        for gate in self.audit.gates or ():
+            if gate in COLUMN_ATTACKS:
+                yield f"audit.gates: {gate!r} does not apply, since {none}; accepted: attacks on texts"
+
+    def _base_model(self) -> Iterator[str]:
+        """A checkpoint that nothing would start from: a lineage that is not the model's."""
+        named = self.generate.base_model if self.generate else None
+        starts = self.generate and (self.generate.method_unresolved or self.generate.method in BASE_MODEL_METHODS)
+        if self.generate and named is not None and not starts:
+            starting = ", ".join(BASE_MODEL_METHODS) or "none of this version's"
+            yield (
+                f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
+                f"with methods that do ({starting})"
+            )
+
+    def _canary_kinds(self) -> Iterator[str]:
+        """Texts of canaries where no text is written, rows that nothing tells from random ones, a kind named twice."""
+        kinds = self.audit.canary_texts if self.audit else None
+        if kinds and self.generate and self.generate.text is None:
+            yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
+        if kinds and set(kinds) != {"made-up"} and self.generate and self.generate.endpoint is not None:
+            yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is not here; accepted: made-up"
+        if kinds and len(set(kinds)) < len(kinds):
+            yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
+        rows = (self.audit.canary_rows if self.audit else None) or []
+        if len(set(rows)) < len(rows):
+            yield f"audit.canary_rows: {', '.join(rows)}; accepted: each kind once"
+        if "plausible" in rows and self.generate and not self.generate.constraints:
+            yield (
+                "audit.canary_rows: 'plausible', but no generate.constraints say what is; accepted: random, or "
+                "constraints"
+            )
+
+    def _audited_apart(self) -> Iterator[str]:
+        """Where a second model cannot be trained for the audit, or would make a weak guarantee of the two together."""
+        if self.audit is None or self.audit.model == "shared":
+            return
+        privacy = self.privacy
+        if privacy and privacy.on_overlap != "compose":
+            yield (
+                f"audit.model: 'separate' with on_overlap: {privacy.on_overlap}, which bars whoever took part in the "
+                "audited model from the released one; accepted: shared, or on_overlap: compose"
+            )
+        if privacy and 2 * privacy.guarantee.epsilon > WEAK_EPSILON and not privacy.accept_weak_guarantee:
+            yield (
+                f"audit.model: 'separate' with privacy.guarantee.epsilon: {privacy.guarantee.epsilon:g} for each of "
+                f"two models, which together may be a weak guarantee (above {WEAK_EPSILON:g}); accepted: shared, an "
+                f"epsilon up to {WEAK_EPSILON / 2:g}, or a reason in privacy.accept_weak_guarantee"
+            )
+
+    def _text(self) -> Iterator[str]:
+        """What a language model is to write, and be told, and cannot."""
+        generate, privacy = self.generate, self.privacy
+        if generate is None or generate.text is None or not all(self.columns.values()):
+            return
+        kept = [name for name, column in self.columns.items() if column.type == "text" and column.pii != "drop"]
+        written = text_column_of(generate.text, self.columns)
+        if written is None:
+            yield f"generate.text.column: not named; accepted: one of {', '.join(kept) or 'none that is declared'}"
+        elif written not in kept or self.columns[written].pii == "hash":
+            yield (
+                f"generate.text.column: {written!r}; accepted: a column of type text that scrubbing leaves readable "
+                "(pii: replace or mask)"
+            )
+        modelled = modelled_columns(self.columns, privacy)
+        for name in generate.text.given or []:
+            if name not in modelled:
+                yield f"generate.text.given: {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+            elif not conditioning_values(self.columns[name]):
+                yield (
+                    f"generate.text.given: {name!r} has no list of values; accepted: categories that are declared, "
+                    f"booleans, whole numbers from min to max of which there are at most {MOST_CONDITIONING_VALUES}"
+                )
+        yield from self._counted(generate.text, modelled)
+        if privacy is None:
+            return
+        if privacy.weighting == "owners":
+            yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
+        if generate.text.inference is not None and not generate.method_unresolved:
+            yield from self._inference(generate.text, generate.text.inference, privacy)
+        if generate.text.evolution is not None and generate.text.chunks > 1 and not generate.method_unresolved:
+            yield f"generate.text.chunks: {generate.text.chunks} with method {generate.method!r}; accepted: 1"
+        if generate.training is None:
+            return
+        if generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
+            yield (
+                f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, which tells the language model a topic "
+                "under that name; accepted: another name"
+            )
+        training = generate.training
+        if training.sampled == "owners" and training.expected_records is not None:
+            yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units counts)"
+        sampled = training_units(privacy, training)
+        if training.batch_size is not None and training.batch_size > sampled:
+            yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most as many"
+        if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
+            yield (
+                "generate.training.sampled: 'owners', where a record has several owners or is its own; accepted: "
+                "records"
+            )
+
+    def _counted(self, text: TextGeneration, modelled: Sequence[str]) -> Iterator[str]:
+        """Numbers of rows for what the model is not told."""
+        told = [name for name in (modelled if text.given is None else text.given) if name in modelled]
+        for name, rows in (text.counts or {}).items():
+            values = (
+                [value for value in conditioning_values(self.columns[name]) if value is not None]
+                if name in told
+                else []
+            )
+            if not values:
+                accepted = ", ".join(told) or NO_COLUMN
+                yield f"generate.text.counts: {name!r} is not told to the model; accepted: {accepted}"
+                continue
+            strange = [value for value in rows if value not in values]
+            if strange:
+                yield (
+                    f"generate.text.counts.{name}: {', '.join(map(repr, strange[:5]))}; accepted: "
+                    f"{', '.join(values[:20])}{', ...' if len(values) > 20 else ''}"
+                )
+
+    def _inference(self, text: TextGeneration, inference: Inference, privacy: Privacy) -> Iterator[str]:
+        """Contexts that owners could change, or of which there are too few; settings that would do nothing."""
+        if privacy.adjacency not in ("add-or-remove", "zero-out"):
+            yield (
+                f"privacy.adjacency: {privacy.adjacency!r} with method 'dp_inference', by which every owner is in one "
+                "context for good; accepted: add-or-remove, zero-out"
+            )
+        for name in ("temperature", "top_k", "top_p", "chunks"):
+            default = TextGeneration.model_fields[name].default
+            if getattr(text, name) != default:
+                yield (
+                    f"generate.text.{name}: {getattr(text, name)} with method 'dp_inference'; accepted: {default} (the "
+                    "mechanism draws the texts: generate.text.inference)"
+                )
+        contexts = privacy.expected_units // inference.batch_size
+        named = modelled_columns(self.columns, privacy) if text.given is None else text.given
+        labels = math.prod(
+            len(conditioning_values(self.columns[name])) or 1 for name in named if self.columns.get(name)
+        )
+        if labels > contexts:
+            yield (
+                f"generate.text.inference.batch_size: {inference.batch_size} of {privacy.expected_units} expected "
+                f"units makes {contexts} contexts, and what the model is told (generate.text.given) has {labels} "
+                "combinations of values, each of which needs one; accepted: fewer columns in given, or smaller batches"
+            )
+
+    def _owners(self) -> Iterator[str]:
+        """Owner columns that cannot say who owns a record."""
+        privacy = self.privacy
+        if privacy and privacy.unit == "example":
+            yield from self._records(privacy)
+        for name in privacy.owner_columns if privacy else []:
+            column = self.columns.get(name)
+            if privacy is None or column is None:
+                continue
+            unowned = column.nullable and not privacy.multi_owner
+            # Lists of ids are no texts, and which of the two a source holds is not for a contract to see.
+            accepted = ("identifier",) if privacy.multi_owner else ("identifier", "text")
+            if column.type not in accepted or unowned:
+                yield (
+                    f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
+                    f"accepted: a column of type {' or '.join(accepted)}"
+                    + (", with fixed-graph" if privacy.multi_owner else " that is not nullable")
+                )
+
+    def _records(self, privacy: Privacy) -> Iterator[str]:
+        """Why what is called a record could be several.
+
+        Of several records with one owner, bounding keeps one. Without that one it would keep another: one record less
+        would change two of what the mechanism reads, while the guarantee speaks of one.
+        """
+        if self.source and privacy.owner_columns != self.source.key:
+            yield (
+                f"privacy.owner_columns: {', '.join(privacy.owner_columns)} with unit 'example', by which every record "
+                f"is its own unit; accepted: what is the source's key alone ({', '.join(self.source.key)}), or unit "
+                "user"
+            )
+        if privacy.owner_normalization:
+            yield (
+                f"privacy.owner_normalization: {', '.join(privacy.owner_normalization)} with unit 'example', where it "
+                "could make one of several records; accepted: none"
+            )
+
+    def _order(self) -> Iterator[str]:
+        """What says which records are kept must not be what the release protects, where records have several owners."""
+        if self.privacy is None:
+            return
+        weight = self.privacy.weight
+        column = self.columns.get(weight) if weight else None
+        if weight and (weight not in self.columns or (column and column.type not in WEIGHT_TYPES)):
+            yield f"privacy.record_order: weight {weight!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
+        if not self.privacy.multi_owner:
+            return
+        if self.scrub and self.scrub.consistent == "owner":
+            yield "scrub.consistent: 'owner', but records have several owners; accepted with fixed-graph: document"
+        for name in self.source.key if self.source else []:
+            if name in modelled_columns(self.columns, self.privacy):
+                yield (
+                    f"source.key: column {name!r} is modelled; where records have several owners a record's key "
+                    "says whose records are kept, so accepted are columns of type identifier or text"
+                )
+
+    def _periods(self) -> Iterator[str]:
+        """A cadence, its first period and the column that says to which period a record belongs."""
+        source, release = self.source, self.release
+        if source and release and (release.cadence is None) != (source.period_column is None):
+            yield "release.cadence and source.period_column go together: declare both or neither"
+        if release and (release.cadence is None) != (release.start is None):
+            yield "release.cadence and release.start go together: declare both or neither"
+        column = self.columns.get(source.period_column) if source and source.period_column else None
+        if column and column.type != "date":
+            yield "source.period_column: accepted is a column of type date"
+        if release and release.cadence is not None and release.on_new_version is not None:
+            yield "release.on_new_version: accepted without release.cadence; with one, a period is paid for once"
+        if release and release.cadence is None and release.time_zone != "UTC":
+            yield "release.time_zone: accepted with release.cadence; without one, no period ends"
+
+
+def parse_or_none(model: Any, value: Any) -> Any:
+    """A part of a contract, or None if it is not sound by itself."""
+    try:
+        return _adapter(model).validate_python(value)
+    except ValidationError:
+        return None
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)

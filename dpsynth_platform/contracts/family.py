@@ -1,0 +1,68 @@
+"""The family budget: one privacy unit, one adjacency, one cap for life, and the contracts that it can carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from dpsynth_platform.contracts.base import MOST_CAP, FamilyName, Part
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.privacy import AdjacencyName, Normalization, Privacy, UnitName
+from dpsynth_platform.foundation.errors import ContractError
+
+
+class Cap(Part):
+    """The most that the family may ever cost one owner."""
+
+    epsilon: float = Field(gt=0, le=MOST_CAP)
+    delta: float = Field(gt=0, lt=1)
+
+
+class FamilyBudget(Part):
+    """The budget authority of a family of datasets: one privacy unit, one adjacency, one cap for life."""
+
+    family: FamilyName
+    unit: UnitName
+    adjacency: AdjacencyName = "add-or-remove"
+    namespace: FamilyName
+    owner_normalization: list[Normalization] = Field(
+        default_factory=list, description="How owner ids are normalized in all datasets, or one person becomes two."
+    )
+    mode: Literal["per-owner", "family"]
+    cap: Cap
+
+
+def check_family(contract: DataContract, family: FamilyBudget) -> None:
+    """Refuses a contract whose unit, adjacency, namespace, normalization or delta its family cannot carry."""
+    faults = list(family_faults(contract.family, contract.privacy, family))
+    if faults:
+        raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
+
+
+def leaves_out_in_silence(contract: DataContract, family: FamilyBudget) -> bool:
+    """Whether a mechanism may leave owners out for what they took part in before, without anybody being told.
+
+    Then no count of who is left may be shown, to the operator either: the number of those left out follows from it.
+    """
+    return family.mode == "per-owner" or contract.privacy.on_overlap == "exclude"
+
+
+def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
+    """Why a family cannot carry a contract that names it and has this privacy part; one line each."""
+    pairs = {
+        "family": (named, family.family),
+        "privacy.unit": (privacy.unit, family.unit),
+        "privacy.adjacency": (privacy.adjacency, family.adjacency),
+        "privacy.namespace": (privacy.namespace, family.namespace),
+        "privacy.owner_normalization": (privacy.owner_normalization, family.owner_normalization),
+    }
+    for path, (mine, accounts) in pairs.items():
+        if mine != accounts:
+            yield f"{path}: {mine!r} differs from the family's {accounts!r}; accepted: {accounts}"
+    if privacy.delta > family.cap.delta:
+        yield (
+            f"privacy.guarantee.delta: {privacy.delta:.3g} exceeds the delta of family {family.family}'s account; "
+            f"accepted: at most {family.cap.delta:g}"
+        )

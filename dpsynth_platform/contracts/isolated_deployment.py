@@ -1,0 +1,36 @@
+"""A deployment apart: one contract with its family, with zones, keys and a ledger of its own.
+
+What belongs here: writing its files, for whoever tries something that the real ledger must not know of. What does not:
+running anything in it (`rehearsal`, `demonstration_year`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.yaml_files import dump
+
+
+def isolated_deployment(
+    settings: Settings, contract: Mapping[str, Any], family: Mapping[str, Any], place: Path
+) -> Settings:
+    """The deployment below `place`, otherwise set as `settings` says; its mechanisms run on this machine.
+
+    Files of an earlier call are written anew, and all that was made there stays.
+
+    Args:
+        contract: as a contract's file has it.
+        family: as its family's file has it.
+    """
+    home, deploy = place / "home", place / "deploy"
+    for kind, name, document in (
+        ("contracts", contract["dataset"], contract),
+        ("families", family["family"], family),
+    ):
+        (deploy / kind).mkdir(parents=True, exist_ok=True)
+        (deploy / kind / f"{name}.yaml").write_text(dump(document), encoding="utf-8")
+    return replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"), worker=None)

@@ -1,0 +1,121 @@
+"""The contract's `privacy`: whom a guarantee protects, how much of each person is used, what a release may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from dpsynth_platform.contracts.base import MOST_UNITS, ColumnName, FamilyName, Part, refuse
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.foundation.figures import lower_bound
+
+UnitName = Literal["example", "user", "group"]
+AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
+WeightingName = Literal["rows", "owners"]
+Normalization = Literal["trim", "casefold"]
+RecordOrder = Annotated[
+    str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
+]
+
+MOST_CONTRIBUTIONS = 10_000
+
+
+class GuaranteeTarget(Part):
+    """The (epsilon, delta) that one release may cost; `delta: auto` is 1/n^1.1 with n = expected_units."""
+
+    epsilon: float = Field(gt=0, le=1000)
+    delta: Literal["auto"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
+
+
+class Privacy(Part):
+    """Whom one guarantee protects, how much of each person is used, and how much a release may cost."""
+
+    unit: UnitName
+    owner_columns: list[ColumnName] = Field(min_length=1)
+    owner_normalization: list[Normalization] = Field(
+        default_factory=list,
+        description="Applied to owner ids before they are fingerprinted, in this order; the family's, word for word.",
+    )
+    namespace: FamilyName
+    adjacency: AdjacencyName = "add-or-remove"
+    max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS)
+    weighting: WeightingName = Field(
+        default="rows",
+        description=(
+            "What is counted: rows, or owners, of whose rows each weighs 1/k where there are k. Counting owners takes "
+            "the noise of one row each, however large the bound; the released rows then describe the average owner."
+        ),
+    )
+    record_order: RecordOrder = Field(
+        default="random",
+        description=(
+            "Which records are kept first where an owner has more than the bound: random (a keyed hash), "
+            "fewest-owners-first, or weight:COLUMN, the highest first. Where records have several owners, the weight "
+            "decides what other people's records are kept: it belongs to the ownership graph, and is neither protected "
+            "nor modelled."
+        ),
+    )
+    guarantee: GuaranteeTarget
+    expected_units: int = Field(
+        ge=100, le=MOST_UNITS, description="Public estimate of the number of owners; never a count."
+    )
+    on_overlap: Literal["compose", "exclude", "block"] = "compose"
+    accept_weak_guarantee: str | None = Field(default=None, min_length=10)
+
+    @property
+    def delta(self) -> float:
+        """The release's delta: declared, or 1/n^1.1 over the expected privacy units (guide, section 7.1)."""
+        if self.guarantee.delta == "auto":
+            return float(self.expected_units**-1.1)
+        return self.guarantee.delta
+
+    @property
+    def weight(self) -> str | None:
+        """The column that orders records, or None."""
+        return self.record_order.partition(":")[2] or None
+
+    @property
+    def multi_owner(self) -> bool:
+        """Whether a record may have several owners, in several columns or in a list column."""
+        return self.adjacency == "fixed-graph"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Privacy:
+        refuse(self._contradictions())
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        if len(set(self.owner_columns)) < len(self.owner_columns):
+            yield "owner_columns: a column stands twice in the list; accepted: distinct columns"
+        elif len(self.owner_columns) > 1 and not self.multi_owner:
+            yield (
+                f"adjacency: {self.adjacency!r} with {len(self.owner_columns)} owner columns; where records have "
+                "several owners, accepted is only fixed-graph, which protects what records say and not who owns them "
+                "together"
+            )
+        if self.multi_owner and self.unit == "example":
+            yield "unit: 'example' has no owners to share records; with fixed-graph accepted: user, group"
+        if self.record_order == "fewest-owners-first" and not self.multi_owner:
+            yield "record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)"
+        if self.unit == "example" and self.max_contributions != 1:
+            yield "max_contributions: with unit 'example' every record is its own unit; accepted: 1"
+        if self.weighting == "owners" and self.multi_owner:
+            yield "weighting: 'owners' where records have several owners (fixed-graph); accepted: rows"
+        elif self.weighting == "owners" and (self.unit == "example" or self.max_contributions == 1):
+            yield (
+                "weighting: 'owners' where no unit has more than one record: it would change nothing; accepted: rows, "
+                "or unit user with max_contributions above 1"
+            )
+        if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
+            yield (
+                f"guarantee.epsilon: {self.guarantee.epsilon:g} is a weak guarantee (above {WEAK_EPSILON:g}); lower "
+                "it, or say why it must be so in accept_weak_guarantee: <reason> (printed in the dossier)"
+            )
+        if self.delta > 1 / self.expected_units:
+            most, automatic = 1 / self.expected_units, self.expected_units**-1.1
+            yield (
+                f"guarantee.delta: {self.delta:g} exceeds 1/expected_units = {most:.6g} (expected_units: "
+                f"{self.expected_units}); accepted: auto, which is {automatic:.3g}, or up to {lower_bound(most)}"
+            )

@@ -1,0 +1,153 @@
+"""The demonstrations: a whole line each, from the source to a verified release; of a table, or of texts.
+
+What belongs here: the demo's own steps (making the source, playing the reviewer) around the ordinary ones. What does
+not: anything that an ordinary run does differently; there is no such thing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.demo.census import prepare_census
+from dpsynth_platform.demo.flights import prepare_flights
+from dpsynth_platform.demo.mail import prepare_mail
+from dpsynth_platform.demo.visits import prepare_visits
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place, read_table
+from dpsynth_platform.operations.operating import Outcome, publish_if_approved, run_dataset
+from dpsynth_platform.reviewing import decisions, verification
+from dpsynth_platform.reviewing.review_text import review_text
+from dpsynth_platform.synth.planning import load_dataset
+
+if TYPE_CHECKING:
+    from dpsynth_platform.foundation.output import Output
+
+LINES = {
+    "census": "UCI Adult, dressed up as a company would hold it (all people are fictional)",
+    "mail": "the SpamAssassin public mail corpus; its people are real, and are its owners as senders and recipients",
+}
+"""The datasets whose whole line is demonstrated, and what their sources are."""
+REVIEWER = "demo-reviewer"
+_BASE_MODEL_REASON = (
+    "demonstration: its publishers say that it was trained on public corpora, and name them; nobody here looked further"
+)
+_TEXTS_SHOWN = 3
+
+
+class DemoFailed(DpsynthError):
+    """A step of the demo's run failed; the message names it."""
+
+    code = "demo"
+
+
+def make_source(settings: Settings, name: str) -> Path:
+    """Makes one demonstration source, or leaves it where it is there already; returns its path."""
+    made_here = {"visits": prepare_visits, "flights": prepare_flights}
+    if name in made_here:
+        return made_here[name](settings.home)
+    prepare = prepare_mail if name == "mail" else prepare_census
+    return prepare(settings.home, settings.home / "cache")
+
+
+def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]:
+    """Makes the source, runs the line, approves as a second person, publishes, verifies; returns a summary.
+
+    Args:
+        settings: the deployment.
+        dataset: one of `LINES`.
+        output: where results go.
+    """
+    place = Place(dataset)
+    contract, _ = load_dataset(settings, dataset)
+    output.heading(f"1. The source: {LINES[dataset]}")
+    output.print(f"Delta table {make_source(settings, dataset)}")
+    if contract.generate.base_model is not None:
+        output.print(_declared(settings, contract.generate.base_model))
+    output.heading("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
+    outcome = _ended_well(run_dataset(settings, dataset, None, None, output.print))
+    review = decisions.review(settings, place)
+    review_text(output, review)
+    if outcome.release is None:
+        output.heading("3. The decision")
+        output.print(
+            f"An approver must not be the one who ran it. This demo plays both parts: {settings.user!r} ran it and "
+            f"{REVIEWER!r} approves. In earnest a second person would decide."
+        )
+        decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
+        published = _ended_well(publish_if_approved(settings, place, output.print))
+    else:
+        published = outcome
+    report = verification.verify(settings, str(published.release), None)
+    report.raise_for_problems()
+    output.heading("The release")
+    for line in published.next_steps:
+        output.print(line)
+    output.print(f"verified: {report.files} files, {report.rows} rows")
+    spent = f"ledger entry {', '.join(outcome.new_entries)}" if outcome.new_entries else "nothing"
+    output.print(f"newly spent by this run: {spent}")
+    if contract.text_column is not None:
+        output.heading(f"Some of what is in column {contract.text_column}, written by the language model")
+        for text in islice(_texts(contract, Path(str(published.release))), _TEXTS_SHOWN):
+            output.print(f"- {text}")
+    to_look_further(
+        settings,
+        output,
+        {
+            "dpsynth ledger show": "what was spent and what is left",
+            f"dpsynth release show {dataset}": "the candidate as a reviewer sees it",
+            f"dpsynth plan {dataset}": "what another run would do and cost",
+            "make up": "Dagster with the asset graph, at http://127.0.0.1:3000",
+            "dpsynth console user add NAME --role reviewer": "an account for the governance console: dpsynth console",
+        },
+    )
+    return {
+        "release": published.release,
+        "verified": report.ok,
+        "new_entries": outcome.new_entries,
+        "guarantee": review.guarantee,
+        "audit": review.audit,
+        "quality": review.quality_rows,
+    }
+
+
+def to_look_further(settings: Settings, output: Output, commands: Mapping[str, str]) -> None:
+    """Commands and what they show."""
+    output.heading("To look further")
+    if shutil.which("dpsynth") is None:
+        output.print(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
+    width = max(30, *map(len, commands))
+    for command, what in commands.items():
+        output.print(f"  {command:{width}} {what}")
+
+
+def _declared(settings: Settings, base_model: str) -> str:
+    """Puts the user's word that a base model is public on the record, unless there is one; says whose it is."""
+    from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.lineage.survey import model_name
+
+    store, name = LineageStore(settings.ledger_url), model_name(base_model)
+    said = store.public(name) or store.declare_public(name, by=settings.user, reason=_BASE_MODEL_REASON)
+    return (
+        f"{said.by!r} declares the base model {base_model} public, on the ledger's record: {said.reason}. In earnest "
+        "that is somebody's answer for what it was trained on: dpsynth lineage declare-public"
+    )
+
+
+def _texts(contract: DataContract, release: Path) -> Iterator[str]:
+    """The released texts, each on one line."""
+    for batch in read_table(release / "data"):
+        for text in batch.column(str(contract.text_column)).to_pylist():
+            yield " ".join(str(text).split())
+
+
+def _ended_well(outcome: Outcome) -> Outcome:
+    if outcome.failures:
+        raise DemoFailed("\n".join(f"{step}: {message}" for step, message in outcome.failures))
+    return outcome

@@ -1,0 +1,1 @@
+"""Drafts of contracts: what is public about a table, and questions for the rest."""

@@ -1,0 +1,433 @@
+"""The zones on disk: step outputs, the records that name them, and their deletion.
+
+What belongs here: writing tables and files so that nothing half done is ever visible, the step records that chain one
+step's output to its inputs by content hash, and purging. What does not: what a step computes, keys, the ledger.
+
+A step writes into a directory of its own and, as its very last act, a *record* that names the directory and its
+content. A directory that no record names does not exist for anyone. Layout under the restricted zone:
+
+    <dataset>/<period or 'all'>/<step>.json            the record: the step's current output
+    <dataset>/<period or 'all'>/<step>/<random>/       one output; old ones go with the purge
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HANDED = "-job"
+"""At the end of the name of a directory of what a worker is handed (`assets.model`)."""
+BOUND_FILE = "bound.json"
+"""What the step that learns a contribution bound leaves."""
+STEPS = (
+    "raw",
+    "scrubbed",
+    "canaries",
+    "clearance",
+    "bounded",
+    "audited",
+    "model",
+    "synthetic",
+    "audit",
+    "quality",
+    "released",
+)
+AUDITED = "audited"
+"""The step that only the lines have whose canaries go into a model of their own (`audit.model: separate`)."""
+MODELS = (AUDITED, "model")
+"""The steps whose output is what a mechanism left."""
+SCORES = "scores"
+"""What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
+EXAMPLES = "training/examples"
+"""Where in a model's directory the real texts lie that a language model is trained on, while it is."""
+TEXTS_DRAWN = "texts.json"
+"""Beside the rows of `synthetic`: what became of the texts that were drawn for them (`synth.text.terms`)."""
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def steps_of(*, separate_audit_model: bool) -> tuple[str, ...]:
+    """The steps of a line, in order: all, or all but the second model that is trained for the audit alone."""
+    return tuple(step for step in STEPS if separate_audit_model or step != AUDITED)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a line's outputs belong: a dataset and, for datasets with a cadence, one period (`YYYY-MM`)."""
+
+    dataset: str
+    period: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`census` or `visits/2026-01`, for messages."""
+        return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
+
+    @property
+    def arguments(self) -> str:
+        """The same as arguments of the command: `census` or `visits --period 2026-01`."""
+        return self.dataset if self.period is None else f"{self.dataset} --period {self.period}"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a step left: where, with which content, from which inputs.
+
+    Attributes:
+        run_key: names contract, source version, period and plan together; all steps of one line share it.
+        path: directory of the output, or None where the record itself is the output.
+        content_hash: `digest_directory(path)`, or the digest of `facts` where there is no directory.
+        inputs: content hash of each upstream step's output as it was used.
+        facts: JSON values that later steps need. Operator zone: counts allowed, never a value of the data.
+        runner: who ran the step for this output.
+        lineage_run: OpenLineage run id of the attempt that wrote it.
+        ran_by: by run key, everybody who ever made an output of this step, also one that was made anew since. Empty in
+            records that were written before this was kept.
+    """
+
+    step: str
+    dataset: str
+    period: str | None
+    run_key: str
+    path: str | None
+    content_hash: str
+    created_at: str
+    inputs: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    runner: str = ""
+    lineage_run: str = ""
+    ran_by: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def runners(self) -> tuple[str, ...]:
+        """Everybody who ran the step under this run key: what is there may have been chosen among what they made."""
+        return tuple(sorted({self.runner, *self.ran_by.get(self.run_key, ())} - {""}))
+
+    @property
+    def directory(self) -> Path:
+        """The output's directory. Raises `StaleInput` where the step has none or it was purged."""
+        if self.path is None or not Path(self.path).is_dir():
+            raise StaleInput(
+                f"{self.dataset}/{self.step}: its output is gone (purged or never written); "
+                f"materialize {self.dataset}/{self.step} again"
+            )
+        return Path(self.path)
+
+
+class Storage:
+    """Step outputs and records of the restricted zone."""
+
+    def __init__(self, restricted: Path) -> None:
+        self.root = restricted
+
+    def read(self, place: Place, step: str) -> StepRecord | None:
+        """The step's current record, or None.
+
+        Raises:
+            StaleInput: it is damaged.
+        """
+        path = self.record_path(place, step)
+        try:
+            return StepRecord(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):  # what it holds stays out of the message
+            raise StaleInput(
+                f"{place.label}/{step}: its record, {path.name}, is damaged; put it back from a copy of the restricted "
+                f"zone or, without one, remove it and materialize {place.label}/{step} again"
+            ) from None
+
+    def require(self, place: Place, step: str, *, run_key: str | None = None) -> StepRecord:
+        """The step's current record, which must belong to `run_key` where one is given.
+
+        Raises:
+            StaleInput: there is none, it is damaged, or it belongs to another contract, source version or plan.
+        """
+        record = self.read(place, step)
+        if record is None:
+            raise StaleInput(f"{place.label}/{step} has not been materialized; materialize it first")
+        if run_key is not None and record.run_key != run_key:
+            raise StaleInput(
+                f"{place.label}/{step} belongs to another contract, source version or plan than "
+                f"{place.label}/raw; materialize {place.label}/{step} again"
+            )
+        return record
+
+    @contextmanager
+    def new_output(self, place: Place, step: str) -> Iterator[Path]:
+        """A fresh directory to write into; removed again if the block fails. Invisible until a record names it."""
+        directory = private_directory(self._base(place) / step / secrets.token_hex(8))
+        try:
+            with private_files():
+                yield directory
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def named_output(self, place: Place, step: str, name: str) -> Path:
+        """A directory of that name, made at first use. It outlives a crash, so that paid work can be resumed."""
+        return private_directory(self._base(place) / step / name)
+
+    def location(self, place: Place, step: str) -> Path:
+        """The stable place of a step's outputs, by which lineage names them."""
+        return self._base(place) / step
+
+    def record(
+        self,
+        place: Place,
+        step: str,
+        *,
+        run_key: str,
+        directory: Path | None = None,
+        inputs: Iterable[StepRecord] = (),
+        facts: dict[str, Any] | None = None,
+        runner: str = "",
+        lineage_run: str = "",
+    ) -> StepRecord:
+        """Makes an output the step's current one, atomically and durably. Who made earlier ones stays known."""
+        facts = facts or {}
+        earlier = self.read(place, step)
+        ran_by = earlier.ran_by | {earlier.run_key: list(earlier.runners)} if earlier else {}
+        record = StepRecord(
+            step=step,
+            dataset=place.dataset,
+            period=place.period,
+            run_key=run_key,
+            path=str(directory) if directory else None,
+            content_hash=digest_directory(directory) if directory else canonical_digest(facts),
+            created_at=dt.datetime.now(dt.UTC).isoformat(),
+            inputs={item.step: item.content_hash for item in inputs},
+            facts=facts,
+            runner=runner,
+            lineage_run=lineage_run,
+            ran_by=ran_by | {run_key: sorted({*ran_by.get(run_key, ()), runner} - {""})},
+        )
+        write_durably(self.record_path(place, step), json.dumps(asdict(record), indent=1))
+        return record
+
+    def exists(self, record: StepRecord) -> bool:
+        """Whether a record's output is still there; a record without a directory is its own output."""
+        return record.path is None or Path(record.path).is_dir()
+
+    def places(self, dataset: str = "*") -> list[Place]:
+        """Every dataset and period that has a record, or those of one dataset."""
+        found = []
+        for path in sorted(self.root.glob(f"{dataset}/*/")):
+            if any(path.glob("*.json")):
+                found.append(Place(path.parent.name, None if path.name == "all" else path.name))
+        return found
+
+    def outputs(self, place: Place, step: str) -> list[Path]:
+        """Directories of a step's outputs, current and superseded."""
+        parent = self._base(place) / step
+        return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+
+    def _base(self, place: Place) -> Path:
+        """Where a place's outputs are: always below the root, whoever named the place."""
+        parts = (place.dataset, place.period or "all")
+        if not all(_PART.fullmatch(part) for part in parts):
+            raise ConfigurationError(f"{place.label!r}: accepted: a dataset's name, and a period such as 2026-01")
+        return self.root.joinpath(*parts)
+
+    def record_path(self, place: Place, step: str) -> Path:
+        """The file of a step's record."""
+        return self._base(place) / f"{step}.json"
+
+
+class HeldByAnother(Exception):
+    """Another process holds a directory or a file."""
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keeps others that ask for the same directory out, until the block or the process ends, however it ends.
+
+    Those on this machine, that is, where the file system is one that machines share (`hold`).
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        hold(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def held_file(path: Path) -> Iterator[None]:
+    """As `held`, of a file, which is made where there is none: others are kept out on other machines, too.
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        hold(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def hold(descriptor: int) -> None:
+    """Keeps others out of a file until it is closed. A file that is open for writing is also held on other machines.
+
+    NFS hands on a lock of such a file to its server (flock(2), from Linux 2.6.12 on); that of a directory holds on one
+    machine alone.
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise HeldByAnother from None
+
+
+def write_durably(path: Path, content: str | bytes) -> None:
+    """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600.
+
+    Raises:
+        OSError: the file is what it was, or, where its new name could not be flushed, may be what it was after a crash.
+    """
+    private_directory(path.parent)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Returns when a file, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_room(directory: Path, *sizes: int) -> None:
+    """Makes files of these sizes at once and removes them: a disk without room says so before anything is spent.
+
+    Args:
+        directory: made where it is missing.
+        sizes: in bytes.
+
+    Raises:
+        OSError: there is no room, or no right.
+    """
+    made: list[tuple[int, Path]] = []
+    try:
+        for size in sizes:
+            path = private_directory(directory) / f".room-{secrets.token_hex(8)}"
+            made.append((os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path))
+            os.posix_fallocate(made[-1][0], 0, size)
+    finally:
+        for descriptor, path in made:
+            os.close(descriptor)
+            path.unlink()
+
+
+def digest_directory(directory: Path) -> str:
+    """SHA-256 over the relative names and contents of all files below a directory."""
+    return digest_files(directory, sorted(path for path in directory.rglob("*") if path.is_file()))
+
+
+def digest_files(directory: Path, files: Iterable[Path]) -> str:
+    """SHA-256 over the relative names and contents of some files below a directory, in their order."""
+    return canonical_digest([[path.relative_to(directory).as_posix(), digest_file(path)] for path in files])
+
+
+def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """Writes a new Delta table in one commit, streaming. Returns its number of rows. Their order is not kept.
+
+    An exception of `batches` is raised as it is: the writer would wrap its text, and ours must stay safe.
+    """
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    rows = 0
+    failed: list[BaseException] = []
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        try:
+            for batch in _from_another_thread(batches):
+                rows += batch.num_rows
+                yield batch
+        except BaseException as error:  # the writer would turn an interrupt into an error of its own, too
+            failed.append(error)
+            raise
+
+    try:
+        write_deltalake(str(uri), pa.RecordBatchReader.from_batches(schema, counted()), mode="error")
+    except Exception:
+        if not failed:
+            raise
+    if failed:
+        raise failed[0]
+    return rows
+
+
+def _from_another_thread(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, made one ahead in a thread of their own.
+
+    The Delta writer asks for batches from inside its asynchronous runtime, where reading another Delta table would
+    start a second one and fail.
+    """
+    iterator = iter(batches)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, iterator, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, iterator, None)
+            yield batch
+
+
+def read_table(uri: Path, *, version: int | None = None, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Streams a Delta table's record batches."""
+    from deltalake import DeltaTable
+
+    dataset = DeltaTable(str(uri), version=version).to_pyarrow_dataset()
+    yield from dataset.to_batches(columns=columns)
+
+
+def table_schema(uri: Path, *, version: int | None = None) -> pa.Schema:
+    """Arrow schema of a Delta table."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(uri), version=version).to_pyarrow_dataset().schema
+
+
+def count_rows(uri: Path) -> int:
+    """Number of rows of a Delta table, from its files' own words."""
+    from deltalake import DeltaTable
+
+    return int(DeltaTable(str(uri)).to_pyarrow_dataset().count_rows())

@@ -1,0 +1,1 @@
+"""How long sensitive data stay: retention, purging, erasure, legal holds and owner keys."""

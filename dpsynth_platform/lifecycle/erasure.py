@@ -1,0 +1,252 @@
+"""Erasure: owners who asked for their records to be deleted, and stay out of every later run.
+
+What belongs here: the list of erased owners, the ledger's record of each request, and leaving their records out of
+scrubbed rows. What does not: which outputs must go because of it (`retention`), deleting them (`purging`), and
+fingerprints of ids (`scrub.fingerprints`).
+
+A request is data-independent on purpose: whoever is erased, every output of their identity namespace that holds rows
+goes as a whole and is made again without them. So neither the chain, which auditors are handed, nor a lineage event
+tells in which datasets somebody was. Rows cannot be cut out of a Delta table without traces anyway.
+
+Leaving an owner out does no harm to the guarantee. The list does not depend on the data, so that for everybody else the
+mechanism's input changes with their own records exactly as before (stability 1), and of those on the list no mechanism
+reads a record. Of several owners of a record one is enough for it to leave as a whole, which is a function of who owns
+what and of the list, and thereby fixed where the ownership graph is (`fixed-graph`).
+
+The list is restricted: one file for each namespace, of fingerprints under the keys in use. How many are on it stands in
+the chain. With fewer on file than were recorded nothing is scrubbed: a lost list would bring everybody back in silence.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.storage import HeldByAnother, StepRecord, held
+from dpsynth_platform.ledger.records import Account, ChainEvent
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.scrub.fingerprints import (
+    FINGERPRINT_BYTES,
+    FINGERPRINT_DTYPE,
+    Fingerprints,
+    fingerprint_hex,
+    fingerprints_from_hex,
+    flat_owners,
+    owner_column,
+    read_fingerprints,
+    rotated,
+    write_fingerprints,
+)
+from dpsynth_platform.secrets.vault import key_id
+
+ERASED, READMITTED = "erased", "readmitted"
+HONOURED = "erasures"
+"""The fact of a scrubbed record that says up to which event of the chain erasures were honoured."""
+REMAINS = (
+    "The ledger keeps their fingerprint, and what was spent on them: it is never given back, and without it they could "
+    "be charged beyond the cap",
+    "Published releases, and models and synthetic rows that were made before, stay: they are differentially private. "
+    "Models and rows go when their retention is over; a release can be withdrawn",
+    "Reports for reviewers stay: they hold counts and measures, and no rows",
+    "The source is not this platform's: whoever keeps it must delete them there",
+    "Backups of the restricted zone hold what they held; let them expire, or delete them",
+)
+"""What a request cannot remove, in words."""
+DIRECTORY = "erased-owners"
+"""Where the lists are, below the restricted zone."""
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """The last request of an identity namespace.
+
+    Attributes:
+        event: its number in the chain.
+        at: when it was recorded.
+        owners: how many are on the list since.
+    """
+
+    namespace: str
+    event: int
+    at: dt.datetime
+    owners: int
+
+
+def erasures(ledger: Ledger) -> dict[str, Erasure]:
+    """The last request of each namespace that had one."""
+    return _last(ledger.history(kinds=[ERASED, READMITTED]))
+
+
+def erasure_of(ledger: Ledger, namespace: str) -> Erasure | None:
+    """The last request of one namespace, if there was any."""
+    return _last(ledger.history(kinds=[ERASED, READMITTED], subject=namespace)).get(namespace)
+
+
+def _last(events: Iterable[ChainEvent]) -> dict[str, Erasure]:
+    """Who comes back is no reason to make rows anew, so that the last request stays the one to be honoured."""
+    found: dict[str, Erasure] = {}
+    for event in events:
+        owners = event.payload["owners"]
+        if event.kind == ERASED:
+            at = dt.datetime.fromisoformat(event.at)
+            found[event.subject] = Erasure(event.subject, event.sequence, at, owners)
+        else:
+            found[event.subject] = replace(found[event.subject], owners=owners)
+    return found
+
+
+def honoured(scrubbed: StepRecord, asked: Erasure | None) -> bool:
+    """Whether scrubbed rows were made after the last request, and so without everybody who is erased."""
+    return asked is None or bool(scrubbed.facts.get(HONOURED, 0) >= asked.event)
+
+
+def parse_owners(texts: list[str]) -> Fingerprints:
+    """Fingerprints that somebody gave. What is none may be an id, so the message shows nothing of it.
+
+    Raises:
+        ConfigurationError: one is no fingerprint, or there is none at all.
+    """
+    try:
+        found = fingerprints_from_hex(texts)
+    except ValueError:
+        found = np.empty(0, FINGERPRINT_DTYPE)
+    if len(found) == 0:
+        raise ConfigurationError(
+            f"--owner: accepted: a fingerprint of {2 * FINGERPRINT_BYTES} hexadecimal digits, or - for one a line on "
+            "standard input; an id becomes one by: dpsynth owner fingerprint FAMILY"
+        )
+    return found
+
+
+def account_of(ledger: Ledger, namespace: str | None) -> Account:
+    """An account of the namespace; without a name, of the only one that there is.
+
+    Raises:
+        NotFound: there is none, or several and no name was given.
+    """
+    accounts = {account.namespace: account for account in ledger.accounts()}
+    chosen = next(iter(accounts)) if namespace is None and len(accounts) == 1 else namespace
+    if chosen not in accounts:
+        wanted = "--namespace: missing" if namespace is None else f"identity namespace {namespace!r}: there is none"
+        raise NotFound(f"{wanted}; accepted: {', '.join(sorted(accounts)) or 'none yet; the first run opens one'}")
+    return accounts[chosen]
+
+
+def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
+    """Puts owners on the list of their namespace and records the request; whoever is on it already stays.
+
+    Whether they occur in any data is neither asked nor told. The list is durable before the ledger counts them.
+
+    Args:
+        owners: fingerprints under the keys in use.
+
+    Raises:
+        ConfigurationError: the list is not whole, or another request or a rotation of keys is under way.
+    """
+    with _alone(restricted, account.namespace):
+        listed = np.union1d(_whole(restricted, ledger, account), owners)
+        write_fingerprints(_list(restricted, account.namespace, account.key_ids[-1]), listed)
+        ledger.record(ERASED, account.namespace, {"owners": len(listed), "by": by, "reason": reason})
+
+
+def readmit(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
+    """Takes owners off the list, and records it: rows that are scrubbed from then on hold their records again.
+
+    The ledger counts fewer before the list has fewer: of a crash in between nobody comes back.
+
+    Raises:
+        ConfigurationError: one is not on the list; nobody is taken off it then. Otherwise as `erase`.
+    """
+    with _alone(restricted, account.namespace):
+        listed = _whole(restricted, ledger, account)
+        kept = np.setdiff1d(listed, owners)
+        if len(kept) != len(listed) - len(np.unique(owners)):
+            raise ConfigurationError(
+                f"not all of them are on the list of erased owners of namespace {account.namespace}; accepted: "
+                "fingerprints of owners who were erased, under the keys in use"
+            )
+        ledger.record(READMITTED, account.namespace, {"owners": len(kept), "by": by, "reason": reason})
+        write_fingerprints(_list(restricted, account.namespace, account.key_ids[-1]), kept)
+
+
+def _whole(restricted: Path, ledger: Ledger, account: Account) -> Fingerprints:
+    return erased_owners(restricted, erasure_of(ledger, account.namespace), account)
+
+
+def erased_owners(restricted: Path, known: Erasure | None, account: Account) -> Fingerprints:
+    """The list of a namespace, under the keys in use: sorted, distinct.
+
+    Args:
+        known: the namespace's last request, read before.
+
+    Raises:
+        ConfigurationError: fewer are on it than were recorded.
+    """
+    path = _list(restricted, account.namespace, account.key_ids[-1])
+    listed = read_fingerprints(path) if path.is_file() else np.empty(0, FINGERPRINT_DTYPE)
+    if known is not None and len(listed) < known.owners:
+        raise ConfigurationError(
+            f"{path}: {len(listed)} erased owners, and the ledger knows of {known.owners} (event {known.event}); "
+            "restore the file from its backup, or repeat the requests: dpsynth purge --owner -"
+        )
+    return listed
+
+
+def without(batches: Iterator[pa.RecordBatch], erased: Fingerprints) -> Iterator[pa.RecordBatch]:
+    """Scrubbed rows without those of erased owners; a record with several owners leaves for any of them."""
+    gone = pa.array(fingerprint_hex(erased), pa.string())
+    for batch in batches:
+        owned_by = batch.column(owner_column(batch.schema))
+        leaves = pc.is_in(flat_owners(owned_by), value_set=gone)
+        if pa.types.is_list(owned_by.type):
+            stays = np.ones(batch.num_rows, np.bool_)
+            stays[pc.list_parent_indices(owned_by).filter(leaves).to_numpy()] = False
+            yield batch.filter(pa.array(stays))
+        else:
+            yield batch.filter(pc.invert(leaves))
+
+
+def carry_over(restricted: Path, account: Account, key: bytes, known: Erasure | None) -> None:
+    """Writes the list under one more outer key, before the ledger takes it into use; the present one stays.
+
+    Raises:
+        ConfigurationError: the list is not whole, or a request is under way.
+    """
+    if known is not None:
+        with _alone(restricted, account.namespace):
+            listed = erased_owners(restricted, known, account)
+            write_fingerprints(_list(restricted, account.namespace, key_id(key)), rotated(listed, key))
+
+
+def forget_earlier(restricted: Path, account: Account) -> None:
+    """Deletes lists under keys that are no longer the last in use."""
+    current = _list(restricted, account.namespace, account.key_ids[-1])
+    for path in current.parent.glob("*.owners"):
+        if path != current:
+            path.unlink()
+
+
+def _list(restricted: Path, namespace: str, last_key: str) -> Path:
+    # No dataset has a hyphen in its name.
+    return restricted / DIRECTORY / namespace / f"{last_key}.owners"
+
+
+@contextmanager
+def _alone(restricted: Path, namespace: str) -> Iterator[None]:
+    """Two at once would each write a list without the other's."""
+    try:
+        with held(private_directory(restricted / DIRECTORY / namespace)):
+            yield
+    except HeldByAnother:
+        raise ConfigurationError(
+            f"namespace {namespace}: another request for erasure, or a rotation of keys, is under way; repeat this one"
+        ) from None

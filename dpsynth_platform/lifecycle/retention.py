@@ -1,0 +1,272 @@
+"""Sensitive intermediates expire: finding what is due and deleting it for real.
+
+What belongs here: which outputs have outlived their contract's retention, which logs are old, what killed processes
+left behind, and removing whole directories (a Delta table's log keeps column minima and maxima, names among them, after
+a delete and vacuum, so files go, not rows). What does not: the ledger's record of a deletion and its lineage event
+(`purging`).
+
+Records stay: they hold no rows, and they are what tells a later step that its input is gone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.release import Retention
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.scratch import abandoned, last_written
+from dpsynth_platform.foundation.storage import (
+    EXAMPLES,
+    HANDED,
+    MODELS,
+    SCORES,
+    STEPS,
+    HeldByAnother,
+    Place,
+    StepRecord,
+    Storage,
+    held,
+)
+from dpsynth_platform.lifecycle.erasure import Erasure, honoured
+
+SUPERSEDED_AFTER = dt.timedelta(days=1)
+"""How long an output that no record names is kept: a step may still be writing or reading it."""
+LOGS_KEPT = dt.timedelta(days=7)
+"""How long restricted logs are kept: libraries' words in them may quote data."""
+EXPIRED = "expired"
+"""The reason of a deletion whose time was up, as the contract says; the others are in `Expired`."""
+LOG = "log"
+SCRATCH = "scratch"
+LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
+"""What is of no place, in words."""
+_OF_ROWS = ("scrubbed", "bounded")
+_READ_BY_WORKER = ("bounded", *MODELS)
+
+
+@dataclass(frozen=True)
+class Expired:
+    """One output directory (or a part of one), log, or temporary directory of a killed command that is due.
+
+    Attributes:
+        place: whose output it is, or None for a log or a temporary directory.
+        step: the step, or `log`, or `scratch`.
+        reason: `expired` (older than the contract allows), `superseded` (no record names it), or `erasure` (it may hold
+            records of somebody who asked for their deletion since).
+        age: time since it was last written.
+        whole: whether it is all of an output, which then has ended.
+    """
+
+    place: Place | None
+    step: str
+    path: Path
+    reason: str
+    age: dt.timedelta
+    whole: bool = True
+
+    @property
+    def label(self) -> str:
+        """`census`, `visits/2026-01`, `logs`, or `temporary directories`."""
+        return LABELS[self.step] if self.place is None else self.place.label
+
+
+OnError = Callable[[str, Exception], None]
+"""Is told what cannot be looked at (`letters`, `visits/2026-01/bounded`, `logs`), and why."""
+
+
+def raised(_: str, error: Exception) -> None:
+    """Stops at the first one."""
+    raise error
+
+
+def due(
+    storage: Storage,
+    contracts: Iterable[DataContract],
+    now: dt.datetime,
+    erasures: Mapping[str, Erasure] | None = None,
+    onerror: OnError = raised,
+) -> list[Expired]:
+    """Outputs whose time is up, in the order of the asset line, then logs and temporary directories.
+
+    What a mechanism reads is not due while one runs at that place: it has been paid for.
+
+    Args:
+        erasures: the last request for erasure of each identity namespace that had one.
+        onerror: is told what cannot be looked at, and all else is looked at; as it is, the first such error is raised.
+    """
+    found, erasures = [], erasures or {}
+    declared = {contract.dataset: contract for contract in contracts}
+    for place in storage.places():
+        try:
+            found += _of_place(storage, place, declared.get(place.dataset), now, erasures, onerror)
+        except Exception as error:
+            onerror(place.label, error)
+    for step, items in ((LOG, _logs(storage, now, erasures.values())), (SCRATCH, _scratch(now))):
+        try:
+            found += items
+        except Exception as error:
+            onerror(LABELS[step], error)
+    return found
+
+
+def _of_place(
+    storage: Storage,
+    place: Place,
+    declared: DataContract | None,
+    now: dt.datetime,
+    erasures: Mapping[str, Erasure],
+    onerror: OnError,
+) -> list[Expired]:
+    retention, namespaces = _terms(storage, place, declared)
+    concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
+    erasure = max(concerned, key=lambda asked: asked.event, default=None)
+    looked, found = _Look(storage, place, retention, erasure, now), []
+    for step in (*STEPS, SCORES):
+        try:
+            found += looked.due(step)
+        except Exception as error:
+            onerror(f"{place.label}/{step}", error)
+    if any(item.step in _READ_BY_WORKER for item in found) and _mechanism_runs(storage, place):
+        return [item for item in found if item.step not in _READ_BY_WORKER]
+    return found
+
+
+def _logs(storage: Storage, now: dt.datetime, erasures: Iterable[Erasure]) -> Iterator[Expired]:
+    # Of whom a log quotes something, nobody can tell.
+    erased = now - max((erasure.at for erasure in erasures), default=dt.datetime.min.replace(tzinfo=dt.UTC))
+    for log in sorted(logs_of(storage.root).glob("*.log")):
+        age = last_written(log, now)
+        if age >= LOGS_KEPT:
+            yield Expired(None, LOG, log, EXPIRED, age)
+        elif age > erased:
+            yield Expired(None, LOG, log, "erasure", age)
+
+
+def _scratch(now: dt.datetime) -> Iterator[Expired]:
+    return (Expired(None, SCRATCH, path, "superseded", last_written(path, now)) for path in abandoned(now))
+
+
+def kept_until(storage: Storage, place: Place, step: str, declared: DataContract | None) -> dt.datetime | None:
+    """When the time of a step's current output is up; None where there is none, or it stays. Holds are not looked at.
+
+    Args:
+        declared: the dataset's contract as it is now, if it has one.
+    """
+    record, now = storage.read(place, step), dt.datetime.now(dt.UTC)
+    limit = _terms(storage, place, declared)[0].of(step)
+    if record is None or record.path is None or limit is None or not storage.exists(record):
+        return None
+    return now - last_written(record.directory, now) + limit
+
+
+def purge(item: Expired) -> None:
+    """Deletes one output with everything below it, or one log; what is already gone is fine.
+
+    Raises:
+        OSError: some of it could not be deleted. All else is gone, and what is left is due as before.
+    """
+    if not item.path.is_dir():
+        item.path.unlink(missing_ok=True)
+        return
+    failed: list[OSError] = []
+    shutil.rmtree(item.path, onerror=lambda _, __, found: failed.append(found[1]))  # type: ignore[arg-type]
+    if item.path.exists():
+        # Deleting counts as writing, and what was just written would be kept for its whole time once more.
+        written = dt.datetime.now(dt.UTC).timestamp() - item.age.total_seconds()
+        for path in (item.path, *item.path.rglob("*")):
+            with suppress(OSError):
+                os.utime(path, (written, written))
+        raise failed[0]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """At the outputs of one place.
+
+    Attributes:
+        erasure: the last request of the place's namespace, if there was any.
+    """
+
+    storage: Storage
+    place: Place
+    retention: Retention
+    erasure: Erasure | None
+    now: dt.datetime
+
+    def due(self, step: str) -> list[Expired]:
+        """What of a step must go."""
+        found = []
+        record = self.storage.read(self.place, step)
+        limit = self.retention.of(step)
+        for directory in self.storage.outputs(self.place, step):
+            age = last_written(directory, self.now)
+            if step == "canaries":  # however old, they go with the model and not before it
+                models = (model for name in MODELS for model in self.storage.outputs(self.place, name))
+                age = min([age, *(last_written(model, self.now) for model in models)])
+            rows = directory / EXAMPLES
+            if record is not None and record.path == str(directory):
+                if self._is_erased(record):
+                    found.append(Expired(self.place, step, directory, "erasure", age))
+                elif limit is not None and age >= limit:
+                    found.append(Expired(self.place, step, directory, EXPIRED, age))
+            elif age >= _grace(step, limit, directory):
+                found.append(Expired(self.place, step, directory, "superseded", age))
+            elif self._precedes(age) and (step in _OF_ROWS or directory.name.endswith(HANDED)):
+                found.append(Expired(self.place, step, directory, "erasure", age))
+            elif rows.is_dir():  # made anew when training goes on, so they need not wait for that
+                age = last_written(rows, self.now)
+                if age >= SUPERSEDED_AFTER or self._precedes(age):
+                    reason = "superseded" if age >= SUPERSEDED_AFTER else "erasure"
+                    found.append(Expired(self.place, step, rows, reason, age, whole=False))
+        return found
+
+    def _is_erased(self, record: StepRecord) -> bool:
+        """Whether a current output may hold records of somebody who was erased since."""
+        if self.erasure is None or record.step not in _OF_ROWS:
+            return False
+        scrubbed = self.storage.read(self.place, "scrubbed")
+        if scrubbed is None or not honoured(scrubbed, self.erasure):
+            return True
+        return record.step == "bounded" and record.inputs.get("scrubbed") != scrubbed.content_hash
+
+    def _precedes(self, age: dt.timedelta) -> bool:
+        """Whether something so old was written before the last request."""
+        return self.erasure is not None and age > self.now - self.erasure.at
+
+
+def _terms(storage: Storage, place: Place, declared: DataContract | None) -> tuple[Retention, set[str]]:
+    """How long a place's outputs are kept, and of which identity namespaces their owners may be; none: of any.
+
+    A dataset without a contract (its file was removed) expires as the one that `raw` sealed says. Of that one only what
+    is asked is read: it may be of an earlier form.
+    """
+    raw = storage.read(place, "raw")
+    sealed = {} if raw is None else raw.facts["contract"]
+    namespaces = {sealed["privacy"]["namespace"]} if "privacy" in sealed else set()
+    if declared is not None:
+        return declared.retention, namespaces | {declared.privacy.namespace}
+    return Retention.model_validate(sealed.get("retention", {})), namespaces
+
+
+def _mechanism_runs(storage: Storage, place: Place) -> bool:
+    """Whether a step of this machine holds one of the place's models, which it does as long as its worker runs."""
+    for directory in (model for name in MODELS for model in storage.outputs(place, name)):
+        try:
+            with held(directory):
+                pass
+        except (HeldByAnother, FileNotFoundError):
+            return True
+    return False
+
+
+def _grace(step: str, limit: dt.timedelta | None, output: Path) -> dt.timedelta:
+    # What a crashed mechanism left is paid for: it waits for its estimation, or for training to go on, as long as a
+    # model may. What its worker was handed (the participants, the key of its checkpoints) is handed anew.
+    waits = step in MODELS and not output.name.endswith(HANDED)
+    return limit if waits and limit is not None else SUPERSEDED_AFTER

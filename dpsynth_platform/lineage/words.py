@@ -1,0 +1,139 @@
+"""The lineage graph in words and as JSON, as `dpsynth lineage show` tells it.
+
+What belongs here: sentences and trees from what the graph hands out. What does not: asking it (`lineage_command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.lineage.distrust import Distrust
+from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, StoredEvent
+from dpsynth_platform.lineage.survey import path_of
+from dpsynth_platform.lineage.uses import RegisteredUse
+
+_RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
+"""Those that a walk follows, in the order in which they are shown."""
+
+MOST_CONDITIONING_VALUES = 20
+"""Events of other producers that are listed."""
+
+
+def node_words(node: Node) -> str:
+    """One node in a line: its name, what it is, and its release id if it has one."""
+    version = node.facets.get("version", {}).get("datasetVersion", "") if node.kind == "release" else ""
+    return f"{node.name} ({' '.join(filter(None, (node.kind, version)))})"
+
+
+def tree(walk: Ancestry) -> Iterator[str]:
+    """A walk as indented lines, without its starts: every step of it once, where the data went before anything else.
+
+    What follows from a node stands where the node comes first; afterwards the node is marked as shown above.
+    """
+    nodes = {item.node.id: item.node for item in walk.relatives}
+    shown = {item.node.id for item in walk.relatives if item.previous is None}
+    waiting = [(step, 1) for start in sorted(shown, reverse=True) for step in reversed(_steps(walk, nodes, start))]
+    while waiting:
+        (relation, here), depth = waiting.pop()
+        seen = here in shown
+        if relation == "alias" and seen:
+            continue
+        shown.add(here)
+        also = ", ".join(_names(walk, nodes, here))
+        mark = " (shown above)" if seen else f", also called {also}" if also else ""
+        yield f"{'  ' * depth}{relation}: {node_words(nodes[here])}{mark}"
+        if not seen:
+            waiting += [(step, depth + 1) for step in reversed(_steps(walk, nodes, here))]
+
+
+def other_names(walk: Ancestry, node: Node) -> list[str]:
+    """Further names of a node on a walk of which nothing else is told."""
+    return _names(walk, {item.node.id: item.node for item in walk.relatives}, node.id)
+
+
+def _names(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[str]:
+    leading = walk.ways.get(node, ())
+    return sorted(str(nodes[there].name) for there, relation, _ in leading if _is_name(walk, there, relation))
+
+
+def _is_name(walk: Ancestry, node: int, relation: Relation) -> bool:
+    return relation == "alias" and all(how == "alias" for _, how, _ in walk.ways.get(node, ()))
+
+
+def _steps(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[tuple[Relation, int]]:
+    """Where the steps from a node lead, in the order in which a reader wants them; without mere names."""
+    leading = walk.ways.get(node, ())
+    steps = [(relation, there) for there, relation, _ in leading if not _is_name(walk, there, relation)]
+    return sorted(steps, key=lambda step: (_rank(nodes[step[1]]), _RELATIONS.index(step[0]), nodes[step[1]].name))
+
+
+def _rank(node: Node) -> int:
+    """Data that came of data before tables of another origin, and those before reports and records."""
+    columns = node.facets.get("columnLineage", {}).get("fields")  # others' facets may have any form
+    origins = columns.values() if isinstance(columns, Mapping) else ()
+    if node.kind in MODELS or any(isinstance(origin, Mapping) and origin.get("inputFields") for origin in origins):
+        return 0
+    return 1 if "schema" in node.facets else 2
+
+
+def use_words(use: RegisteredUse) -> str:
+    """One registered use."""
+    product = f" {use.product}" if use.product else ""
+    who = f", by {use.by}" if use.by else ""
+    source = f", told by the producer {use.source}" if use.source else ""
+    reason = f": {use.reason}" if use.reason else ""
+    return f"  event {use.event}, {moment(use.at)}: {use.purpose}{product}{who}{source}{reason}"
+
+
+def withdrawn_words(withdrawn: Decision) -> str:
+    """That a release was withdrawn."""
+    return (
+        f"WITHDRAWN: release {withdrawn.release} was withdrawn by {withdrawn.by} at {moment(withdrawn.at)} "
+        f"({withdrawn.reason}); it should be used for nothing new"
+    )
+
+
+def foreign_words(events: Sequence[StoredEvent]) -> Iterator[str]:
+    """Which events of other producers told of a node, the latest last."""
+    if len(events) > MOST_CONDITIONING_VALUES:
+        yield f"{len(events) - MOST_CONDITIONING_VALUES} earlier events of other producers tell of it, too"
+    for event in events[-MOST_CONDITIONING_VALUES:]:
+        yield f"told by the producer {event.source}: event {event.sequence}, {moment(event.received_at)}"
+
+
+def distrust_words(distrust: Distrust) -> str:
+    """One event that was taken back."""
+    return (
+        f"distrusted: event {distrust.event} of the producer {distrust.source}, by {distrust.by} at "
+        f"{moment(distrust.at)}: {distrust.reason}"
+    )
+
+
+def node_json(node: Node) -> dict[str, Any]:
+    """One node with its believed facets."""
+    return {
+        "namespace": node.name.namespace,
+        "name": node.name.name,
+        "kind": node.kind,
+        "own": node.own,
+        "facets": dict(node.facets),
+    }
+
+
+def walk_json(walk: Ancestry) -> list[dict[str, Any]]:
+    """What a walk reached, nearest first, each with a shortest path."""
+    return [
+        {
+            "name": str(item.node.name),
+            "kind": item.node.kind,
+            "relation": item.relation,
+            "distance": item.distance,
+            "run_id": item.run_id,
+            "path": list(path_of(item)),
+        }
+        for item in walk.relatives
+        if item.previous is not None
+    ]

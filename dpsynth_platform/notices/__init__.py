@@ -1,0 +1,1 @@
+"""Notices to people outside: what they say, who receives them, and how they are sent."""

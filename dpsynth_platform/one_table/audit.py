@@ -1,0 +1,98 @@
+"""Attacks on a table that `dpsynth synth table` made, with the model that it was drawn from, and shadow models of it.
+
+What belongs here: finding that model, and bringing tables of those who were in and of those who were not onto its
+cells. What does not: the attacks (`tables`), fitting shadow models (`tables.shadows`), and what scores mean (`own`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.audit.adhoc.tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
+from dpsynth_platform.audit.tables import Evidence
+from dpsynth_platform.audit.tables.agreement import draw_queries
+from dpsynth_platform.audit.tables.shadows import as_records, fit_shadows
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.one_table.more_rows import paid_model
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.model import load_model
+
+
+def synthesis_evidence(out: Path, tables: Mapping[str, pa.Table], *, canaries: bool) -> Evidence:
+    """What an attacker has in hand who has the model, too.
+
+    Args:
+        out: directory that --out of `dpsynth synth table` named.
+        tables: by `own_tables.MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`, with the columns of
+            the table that was synthesized; columns that it has no model of are not looked at.
+        canaries: whether members and non-members are fictional, made without the data.
+
+    Raises:
+        ConfigurationError: there is no model.
+        LedgerError: its ledger is gone, or older than what it has paid for.
+        MechanismFailed: the model is gone, or was changed.
+        SourceError: a table lacks a column of the model, or one is of another type.
+    """
+    earlier, directory = paid_model(out)
+    model = load_model(directory)
+    parts = {
+        name: as_records(model.domain, model.plan, _modelled(model.domain, table, earlier.names, name))
+        for name, table in tables.items()
+    }
+    return Evidence(
+        domain=model.domain,
+        targets=pa.concat_tables([parts[MEMBERS], parts[OTHERS]]).combine_chunks(),
+        synthetic=parts[SYNTHETIC],
+        reference=parts.get(REFERENCE),
+        canaries=canaries,
+        model=model,
+    )
+
+
+def with_shadows(evidence: Evidence, models: int, *, progress: Progress = silent) -> Evidence:
+    """The evidence with so many shadow models, each of about as many records as the model was fitted to.
+
+    Args:
+        evidence: with a model. Rows beside the targets are drawn from its population: the reference, or the release.
+        models: how many; 0: none.
+        progress: told how many are fitted.
+
+    Raises:
+        AccountingError: the numbers do not fit (`shadows.fit_shadows`).
+    """
+    if evidence.model is None or not models:
+        return evidence
+    queries = draw_queries(len(evidence.domain), np.random.default_rng(secrets.randbits(256)))
+    return replace(
+        evidence,
+        shadows=fit_shadows(
+            evidence.model.plan,
+            evidence,
+            models=models,
+            records=max(1, round(evidence.model.total)),
+            queries=queries,
+            progress=progress,
+        ),
+    )
+
+
+def _modelled(domain: Domain, table: pa.Table, names: Mapping[str, str], what: str) -> pa.Table:
+    """The modelled columns by the model's names, all of which can be coded."""
+    shown = {column.name: names.get(column.name, column.name) for column in domain.released}
+    if lacking := [name for name in shown.values() if name not in table.column_names]:
+        raise SourceError(f"{what}: no column {lacking[0]!r}; accepted: {', '.join(shown.values())}")
+    for column in domain.released:
+        try:
+            column.encode(table[shown[column.name]])
+            continue
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            kind = table.schema.field(shown[column.name]).type  # the library's own text may quote a value
+        raise SourceError(f"{what}: column {shown[column.name]!r} is of type {kind}; accepted: {column.kind}")
+    return table.select(list(shown.values())).rename_columns(list(shown))

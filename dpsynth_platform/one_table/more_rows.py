@@ -1,0 +1,229 @@
+"""More rows from a model that an earlier run has paid for: post-processing, without a spend and without the table.
+
+What belongs here: what a run leaves for that, and drawing further rows: more of them, rows that all have given values,
+rows under other constraints, for which the stored measurements are fitted again. What does not: the run (`run`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.contracts.base import MOST_ROWS
+from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values, read_constraints
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, MechanismFailed
+from dpsynth_platform.foundation.permissions import private_files
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import digest_directory, write_durably
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.one_table.budget import runs_beside
+from dpsynth_platform.one_table.declaration import in_options
+from dpsynth_platform.one_table.place import Place, held
+from dpsynth_platform.one_table.statement import Further
+from dpsynth_platform.one_table.witnesses import intact_ledger
+from dpsynth_platform.synth.interface import generator
+
+RANGE = ".."
+"""Between the ends of a range, as the command takes given values."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an output's last run leaves for later draws. Public throughout, and kept beside its model.
+
+    Attributes:
+        entry_id: the ledger entry that paid for the model.
+        method: the generator.
+        ledger: directory of the ledger.
+        names: the columns' names in the table, by those in the contract.
+        constraints: which its rows keep, in JSON form, by the contract's names.
+        statement: its statement in JSON form.
+        ledger_head: the link that was the chain's last; records of earlier versions lack it.
+    """
+
+    entry_id: str
+    method: str
+    ledger: str
+    names: dict[str, str]
+    constraints: list[dict[str, Any]]
+    statement: dict[str, Any]
+    ledger_head: dict[str, Any] | None = None
+
+    def save(self, place: Place) -> None:
+        """Puts it in the place of an earlier one."""
+        write_durably(place.record, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, root: Path) -> Earlier:
+        """That of an output. Raises `ConfigurationError` if there is none."""
+        try:
+            return cls(**json.loads(Place(root).record.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise ConfigurationError(
+                f"{root}: no model of an earlier run is here; accepted: the directory that --out of `dpsynth synth "
+                "table` named, after a run that ended well"
+            ) from None
+
+
+@dataclass(frozen=True)
+class MoreRows:
+    """Further rows.
+
+    Attributes:
+        synthetic: the table.
+        statement: what it is, in Markdown; beside it in JSON.
+        rows: how many.
+        entry_id: the ledger entry that had paid.
+    """
+
+    synthetic: Path
+    statement: Path
+    rows: int
+    entry_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self) | {"synthetic": str(self.synthetic), "statement": str(self.statement), "spent": False}
+
+
+def more_rows(
+    out: str | Path,
+    rows: int,
+    *,
+    given: Mapping[str, Any] | None = None,
+    constraints: str | Path | None = None,
+    to: str | Path | None = None,
+    progress: Progress = silent,
+) -> MoreRows:
+    """Draws further rows from the model in the directory of an earlier `synthesize`; spends nothing.
+
+    Args:
+        out: the directory.
+        rows: how many.
+        given: values that all rows shall have, by column: one, a list, or a range {"min": ..., "max": ...}.
+        constraints: a file with `constraints:` in place of those of the earlier run.
+        to: the file (.parquet, .csv) or directory (Delta) of the rows; None: `rows.parquet` in `out`.
+        progress: called with public stages and counts of steps.
+
+    Raises:
+        ConfigurationError: there is no model.
+        ContractError: a constraint or a given value is not of this table, or no row can keep them all.
+        MechanismFailed: the model or its measurements are gone, or were changed.
+        LedgerError: the ledger is gone, or older than what it has paid for (`witnesses`).
+        SourceError: the rows cannot be written there.
+    """
+    from dpsynth_platform.one_table.output import format_of, write_rows, write_statement
+
+    if not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise ContractError(f"--rows {rows}; accepted: 1 to {MOST_ROWS}")
+    earlier = Earlier.read(Path(out))
+    target = Path(to) if to is not None else Path(out) / "rows.parquet"
+    format_ = format_of(target)
+    _check_target(Path(out), target)
+    plain = {shown: name for name, shown in earlier.names.items()}
+    wanted = {plain.get(name, name): _canonical(name, values) for name, values in (given or {}).items()}
+    kept = [Constraint(**item) for item in earlier.constraints]
+    if constraints is not None:
+        kept = [constraint.renamed(plain) for constraint in read_constraints(Path(constraints))]
+    shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
+
+    def drawn(place: Place) -> MoreRows:
+        ledger = intact_ledger(place, _ledger(place, earlier))
+        drawing = generator(earlier.method).draw(
+            _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
+        )
+        write_rows(target, drawing, earlier.names, format_)
+        said = Further(earlier.statement, rows, shown, len(kept), runs_beside(ledger, earlier.entry_id)[0])
+        written = write_statement(target.parent, said, f"{target.stem}.statement")
+        return MoreRows(target, written, rows, earlier.entry_id)
+
+    with private_files(), held(Path(out)) as place, in_options():
+        return place.guarded(lambda: drawn(place))
+
+
+def paid_model(out: Path) -> tuple[Earlier, Path]:
+    """What an output's last run left, and the directory of its model, as the ledger knows it.
+
+    Raises:
+        ConfigurationError: there is no model.
+        LedgerError: its ledger is gone, or older than what it has paid for (`witnesses`).
+        MechanismFailed: the model is gone, or was changed.
+    """
+    earlier, place = Earlier.read(out), Place(out)
+    return earlier, _model(place, earlier, intact_ledger(place, _ledger(place, earlier)))
+
+
+def read_given(texts: Sequence[str]) -> dict[str, Values]:
+    """Given values as the command takes them: COLUMN=VALUE, COLUMN=LOW..HIGH (either end may lack) or COLUMN=.
+
+    Nothing after the sign stands for a missing value; a column that is named again has any of its values.
+
+    Raises:
+        ContractError: a text has another form.
+    """
+    found: dict[str, Values] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ContractError(f"--given {text!r}; accepted: COLUMN=VALUE, COLUMN=LOW..HIGH, or COLUMN= for missing")
+        low, between, high = value.partition(RANGE)
+        earlier = found.get(name)
+        if not between:
+            found[name] = [*(earlier if isinstance(earlier, list) else []), value or None]
+        elif low or high:
+            found[name] = {key: end for key, end in (("min", low), ("max", high)) if end}
+        if earlier is not None and (between or isinstance(earlier, dict)):
+            raise ContractError(f"--given {text!r}: {name} is named before; accepted: one range, or several values")
+    return found
+
+
+def _canonical(name: str, values: Any) -> Values:
+    try:
+        return canonical_values(values)
+    except ValueError as error:
+        problem = str(error)
+    raise ContractError(f"given.{name}: {problem}")
+
+
+def _in_words(values: Values) -> str:
+    if isinstance(values, dict):
+        return f"{values.get('min', '')}{RANGE}{values.get('max', '')}"
+    return " or ".join("missing" if value is None else str(value) for value in values)
+
+
+def _check_target(out: Path, target: Path) -> None:
+    """Neither the run's own table, nor what is restricted, nor a file that is not ours is written over."""
+    from dpsynth_platform.one_table.output import synthetic_path
+    from dpsynth_platform.one_table.task import FORMATS
+
+    taken = {synthetic_path(out, format_).resolve() for format_ in FORMATS}  # type: ignore[arg-type]
+    if target.resolve() in taken or target.resolve().is_relative_to(Place(out).restricted.resolve()):
+        raise ContractError(f"--to {target}: belongs to the run that made {out}; accepted: another name")
+    if not target.resolve().parent.is_dir():
+        raise ContractError(
+            f"--to {target}: there is no directory {target.parent}; accepted: a file in one that exists"
+        )
+    # An earlier output has its statement beside it; anything else may be somebody's only copy.
+    if target.exists() and not (target.parent / f"{target.stem}.statement.json").is_file():
+        raise ContractError(f"--to {target}: is there already, and no rows of an earlier run; accepted: another name")
+
+
+def _ledger(place: Place, earlier: Earlier) -> Path:
+    """Directory of the ledger that paid; the output's own goes with it where it is moved."""
+    directory = Path(earlier.ledger)
+    return place.ledger if place.ledger.is_dir() and not directory.is_dir() else directory
+
+
+def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:
+    """The model, as the ledger knows it."""
+    model = place.model(earlier.entry_id)
+    entry = ledger.entry(earlier.entry_id)
+    if not model.is_dir() or digest_directory(model) != entry.model_digest:
+        raise MechanismFailed(
+            f"the model that ledger entry {earlier.entry_id} paid for is gone from {model}, or was changed; accepted: "
+            "restore it, or run `dpsynth synth table` again"
+        )
+    return model

@@ -1,0 +1,204 @@
+"""Auditing a run: what is attacked, the report beside the family's other audits, and what is kept of it.
+
+What belongs here: canaries, model and synthetic rows brought to `audit`, its report and (restricted) raw scores, the
+records of the audit and of the candidate that is complete with it. What does not: the attacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError, ReleaseRefused
+from dpsynth_platform.foundation.storage import SCORES, StepRecord, read_table
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.operations.drawing import drawn_as_asked
+from dpsynth_platform.operations.roles import attacked_role
+from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
+
+if TYPE_CHECKING:
+    from dpsynth_platform.audit.attacks import Scored
+    from dpsynth_platform.audit.canaries import CanarySet
+    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
+    from dpsynth_platform.audit.verdict import Apart, AuditReport
+
+
+def audited(
+    step: StepContext, contract: DataContract, raw: StepRecord, attacked: StepRecord, inputs: Sequence[StepRecord]
+) -> tuple[StepRecord, AuditReport]:
+    """Attacks the model and the synthetic rows by the canaries, judges, and keeps report, plots and raw scores.
+
+    Args:
+        inputs: the records of canaries, model, synthetic rows and the attacked model.
+    """
+    from dpsynth_platform.audit.canary_cost import canary_cost
+    from dpsynth_platform.audit.fdp import renyi_profile
+    from dpsynth_platform.audit.verdict import judge
+    from dpsynth_platform.synth.tabular.model import load_model
+    from dpsynth_platform.synth.text.counted import counts_columns
+
+    found = _attacked(step, contract, raw, attacked, {item.step: item for item in inputs})
+    clearance = step.storage.require(step.place, "clearance", run_key=raw.run_key)
+    entry = step.ledger.entry(clearance.facts[attacked_role(contract).entry])
+    cost, claim = entry.request, entry.request.guarantee
+    separate = contract.separate_audit_model
+    # A released model of its own has no canary in it: canaries cost budget there, and no quality.
+    counts = load_model(found.columns) if counts_columns(contract) and not separate else None
+    alone = judge(
+        contract,
+        step.place.period,
+        found.canaries.included,
+        found.scored,
+        curve=renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta),
+        cost=None if separate else canary_cost(contract, found.canaries, counts, found.rows),
+        reconstructed=found.reconstructed,
+        kinds=found.canaries.kinds,
+        apart=_apart(entry) if separate else None,
+    )
+    report = _beside_the_family(step, contract, entry, alone)
+    return _kept(step, contract, raw.run_key, found, report, inputs), report
+
+
+@dataclass(frozen=True)
+class _Attacked:
+    """What the attacks had in hand, and their scores.
+
+    Attributes:
+        columns: directory of the model of the columns.
+    """
+
+    canaries: CanarySet
+    rows: pa.Table
+    columns: Path
+    scored: Sequence[Scored]
+    reconstructed: tuple[Reconstructed, ...] = ()
+
+
+def _attacked(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    attacked: StepRecord,
+    records: Mapping[str, StepRecord],
+) -> _Attacked:
+    from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.audit.scoring import score_canaries
+    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
+    from dpsynth_platform.synth.text.dp_finetune import columns_model
+
+    canaries = read_canaries(records["canaries"].directory / "table")
+    rows = _rows(step, contract, raw.facts["method"], attacked, records["synthetic"])
+    model = attacked.directory
+    if contract.text_column is None:
+        return _Attacked(canaries, rows, model, score_canaries(canaries, model, rows))
+    step.progress("asking the language model about the canaries' texts")
+    plan = step.plan(raw)
+    canaries, rows = as_the_model_saw(plan, canaries, rows)
+    return _Attacked(
+        canaries,
+        rows,
+        columns_model(model),
+        score_texts(contract, plan, canaries, model, rows),
+        reconstructed_texts(plan, canaries, model),
+    )
+
+
+def _kept(
+    step: StepContext,
+    contract: DataContract,
+    run_key: str,
+    found: _Attacked,
+    report: AuditReport,
+    inputs: Sequence[StepRecord],
+) -> StepRecord:
+    """The records of the raw scores, and of the report with its plots."""
+    from dpsynth_platform.audit.plots import roc_plot, score_plot
+    from dpsynth_platform.audit.scores import scores_table
+
+    scored, included = found.scored, found.canaries.included
+    with step.storage.new_output(step.place, SCORES) as directory:
+        pq.write_table(scores_table(scored, included), directory / "scores.parquet")
+        step.record(SCORES, run_key=run_key, directory=directory, inputs=inputs)
+    with step.storage.new_output(step.place, "audit") as directory:
+        roc = roc_plot(scored, included, epsilon=report.claimed_epsilon, delta=report.delta)
+        (directory / AUDIT_REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
+        (directory / "roc.svg").write_text(roc, encoding="utf-8")
+        (directory / "scores.svg").write_text(score_plot(scored[0], included), encoding="utf-8")
+        facts = {"verdict": report.verdict, "terms": contract.audit_terms}
+        return step.record("audit", run_key=run_key, directory=directory, inputs=inputs, facts=facts)
+
+
+def _rows(
+    step: StepContext, contract: DataContract, method: str, attacked: StepRecord, synthetic: StepRecord
+) -> pa.Table:
+    """The rows that are attacked: those to be released or, where another model is attacked, as many drawn from that."""
+    if not contract.separate_audit_model:
+        return pa.Table.from_batches(read_table(synthetic.directory / "table"))
+    step.progress("drawing rows from the model that is attacked; none of them is released")
+    drawing = drawn_as_asked(step, contract, method, attacked.directory)
+    return pa.Table.from_batches(drawing.batches, drawing.schema)
+
+
+def _apart(entry: Entry) -> Apart:
+    """The attacked model's entry, and what it costs together with the released model, which runs by the same plan."""
+    from dpsynth_platform.audit.verdict import Apart
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import event_from_json, twice
+
+    cost = entry.request
+    both = epsilon(twice(event_from_json(cost.event)), cost.guarantee.delta)
+    return Apart(entry.entry_id, entry.plan_digest, both.epsilon)
+
+
+def kept_report(record: StepRecord) -> AuditReport | None:
+    """The report of an earlier run; None where it cannot be read, so that the audit is made anew."""
+    from dpsynth_platform.audit.verdict import AuditReport
+
+    try:
+        return AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
+    except (AccountingError, OSError, ValueError):
+        return None
+
+
+def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, alone: AuditReport) -> AuditReport:
+    """The report with what all audits of the family say, and this one recorded in the ledger's chain for those to come.
+
+    Recorded first: whoever ends the run when the verdict shows has had it all the same.
+    """
+    from dpsynth_platform.audit.cumulative import failure_before, past_audits, standing_of
+    from dpsynth_platform.audit.verdict import claim_p_value, with_family
+
+    ledger, terms = step.ledger, contract.audit_terms
+    past = past_audits(ledger.history(kinds=[chain.AUDITED]), ledger.entries(contract.family))
+    p_value = claim_p_value(alone)
+    standing = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)
+    earlier = failure_before(past, entry.entry_id, alone.claimed_epsilon, terms)
+    report = with_family(alone, standing, earlier=earlier)
+    payload = {
+        "verdict": report.verdict,
+        "failed": alone.verdict == "fail",
+        "epsilon_lower_bound": alone.epsilon_lower_bound,
+        "p_value": p_value,
+        "terms": terms,
+    }
+    ledger.record(chain.AUDITED, entry.entry_id, payload)
+    return report
+
+
+def record_candidate(step: StepContext, contract: DataContract) -> None:
+    """A candidate that waits for nothing but a decision is recorded once, so that reviewers can be told of it."""
+    try:
+        candidate = check_content(step.storage, step.place, contract, step.ledger).candidate
+    except ReleaseRefused:
+        return  # the verdict, which is shown, says why
+    if not step.ledger.history(kinds=[chain.CANDIDATE], subject=candidate.digest):
+        step.ledger.record(chain.CANDIDATE, candidate.digest, {"entry": candidate.entry_id})

@@ -1,0 +1,28 @@
+"""Drawing from a model as the contract asks."""
+
+from pathlib import Path
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.synth.interface import Drawing, generator
+
+
+def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
+    """Rows of a model, as many and by such settings as the contract says of what is released."""
+    from dpsynth_platform.synth.text.endpoint_access import transport_of
+    from dpsynth_platform.synth.text.sampling import TEXTS
+    from dpsynth_platform.synth.text.terms import terms_of
+    from dpsynth_platform.worker.run import resolve_device
+
+    asked = contract.generate
+    texts = None if contract.text_column is None else terms_of(contract)
+    counted = step.counted("synthetic texts")
+    return generator(method).draw(
+        model,
+        None if asked.rows == "auto" else asked.rows,
+        constraints=asked.constraints,
+        texts=texts,
+        transport=transport_of(contract),
+        device="cpu" if texts is None else resolve_device(step.device),
+        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
+    )

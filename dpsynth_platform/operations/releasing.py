@@ -1,0 +1,119 @@
+"""Publishing a candidate: its evidence collected for the dossier, and its announcement in register and ledger.
+
+What belongs here: what the step `released` collects. What does not: what holds as evidence or how a release looks
+(`release`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
+from dpsynth_platform.lineage import naming
+from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.release.commitments import NonceBook
+from dpsynth_platform.release.dossier import (
+    CANDIDATE,
+    Approval,
+    Evidence,
+    LineageStep,
+    clearance_summary,
+    software_versions,
+)
+from dpsynth_platform.release.evidence import (
+    CheckedEvidence,
+    check_unchanged,
+)
+from dpsynth_platform.release.register import Register
+from dpsynth_platform.synth.tabular.missing import read_missing
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.statement import PrivacyStatement
+
+
+def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence, directory: Path) -> None:
+    """Records the publication, or refuses it, when all is ready; whatever is public can be found and withdrawn."""
+    Register(step.storage.root).note(directory.name, directory, contract.owners)
+    step.ledger.release(
+        directory.name,
+        candidate=checked.candidate.digest,
+        entry_id=checked.candidate.entry_id,
+        check=lambda decisions: check_unchanged(step.place, contract, checked, decisions),
+    )
+
+
+def evidence_of(
+    step: StepContext,
+    upstream: Sequence[str],
+    contract: DataContract,
+    checked: CheckedEvidence,
+    statement: PrivacyStatement,
+) -> Evidence:
+    """All that the dossier says; restricted content by commitment only."""
+    candidate, raw = checked.candidate, checked.records["raw"]
+    commitments = NonceBook(step.storage.root / "nonces").commit_all(
+        {
+            CANDIDATE: candidate.digest,
+            "model": candidate.model_hash,
+            "synthetic": candidate.synthetic_hash,
+            "run": candidate.run_key,
+            **({} if candidate.audited_hash is None else {AUDITED: candidate.audited_hash}),
+        },
+        edition=checked.edition,
+    )
+    audit = checked.records["audit"].directory
+    return Evidence(
+        contract=contract,
+        family=step.family,
+        period=step.place.period,
+        created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        guarantee=statement.guarantee,
+        accounting=statement.accounting["type"],
+        statement=statement.to_json(),
+        plain_words=statement.plain_words(),
+        plan_digest=candidate.plan_digest,
+        method=candidate.method,
+        why_method=raw.facts["why_method"],
+        ledger_entry=candidate.entry_id,
+        ledger_head=step.ledger.head(),
+        clearance=clearance_summary(checked.clearance),
+        expected_errors=raw.facts["expected_errors"],
+        lineage=_lineage(step, upstream),
+        upstream=checked.clearance.upstream,
+        audit_report=checked.audit_report,
+        audit_plots={
+            "Can an attacker tell which canaries were in?": (audit / "roc.svg").read_text(encoding="utf-8"),
+            "Scores of the canaries": (audit / "scores.svg").read_text(encoding="utf-8"),
+        },
+        approvals=tuple(Approval(item.by, item.at) for item in checked.approvals),
+        commitments=commitments,
+        software=software_versions(),
+        texts=_texts_drawn(checked.records["synthetic"].directory),
+        missing=read_missing(checked.records["synthetic"].directory) or (),
+    )
+
+
+def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:
+    """What became of the synthetic texts: a file that the candidate's content hash covers. None: no model wrote any."""
+    try:
+        found: dict[str, Any] = json.loads((synthetic / TEXTS_DRAWN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _lineage(step: StepContext, upstream_of_release: Sequence[str]) -> tuple[LineageStep, ...]:
+    """The steps that led here, by their lineage runs, and this one. The quality report stands in no dossier."""
+    steps = []
+    for name, upstream in step.line.items():
+        record = step.storage.read(step.place, name)
+        if record is not None and name not in ("quality", "released"):
+            job = naming.job_name(step.place.dataset, name)
+            steps.append(LineageStep(name, job, record.lineage_run, upstream))
+    inputs = tuple(name for name in upstream_of_release if name != "quality")
+    return (*steps, LineageStep("released", step.run.job_name, step.run.run_id, inputs))

@@ -1,0 +1,129 @@
+"""A contract in words, for people who do not read YAML.
+
+What belongs here: what a contract declares, one line each. What does not: what a run of it would cost
+(`reviewing.forecasts`) and what a release of it promises (`privacy.statement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpsynth_platform.contracts.columns import (
+    BooleanColumn,
+    CategoricalColumn,
+    Column,
+    IdentifierColumn,
+    IgnoredColumn,
+    TextColumn,
+)
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import INFERENCE_METHODS
+from dpsynth_platform.contracts.release import Release
+from dpsynth_platform.foundation.figures import number_of, upper_bound
+from dpsynth_platform.privacy.guarantee import tier
+from dpsynth_platform.privacy.statement import HIDDEN
+from dpsynth_platform.release.page import TREATMENTS
+from dpsynth_platform.release.profile import treatment
+
+_OVERLAPS = {
+    "compose": "everybody takes part again, and the guarantee of all together is stated",
+    "exclude": "whoever took part before is left out in silence",
+    "block": "the run is refused if anybody took part before, which looks at the data",
+}
+_MOST_VALUES = 6
+"""Values of a column that are told one by one."""
+
+
+def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
+    """What a contract declares but for its columns: (what, in words), the most important first."""
+    privacy, release = contract.privacy, contract.release
+    epsilon, unit = privacy.guarantee.epsilon, privacy.unit
+    yield "what it is", contract.description
+    yield (
+        "whom it protects",
+        f"each {unit}, known by {', '.join(privacy.owner_columns)}, with at most "
+        f"{number_of(privacy.max_contributions, 'record')} used; hidden is {HIDDEN[privacy.adjacency]}",
+    )
+    cost = f"epsilon {upper_bound(epsilon)}, delta {upper_bound(privacy.delta)}"
+    yield (
+        "how well",
+        f"each of two mechanisms: {cost}; a release promises both together, at a larger epsilon (see `dpsynth plan`)"
+        if contract.separate_audit_model
+        else f"{tier(epsilon)}: {cost} for one release",
+    )
+    if privacy.accept_weak_guarantee:
+        yield "why so weak", privacy.accept_weak_guarantee
+    yield "how many there are", f"about {privacy.expected_units:,}, as the public knows it"
+    yield "budget", f"shared by all datasets of the family {contract.family}"
+    yield "people of earlier releases", _OVERLAPS[privacy.on_overlap]
+    yield "source", f"{contract.source.uri}; a record is known by {', '.join(contract.source.key)}"
+    yield "method", contract.generate.method
+    if contract.generate.base_model:
+        yield "base model", contract.generate.base_model
+    yield "rows", _rows(contract)
+    yield "audit", _audit(contract)
+    if (limit := release.max_missing) is not None:
+        limits = {"any column": limit} if isinstance(limit, float) else limit
+        yield (
+            "missing values",
+            "refused where the noisy counts show surely more missing or unlisted values than "
+            + ", ".join(f"{share:g} of {name}" for name, share in limits.items()),
+        )
+    yield "approvals", _approvals(contract)
+    yield "when", _when(release)
+    yield "where", release.uri + (f"; license {release.license}" if release.license else "")
+    kept = contract.retention
+    yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
+
+
+def column_words(contract: DataContract, name: str) -> str:
+    """What a contract declares of one column, and what becomes of it."""
+    column = contract.columns[name]
+    parts = [column.type, *_values(column), *(["may be missing"] if column.nullable else [])]
+    return f"{', '.join(parts)}; {TREATMENTS[treatment(contract, name)]}"
+
+
+def _values(column: Column) -> Iterator[str]:
+    if isinstance(column, TextColumn):
+        yield f"found identifiers: {column.pii}"
+    elif isinstance(column, CategoricalColumn):
+        yield _list(column.values)
+    elif not isinstance(column, BooleanColumn | IdentifierColumn | IgnoredColumn):
+        yield f"from {column.min} to {column.max}"
+
+
+def _list(values: list[str] | str) -> str:
+    if isinstance(values, str):
+        return "values learned with a part of the budget"
+    told = ", ".join(values[:_MOST_VALUES])
+    return told if len(values) <= _MOST_VALUES else f"{told} and {len(values) - _MOST_VALUES} more"
+
+
+def _rows(contract: DataContract) -> str:
+    rows: Any = contract.generate.rows
+    if rows == "auto" and contract.generate.method in INFERENCE_METHODS:
+        chosen = contract.generate.text.resample if contract.generate.text else None
+        if chosen is not None:
+            return f"one for every {chosen.pool:g} documents that are paid for and written"
+        return "as many as documents are paid for and written"
+    return "as many as the noisy counts say that were read" if rows == "auto" else f"{rows:,}"
+
+
+def _when(release: Release) -> str:
+    if release.cadence:
+        return f"each month, from {release.start}; a month ends at midnight in {release.time_zone}"
+    if release.on_new_version:
+        return f"for a new version of the source, at most once in {release.on_new_version}; and when somebody runs it"
+    return "when somebody runs it"
+
+
+def _audit(contract: DataContract) -> str:
+    terms, audit = contract.audit_terms, contract.audit
+    words = f"fails where attacks prove epsilon above {terms['threshold']:g} at {100 * audit.confidence:g}% confidence"
+    return f"{words}; too little power is accepted: {audit.accept_inconclusive}" if audit.accept_inconclusive else words
+
+
+def _approvals(contract: DataContract) -> str:
+    needed = contract.release.approvals
+    return f"{number_of(needed, 'person')}, none of whom ran it" if needed else "none is asked for"

@@ -1,0 +1,34 @@
+"""A candidate in text, as reviewers read it on a terminal."""
+
+from __future__ import annotations
+
+from dpsynth_platform.foundation.output import Output
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, QUALITY_HEADER, Review
+
+
+def review_text(output: Output, review: Review) -> None:
+    """A candidate in text: as the demonstration and `dpsynth release show` print it."""
+    from dpsynth_platform.quality.report_rows import LEGEND
+
+    output.heading("Guarantee")
+    for sentence in review.guarantee:
+        output.print(sentence)
+    output.heading("Audit")
+    output.print(review.audit_summary)
+    output.table(AUDIT_HEADER, review.audit_rows)
+    output.heading("Quality (restricted: compares with real data, for reviewers only)")
+    output.table(QUALITY_HEADER, review.quality_rows)
+    if review.quality_rows:
+        output.print(LEGEND)
+    if review.mostly_missing:
+        output.heading("Columns with hardly any usable value")
+        for sentence in review.mostly_missing:
+            output.print(sentence)
+    output.heading("Decision")
+    output.print(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
+    for approval in review.approvals:
+        output.print(approval)
+    if review.release is not None:
+        output.print(f"published as release {review.release}; how it is now: dpsynth release verify {review.release}")
+    output.print(review.standing)
+    output.print(f"all of it, with exact counts, spend and clearance (restricted): {review.dossier}")

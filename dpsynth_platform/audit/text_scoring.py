@@ -25,7 +25,7 @@ from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_reconstructed, reconstruct
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import TOPIC_METHODS, TRAINED_METHODS
+from dpsynth_platform.contracts.methods import TOPIC_METHODS, TRAINED_METHODS
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.text.counted import counts_columns

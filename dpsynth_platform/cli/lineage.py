@@ -241,7 +241,7 @@ def distrust(
 ) -> None:
     """Takes a mistaken event of another producer back, by your word in the ledger's chain, with the rest of its run.
 
-    It stays stored; what it told counts no more. Releases and clearances that were made under it stay as they are.
+    It stays stored, and its content is ignored. Releases and clearances that were made under it stay as they are.
     """
     output, settings = TerminalOutput(as_json), Settings.from_environment()
     done = _store(settings).distrust(event, by=acting(by, settings.user), reason=recorded(reason, "--reason"))

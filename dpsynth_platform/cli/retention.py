@@ -227,7 +227,7 @@ def owner_fingerprint(
     """Reads ids from standard input, one a line, and writes the fingerprints of their owners. Restricted.
 
     On a terminal it asks for one id, and what is typed does not show. Whether an owner occurs in any data is neither
-    looked up nor told.
+    looked up nor shown.
     """
     from dpsynth_platform.lifecycle import owner_keys
     from dpsynth_platform.reviewing import accounts

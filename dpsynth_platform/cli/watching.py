@@ -18,9 +18,7 @@ watching_app = typer.Typer()
 @watching_app.command()
 @command
 def metrics(
-    host: Annotated[str, typer.Option(help="Address to listen on; whoever reaches it reads without a password.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on. Readers need no password.")] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 9464,
     as_json: Json = False,
 ) -> None:

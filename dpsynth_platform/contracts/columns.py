@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.foundation.yaml_files import text_of
 
 PiiAction = Literal["drop", "mask", "hash", "replace"]
-# Whole numbers of a column that a language model is told one by one.
+# Most whole numbers of a conditioning column.
 MOST_CONDITIONING_VALUES = 1000
 
 
@@ -34,7 +34,7 @@ class _ScannedColumn(_Column):
 BinRule = Literal["adaptive", "quantile"]
 """How noisy counts over a fine grid are put together: see `synth.tabular.compression`."""
 _BIN_RULES = ("adaptive", "quantile")
-_BINS = "How values are told apart: adaptive (default), quantile, a number of equal bins"
+_BINS = "How values are grouped: adaptive (default), quantile, a number of equal bins"
 MOST_BINS = 1000
 MOST_POINTS = 100
 
@@ -62,7 +62,7 @@ class IntegerColumn(_ScannedColumn, _Binned):
     points: list[int] = Field(
         default_factory=list,
         max_length=MOST_POINTS,
-        description="Values that many records share, such as 0 or a top code; each is told apart from its neighbours.",
+        description="Values that many records share, such as 0 or a top code; each has a bin of its own.",
     )
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class FloatColumn(_ScannedColumn, _Binned):
     points: list[float] = Field(
         default_factory=list,
         max_length=MOST_POINTS,
-        description="Values that many records share, such as 0 or a top code; each is told apart from its neighbours.",
+        description="Values that many records share, such as 0 or a top code; each has a bin of its own.",
     )
     decimals: int | None = Field(
         default=None, ge=0, le=12, description="Digits after the decimal point that values have, as in 12.50 (2)."
@@ -142,7 +142,7 @@ EPOCH = dt.datetime(1970, 1, 1)
 
 
 class _Timed(_Column, _Binned):
-    """A column whose values are told apart in steps of its resolution."""
+    """A column whose values are grouped by its resolution."""
 
     resolution: Resolution
 

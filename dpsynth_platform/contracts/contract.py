@@ -19,22 +19,14 @@ from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, 
 from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column, conditioning_values, modelled_columns
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
-from dpsynth_platform.contracts.generation import (
-    EVOLVED_BY,
-    PARTS_OF_TEXT,
-    TRAINED_METHODS,
-    WORKLOAD_METHODS,
-    Evolution,
-    Generate,
-    Inference,
-    TextGeneration,
-    text_column_of,
-)
+from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.methods import EVOLVED_BY, PARTS_OF_TEXT, TRAINED_METHODS, WORKLOAD_METHODS
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release, Retention
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.text_generation import Evolution, Inference, TextGeneration, text_column_of
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 
@@ -111,7 +103,7 @@ class DataContract(Part):
 
     @property
     def conditioning_columns(self) -> list[str]:
-        """Names of the modelled columns that the language model is told before it writes."""
+        """Names of the modelled columns that condition the text of a language model."""
         text = self.generate.text
         if text is None:
             return []

@@ -20,25 +20,20 @@ from dpsynth_platform.contracts.columns import (
     conditioning_values,
     modelled_columns,
 )
-from dpsynth_platform.contracts.generation import (
-    BASE_MODEL_METHODS,
-    INFERENCE_METHODS,
-    KEYWORDS_COLUMN,
-    NO_COLUMN,
-    TEXT_METHODS,
-    TOPIC_METHODS,
-    Generate,
-    Inference,
-    TextGeneration,
-    Workload,
-    text_column_of,
-    training_units,
-)
+from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload
+from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, INFERENCE_METHODS, TEXT_METHODS, TOPIC_METHODS
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.text_generation import (
+    KEYWORDS_COLUMN,
+    Inference,
+    TextGeneration,
+    text_column_of,
+    training_units,
+)
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 
 
@@ -287,7 +282,7 @@ class Parts:
         if labels > contexts:
             yield (
                 f"generate.text.inference.batch_size: {inference.batch_size} of {privacy.expected_units} expected "
-                f"units makes {contexts} contexts, and what the model is told (generate.text.given) has {labels} "
+                f"units makes {contexts} contexts, and the conditioning columns (generate.text.given) have {labels} "
                 "combinations of values, each of which needs one; accepted: fewer columns in given, or smaller batches"
             )
 

@@ -43,7 +43,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.people import recorded_name
-from dpsynth_platform.foundation.sizes import bytes_of
+from dpsynth_platform.foundation.sizes import bytes_of, size_of
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -209,7 +209,7 @@ class Settings:
             DPSYNTH_DEVICE=self.device,
             DPSYNTH_COMPUTE=str(self.compute or ""),
             DPSYNTH_WORKER=str(self.worker or ""),
-            DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
+            DPSYNTH_MEMORY=size_of(self.memory) if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
             DPSYNTH_NOTIFY_MAIL=self.notify_mail,
@@ -255,7 +255,7 @@ def _resolved(name: str, text: str) -> Path:
 
 
 def _memory(text: str) -> int | None:
-    """Bytes of a number of MB or GB; None for nothing. Raises `ConfigurationError`."""
+    """Bytes of a size; None for nothing. Raises `ConfigurationError`."""
     if not text:
         return None
     try:

@@ -14,3 +14,9 @@ def bytes_of(size: str) -> int:
     if not re.fullmatch(SIZE, size):
         raise ValueError(f"{size!r} is no size; accepted: such as 512MB or 2GB")
     return int(size[:-2]) * _UNITS[size[-2:]]
+
+
+def size_of(count: int) -> str:
+    """The size of so many bytes, in the largest unit that leaves no rest; what `bytes_of` gave comes back the same."""
+    unit = next(unit for unit in reversed(_UNITS) if count % _UNITS[unit] == 0)
+    return f"{count // _UNITS[unit]}{unit}"

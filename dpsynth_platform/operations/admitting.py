@@ -1,6 +1,6 @@
 """Before a record is read: the pinned version of the source, an earlier plan that still holds, the admission."""
 
-from dpsynth_platform.contracts.generation import TEXT_METHODS
+from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.operations.step import StepContext
@@ -76,8 +76,9 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
     """Admits a plan under the family's cap, on public facts; returns the epsilon that is left before it.
 
     Raises:
-        BudgetExceeded: the plan does not fit, or its period is paid for by another one.
-        LineageRefused: the clearance is refused.
+        BudgetExceeded: the plan does not fit.
+        SpendRepeated: its period is paid for by another plan.
+        ClearanceRefused: the lineage checks refuse it.
     """
     contract = step.contract
     request = planning.cost_request(plan, step.runner)

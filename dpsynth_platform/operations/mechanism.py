@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import TEXT_METHODS
+from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (

@@ -18,9 +18,9 @@ import dagster as dg
 
 from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import MOST_BATCH
 from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
 from dpsynth_platform.contracts.loading import family_path, load_family
+from dpsynth_platform.contracts.text_generation import MOST_BATCH
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings

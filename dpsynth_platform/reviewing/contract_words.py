@@ -18,7 +18,7 @@ from dpsynth_platform.contracts.columns import (
     TextColumn,
 )
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import INFERENCE_METHODS
+from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import tier

@@ -17,7 +17,7 @@ import time
 
 import torch
 
-from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts

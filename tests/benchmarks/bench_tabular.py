@@ -40,8 +40,8 @@ from bench_tabular_quality import PUBLISHED, SOURCES, line
 
 from dpsynth_platform.bounding.evaluation import peak_memory
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts.generation import WORKLOAD_METHODS
 from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.methods import WORKLOAD_METHODS
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import zcdp_limit

@@ -9,8 +9,9 @@ import pytest
 from dpsynth_platform.audit.policy import attacks_on, check_gates
 from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import DEFAULT_BASE_MODEL, training_units
+from dpsynth_platform.contracts.generation import DEFAULT_BASE_MODEL
 from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.text_generation import training_units
 from dpsynth_platform.foundation.errors import ContractError
 
 MAIL: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.contracts.generation import Topics
+from dpsynth_platform.contracts.text_generation import Topics
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.training.stream import SecureStream
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from text_cases import letters_contract, save_model
 
-from dpsynth_platform.contracts.generation import TOPIC_LEVELS
+from dpsynth_platform.contracts.text_generation import TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError
 from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.foundation.storage import read_table, write_table

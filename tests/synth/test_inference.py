@@ -17,7 +17,7 @@ from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
 from transformers import AddedToken, AutoTokenizer
 
-from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
     ContractError,

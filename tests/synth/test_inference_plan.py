@@ -11,7 +11,7 @@ import torch
 from dp_accounting import dp_event
 from scipy.special import logsumexp
 
-from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon, renyi_curve
 from dpsynth_platform.privacy.events import MAX_LEAVES, histogram_event, token_selection_event

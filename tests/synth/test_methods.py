@@ -14,7 +14,8 @@ from audit_cases import categories, claim_of, plan_for, run, table_of
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.cli.synth import MethodName
-from dpsynth_platform.contracts.generation import TEXT_METHODS, Generate
+from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.one_table.task import Method
 from dpsynth_platform.privacy.guarantee import Guarantee

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from safetensors.numpy import save
 
-from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, TOPIC_LEVELS
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN, TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
 from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, universal_phrases

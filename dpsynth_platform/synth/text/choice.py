@@ -26,13 +26,9 @@ import math
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import (
-    DEFAULT_BASE_MODEL,
-    TRAINED_METHODS,
-    Training,
-    batch_size,
-    training_units,
-)
+from dpsynth_platform.contracts.generation import DEFAULT_BASE_MODEL
+from dpsynth_platform.contracts.methods import TRAINED_METHODS
+from dpsynth_platform.contracts.text_generation import Training, batch_size, training_units
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.figures import rounded
 from dpsynth_platform.foundation.settings import Settings

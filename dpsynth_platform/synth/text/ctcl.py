@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import HANDED, read_table, table_schema, write_table

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint, Values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.progress import Progress, silent

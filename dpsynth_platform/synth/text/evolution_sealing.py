@@ -20,7 +20,7 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import Evolution
+from dpsynth_platform.contracts.text_generation import Evolution
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.calibration import noise_for

@@ -39,7 +39,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import steps_for

@@ -22,7 +22,13 @@ import pyarrow as pa
 from dpsynth_platform.contracts.columns import CategoricalColumn
 from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, TOPIC_LEVELS, Training, batch_size, training_units
+from dpsynth_platform.contracts.text_generation import (
+    KEYWORDS_COLUMN,
+    TOPIC_LEVELS,
+    Training,
+    batch_size,
+    training_units,
+)
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon

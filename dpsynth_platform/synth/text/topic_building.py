@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.contracts.generation import TOPIC_LEVELS
+from dpsynth_platform.contracts.text_generation import TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.redaction import reason_of

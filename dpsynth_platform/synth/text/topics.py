@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
+from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.synth.text.embeddings import FEATURES, MODEL, REMEMBERED_TEXTS, SentenceEncoder

@@ -162,7 +162,7 @@ def test_a_plan_whose_parts_cost_something_else_is_refused(base):
         ({"adjacency": "replace-one"}, "every owner is in one context for good"),
         ({"adjacency": "fixed-graph"}, "every owner is in one context for good"),
         ({"weighting": "owners"}, "accepted: rows"),
-        ({"batch_size": 60}, r"makes 1 contexts, and .* has 2 combinations"),
+        ({"batch_size": 60}, r"makes 1 contexts, and .* have 2 combinations"),
         ({"batch_size": 101, "text": {"given": []}}, "makes 0 contexts"),
         ({"text": {"temperature": 0.5}}, "the mechanism draws the texts"),
         ({"text": {"top_k": 5}}, "the mechanism draws the texts"),

@@ -1,4 +1,4 @@
-"""audit: attacks on the model and on the data, and what they prove. Only canaries are compared: it may be published."""
+"""audit: attacks on the model and on the data, and what they prove. Compares canaries only, so it may be published."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def body(step: StepContext) -> Outcome:
-    """Attacks and judges, or takes the report of the same model, canaries and terms."""
+    """Attacks and judges, or reuses the report of the same model, canaries and terms."""
     contract, raw = step.sealed()
     role = attacked_role(contract)
     canaries, model, synthetic = step.same_run(raw, "canaries", "model", "synthetic")
     (attacked,) = step.same_run(raw, role.step)
     if attacked.facts["canaries"] != canaries.content_hash:
-        raise StaleInput(f"{step.place.label}/canaries are not those that {role.step} was trained with")
+        raise StaleInput(f"{step.place.label}/canaries are not the canaries of the training of {role.step}")
     inputs = list({item.step: item for item in (canaries, model, synthetic, attacked)}.values())
     record = step.reusable(raw, "audit", *inputs)
     report = None if record is None or record.facts["terms"] != contract.audit_terms else kept_report(record)
@@ -65,8 +65,8 @@ STEP = Step(
     name="audit",
     description=(
         "Membership attacks on the canaries, by the model and by the synthetic rows: true positive rates at few false "
-        "alarms beside what the claim allows, and a lower bound on epsilon, with pass, fail or inconclusive. A report "
-        "on canaries alone."
+        "alarms beside what the claim allows, and a lower bound on epsilon, with pass, fail or inconclusive. Reports "
+        "on canaries only."
     ),
     upstream=("canaries", "model", "synthetic"),
     kinds=frozenset({"python"}),
@@ -77,7 +77,7 @@ STEP = Step(
         ("verdict", "string", "pass, fail or inconclusive; the release is refused unless it passes"),
         ("epsilon_lower_bound", "float", "what the attacks prove, at the stated confidence"),
         ("highest_bound", "float", "the most that this audit could have proved"),
-        ("cost", "json", "the canaries' share of what was counted, and how far they moved each column"),
+        ("cost", "json", "the canaries' share of the counts, and their effect on each column"),
         ("attacks", "json", "guesses, bound, TPR at 1% FPR with interval and AUC of each attack"),
     ),
 )

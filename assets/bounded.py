@@ -1,7 +1,7 @@
 """bounded: at most b records of each owner.
 
-What belongs here: handing the cleared participants, the scrubbed rows and the canaries to `bounding`. What does not:
-choosing records.
+What belongs here: passing cleared participants, scrubbed rows and canaries to `bounding`. What does not: choosing
+records.
 """
 
 from dataclasses import asdict
@@ -14,10 +14,7 @@ from dpsynth_platform.operations.step import Outcome, Step, StepContext
 
 
 def body(step: StepContext) -> Outcome:
-    """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else.
-
-    Where canaries go into a model of their own, so they do into a table of its own, in the same way.
-    """
+    """Adds the canaries, leaves excluded and held-out owners out, and bounds all others; a table for each model."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.bounding import multi_owner, single_owner
     from dpsynth_platform.bounding.order import Order
@@ -32,7 +29,7 @@ def body(step: StepContext) -> Outcome:
         return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
-        bait = read_canaries(canaries.directory / "table").table
+        planted = read_canaries(canaries.directory / "table").table
         for role, owners in participants.items():
             with step.sql.open(directory) as engine:
                 report = bounding.write_bounded(
@@ -42,8 +39,8 @@ def body(step: StepContext) -> Outcome:
                     columns=contract.read_by_mechanism,
                     participants=owners,
                     max_contributions=contract.privacy.max_contributions,
-                    key=step.ordering_key(contract),
-                    canaries=bait if role.canaries else None,
+                    key=step.vault.create(f"ordering-{contract.family}"),
+                    canaries=planted if role.canaries else None,
                     order=Order.parse(contract.privacy.record_order),
                 )
         record = step.record(
@@ -57,13 +54,10 @@ def body(step: StepContext) -> Outcome:
 
 
 def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, reused: bool = False) -> Outcome:
-    """With exact counts, except where they would tell how many owners were left out.
-
-    A silent exclusion stays silent for the operator too; otherwise what people took part in would show.
-    """
+    """With exact counts, except where they would disclose even to the operator how many owners were left out."""
     schema = table_schema(record.directory / "table")
     if leaves_out_in_silence(contract, step.family):
-        # Keys are counted before anybody is left out.
+        # Keys are counted before owners are left out.
         open_facts = {"max_contributions", "repeated_keys"}
         shown = {name: value for name, value in record.facts.items() if name in open_facts}
         return Outcome(record, schema, None, reused=reused, metadata=shown)

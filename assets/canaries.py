@@ -1,7 +1,7 @@
-"""canaries: bait records of fictional owners, made from the contract alone.
+"""canaries: records of fictional owners, made from the contract alone.
 
-What belongs here: making them once for a run. What does not: looking at the data, or at the model. A run's canaries
-are never made anew, since their coins decide what the audit can conclude.
+What belongs here: making them once for a run. What does not: reading data or model. A run's canaries are never replaced
+after the training, since the audit's conclusions depend on their coins.
 """
 
 from dpsynth_platform.foundation.errors import StaleInput
@@ -25,9 +25,8 @@ def body(step: StepContext) -> Outcome:
     model = step.storage.location(step.place, role.step)
     if entry is not None and generator(raw.facts["method"]).is_complete(model / entry.entry_id):
         raise StaleInput(
-            f"{step.place.label}/canaries: those that the model was trained with are gone, and new ones could say "
-            "nothing of it. What was audited stays as it is; a new version of the source, or a changed contract, is a "
-            "new run"
+            f"{step.place.label}/canaries: the canaries of the model's training are deleted, and new ones cannot audit "
+            "it. Earlier audits stay valid; a new version of the source, or a changed contract, is a new run"
         )
     canaries = make_canaries(
         contract,
@@ -47,7 +46,7 @@ STEP = Step(
     name="canaries",
     description=(
         "Fictional owners with as many records as the bound allows; a coin decides for each whether it joins the "
-        "data. The audit later tries to tell which did. Restricted."
+        "data. The audit later tries to infer which did. Restricted."
     ),
     upstream=("raw",),
     kinds=frozenset({"deltalake"}),

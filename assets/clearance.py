@@ -1,13 +1,11 @@
-"""clearance: the verdict before the mechanism, and the reservation of what it will cost.
+"""clearance: the verdict before the mechanism, and the reservation of its cost.
 
-What belongs here: naming the participants, asking lineage and the ledger once, and what a started entry of the same run
-means for this one. What does not: the verdict itself (`lineage.clearance`), and who is left out (the ledger). Verdicts
-that anyone can see depend on public facts only; how many people a run has in common with earlier ones is counted into a
-file for reviewers.
+What belongs here: naming the participants, asking lineage and the ledger once, and reusing an entry of the same run.
+What does not: the verdict itself (`lineage.clearance`), and which owners are left out (the ledger). Visible verdicts
+depend on public facts only; overlaps with earlier runs are counted into a file for reviewers.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from dpsynth_platform.synth.interface import generator
 
 
 def body(step: StepContext) -> Outcome:
-    """Reserves the run's cost, once. A run that is paid for keeps its entry."""
+    """Reserves the run's cost, once. A paid run keeps its entry."""
     from dpsynth_platform.lineage import facets
 
     contract, raw = step.sealed()
@@ -47,15 +45,15 @@ def body(step: StepContext) -> Outcome:
     )
     if entry.commitment is not None:
         run_facets |= facets.participants(contract, ledger_entry=entry.entry_id, commitment=entry.commitment)
-    return Outcome(record, metadata=shown | _in_words(cleared), run_facets=run_facets)
+    shown |= {
+        "what is known of earlier mechanisms": "\n\n".join(cleared.words),
+        "findings": [item.words for item in cleared.findings],
+    }
+    return Outcome(record, metadata=shown, run_facets=run_facets)
 
 
 def _cleared(step: StepContext, contract: DataContract, entry: Entry) -> Clearance:
-    """What was known before the run's entry. A record that stands stays as it is unless there is more to say.
-
-    Raises:
-        ClearanceRefused: of what was before, something is known by now that no mechanism may build on.
-    """
+    """The clearance before the run's entry; the stored one is kept unless there are new findings."""
     cleared = step.cleared(contract, entry_id=entry.entry_id)
     before = step.storage.read(step.place, "clearance")
     if before is not None and before.facts.get("entry_id") == entry.entry_id and CLEARANCE in before.facts:
@@ -64,42 +62,31 @@ def _cleared(step: StepContext, contract: DataContract, entry: Entry) -> Clearan
     return cleared
 
 
-def _in_words(cleared: Clearance) -> dict[str, Any]:
-    """What the asset page shows of a clearance."""
-    return {
-        "what is known of earlier mechanisms": "\n\n".join(cleared.words),
-        "findings": [item.words for item in cleared.findings],
-    }
-
-
 def _entries(step: StepContext, contract: DataContract, raw: StepRecord) -> list[Entry]:
-    """The entries that pay for the run's mechanisms, in their order; those that are due are reserved, all or none."""
+    """The entries that pay for the run's mechanisms, in their order; missing ones are reserved, all or none."""
     roles = roles_of(contract)
-    standing = {role: _standing_entry(step, raw, role) for role in roles}
-    for entry in standing.values():
+    active = {role: _active_entry(step, raw, role) for role in roles}
+    for entry in active.values():
         if entry is not None:
-            step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
-    due = [role for role in roles if standing[role] is None]
-    # Whoever repeats the run repeats the word, which may have been taken for the mechanism that stands.
-    taken = any(entry is not None and entry.replaces == step.spend_again for entry in standing.values())
-    word = None if taken else step.spend_again or None
-    reserved = dict(zip(due, _reserve(step, contract, raw, due, word) if due else [], strict=True))
+            step.progress(f"ledger entry {entry.entry_id} is {entry.state}; nothing new is reserved")
+    due = [role for role in roles if active[role] is None]
+    # A repeated run repeats `spend_again`, which the active mechanism may have used already.
+    used = any(entry is not None and entry.replaces == step.spend_again for entry in active.values())
+    replaces = None if used else step.spend_again or None
+    reserved = dict(zip(due, _reserve(step, contract, raw, due, replaces) if due else [], strict=True))
     for entry in reserved.values():
         step.progress(f"ledger entry {entry.entry_id} reserved: up to epsilon {contract.privacy.guarantee.epsilon:g}")
-    return [standing[role] or reserved[role] for role in roles]
+    return [active[role] or reserved[role] for role in roles]
 
 
-def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | None:
-    """The entry that pays for a mechanism of this run already, or None where a new reservation is due.
+def _active_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | None:
+    """The entry that has paid for a mechanism of this run, or None where a new reservation is due.
 
-    A training that was cut short goes on under its own entry, which has paid for the steps that it repeats.
-
-    Raises:
-        SpendRepeated: a mechanism of this run started and left nothing to go on with, and no word was given.
+    An interrupted training resumes under its own entry, which has paid for the steps that it repeats.
     """
     entry = step.ledger.entry_for_key(role.key(raw.run_key))
     if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
-        return None  # reserving again gives a standing reservation back, and replaces one whose deadline has passed
+        return None  # reserving again returns a valid reservation, and replaces an expired one
     directory = step.storage.location(step.place, role.step) / entry.entry_id
     method = generator(raw.facts["method"])
     if method.is_complete(directory) or (entry.state == "started" and method.can_resume(directory)):
@@ -107,13 +94,13 @@ def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | N
     if entry.state == "spent":
         raise SpendRepeated(
             f"{step.place.label}: the model that ledger entry {entry.entry_id} paid for has been purged. A run has one "
-            "completed model; a new version of the source, or a changed contract, is a new run with a cost of its own"
+            "completed model; a new version of the source, or a changed contract, is a new run with its own cost"
         )
     raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
 
 
 def _reserve(
-    step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], word: str | None
+    step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], replaces: str | None
 ) -> list[Entry]:
     from dpsynth_platform.bounding.single_owner import holdout_mask
     from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
@@ -122,10 +109,10 @@ def _reserve(
     (scrubbed,) = step.same_run(raw, "scrubbed")
     step.check_owners(scrubbed)
     policy = contract.privacy.on_overlap
-    if word is not None and policy != "compose":
+    if replaces is not None and policy != "compose":
         raise ClearanceRefused(
-            f"{step.place.label}: whoever took part in the attempt that failed has taken part, and on_overlap: "
-            f"{policy} bars all of them from another; accepted: on_overlap: compose, which is another run"
+            f"{step.place.label}: the owners of the failed attempt have taken part, and on_overlap: {policy} excludes "
+            "them from another attempt; accepted: on_overlap: compose, which is another run"
         )
     plan = step.plan(raw)
     request = planning.cost_request(plan, step.runner)
@@ -143,7 +130,7 @@ def _reserve(
         policy=policy,
         key_ids=scrubbed.facts[KEY_IDS],
         related=cleared.related,
-        replaces=word,
+        replaces=replaces,
         period_keys=planning.mechanism_keys(contract, raw.run_key) if contract.release.cadence is not None else (),
     )
     for entry in entries:
@@ -155,8 +142,8 @@ def _reserve(
 STEP = Step(
     name="clearance",
     description=(
-        "Owners held against earlier releases, and the ledger's reservation: exhausted owners are left out in "
-        "silence, the cost is set aside before the mechanism may start. A record, without rows."
+        "Compares owners with earlier releases and reserves the cost in the ledger before the mechanism may start; "
+        "leaves exhausted owners out silently. A record, without rows."
     ),
     upstream=("raw", "scrubbed"),
     kinds=frozenset({"sql"}),
@@ -165,12 +152,12 @@ STEP = Step(
     body=body,
     fields=(
         ("entry_id", "string", "the ledger entry that pays for the mechanism"),
-        ("audited_entry_id", "string", "the one that pays for the model that is audited, where that is another"),
+        ("audited_entry_id", "string", "the ledger entry that pays for a separate audited model"),
         ("plan_digest", "string", "digest of the sealed plan"),
         ("family", "string", "the account"),
         ("policy", "string", "what happens to owners with earlier entries"),
         ("attempt", "integer", "number of entries of this run"),
         ("verdict", "string", "cleared"),
-        ("clearance", "json", "earlier mechanisms that this one adds to, with paths, and the guarantee that results"),
+        ("clearance", "json", "earlier mechanisms that this one adds to, with paths, and the resulting guarantee"),
     ),
 )

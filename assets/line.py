@@ -1,10 +1,10 @@
-"""One contract in, one line of assets out.
+"""The factory that turns one contract into one line of assets.
 
-What belongs here: the factory and the policies that hold for every step alike: storage without an IO manager, no
-retries, lineage around each attempt, safe errors, metadata that a reader of the asset page can rely on. What does not:
-what a step does (its own module).
+What belongs here: the policies of all steps: storage without an IO manager, no retries, lineage around each attempt,
+safe errors, metadata for the asset page. What does not: what a step does (its own module).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,58 +13,48 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 import resources as res
-from assets import audit, audited, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
-from assets.guard import Caught, guarded, said_if_possible
+from assets import audit, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
+from assets.guard import Caught, Interruptions, guarded, log_if_possible
 from assets.process import live_with_run
-from assets.shown import actual_columns, console_page, declared_columns, metadata_value
+from assets.shown import console_page, declared_columns, metadata_value
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.addresses import dataset_page
 from dpsynth_platform.foundation.people import REQUESTED_BY_TAG, recorded_name
 from dpsynth_platform.foundation.restricted_log import logs_of
-from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.foundation.storage import AUDITED, Place
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 
 if TYPE_CHECKING:
     from dpsynth_platform.lineage.emitter import Delivery
     from dpsynth_platform.lineage.runs import StepRun
 
-LINE: tuple[Step, ...] = (
-    raw.STEP,
-    scrubbed.STEP,
-    canaries.STEP,
-    clearance.STEP,
-    bounded.STEP,
-    model.STEP,
-    synthetic.STEP,
-    audit.STEP,
-    quality.STEP,
-    released.STEP,
-)
-"""The steps of a dataset whose released model is the one that is audited."""
-APART: tuple[Step, ...] = (
+_MODULES = (raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality, released)
+LINE: tuple[Step, ...] = tuple(module.STEP for module in _MODULES)
+"""The steps of a dataset whose released model is audited."""
+WITH_AUDIT_MODEL: tuple[Step, ...] = (
     *LINE[: LINE.index(model.STEP)],
-    audited.STEP,
-    replace(model.STEP, upstream=("clearance", "bounded"), after=(audited.STEP.name,)),
+    model.AUDITED_STEP,
+    replace(model.STEP, upstream=("clearance", "bounded"), after=(AUDITED,)),
     synthetic.STEP,
-    replace(audit.STEP, upstream=(*audit.STEP.upstream, audited.STEP.name)),
+    replace(audit.STEP, upstream=(*audit.STEP.upstream, AUDITED)),
     *LINE[LINE.index(quality.STEP) :],
 )
-"""The steps of a dataset with a second model for the audit, so that the released one reads no canary."""
+"""The steps of a dataset with a second model for the audit: the released model reads no canary."""
 
 
 def line_of(contract: DataContract) -> tuple[Step, ...]:
     """The steps of a dataset, in order."""
-    return APART if contract.separate_audit_model else LINE
+    return WITH_AUDIT_MODEL if contract.separate_audit_model else LINE
 
 
 class SpendAgainConfig(dg.Config):
-    """The explicit word for a second spend.
+    """The explicit order for a second spend.
 
     Attributes:
-        spend_again: id of the started ledger entry whose mechanism failed, or of the entry that has paid for the
-            period by another run. Naming it gives that spend up for lost and allows one more. Whoever repeats the run
-            repeats the same word, which then names an entry already replaced. The steps `raw` and `clearance` heed it.
+        spend_again: id of the started ledger entry whose mechanism failed, or of the entry that paid for the period in
+            another run. That spend is given up as lost, and one more is permitted. A repeated run names the same id,
+            which is then already replaced. The steps `raw` and `clearance` read it.
     """
 
     spend_again: str = ""
@@ -74,12 +64,16 @@ def build_line(contract: DataContract, family: FamilyBudget, user: str, console:
     """The assets of one dataset, in order; group = dataset, key = `<dataset>/<step>`.
 
     Args:
-        contract: of the dataset.
-        family: its budget.
-        user: who runs what no tag names anybody for.
+        user: the runner of runs without the tag `REQUESTED_BY_TAG`.
         console: the console's address, for links to it; empty: there is none.
     """
     return [_asset(step, contract, family, user, console) for step in line_of(contract)]
+
+
+def shown_owners(contract: DataContract) -> list[str]:
+    """The contract's owners as Dagster accepts them: anything but a usual address is the name of a team."""
+    usual = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}|team:.+")
+    return [owner if usual.fullmatch(owner) else f"team:{owner}" for owner in contract.owners if owner.strip()]
 
 
 def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | None:
@@ -93,9 +87,9 @@ def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | No
 def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, console: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=[contract.dataset, step.name],
-        deps=[dg.AssetKey([contract.dataset, before]) for before in (*step.upstream, *step.after)],
+        deps=_upstream(step, contract),
         group_name=contract.dataset,
-        owners=list(contract.owners),
+        owners=shown_owners(contract),
         description=step.description,
         kinds=set(step.kinds),
         tags={"dpsynth/zone": step.zone, "dpsynth/family": contract.family}
@@ -105,6 +99,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         code_version=step.code_version,
         partitions_def=partitions_of(contract),
         pool=step.pool,
+        io_manager_key="release_io_manager" if step.name == "released" else "line_io_manager",
         op_tags={"dagster/max_retries": "0"},
     )
     def compute(
@@ -123,9 +118,8 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         from dpsynth_platform.operations.step_lineage import finished_run, step_run
 
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
-        emitter, say, warn = lineage.open(), said_if_possible(context.log.info), said_if_possible(context.log.warning)
+        emitter, warn = lineage.open(), log_if_possible(context.log.warning)
         run = step_run(context, step, contract, place, store)
-        _tell(warn, emitter.start(run))
 
         def body() -> "tuple[Outcome, StepRun]":
             storage.check()
@@ -144,40 +138,43 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
                     device=accelerator.device,
                     run=run,
                     line={item.name: item.upstream for item in line_of(contract)},
-                    runner=_runner(context.run.tags, user),
+                    runner=recorded_name(
+                        context.run.tags.get(REQUESTED_BY_TAG, user),  # anyone who starts a run can write any tag
+                        f"run tag {REQUESTED_BY_TAG}",
+                    ),
                     spend_again=config.spend_again,
-                    progress=say,
+                    progress=log_if_possible(context.log.info),
                 )
             )
             return outcome, finished_run(run, step, place, store, outcome)
 
-        done = guarded(body, logs)
-        if isinstance(done, Caught):
-            _tell(warn, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
-            raise done.failure()
-        outcome, finished = done
-        _tell(warn, emitter.complete(finished))
+        with Interruptions() as interruptions:
+            _warn(warn, emitter.start(run))
+            done = guarded(body, logs, interruptions)
+            if isinstance(done, Caught):
+                _warn(warn, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
+                raise done.failure()
+            outcome, finished = done
+            _warn(warn, emitter.complete(finished))
         links = {"console": console_page(console, step, place, outcome)} if console else {}
         return _result(outcome, declared_columns(step, contract), links)
 
     return compute
 
 
-def _runner(tags: Mapping[str, str], user: str) -> str:
-    """Who asked for the run: whom its tag names, else the deployment's user.
-
-    Whoever can start a run can write any tag, and what it names goes into records, the ledger and messages.
-
-    Raises:
-        ConfigurationError: the tag is no name.
-    """
-    return recorded_name(tags.get(REQUESTED_BY_TAG, user), f"run tag {REQUESTED_BY_TAG}")
+def _upstream(step: Step, contract: DataContract) -> list[dg.AssetKey]:
+    """The steps before, and before the first one the asset that makes the source, if the contract names it."""
+    if step.name == "raw" and contract.source.asset is not None:
+        return [dg.AssetKey(contract.source.asset)]
+    return [dg.AssetKey([contract.dataset, before]) for before in (*step.upstream, *step.after)]
 
 
 def _result(
     outcome: Outcome, declared: dg.TableSchema, links: Mapping[str, dg.UrlMetadataValue]
 ) -> dg.MaterializeResult[None]:
-    columns = declared if outcome.schema is None else actual_columns(outcome.schema)
+    columns = declared
+    if outcome.schema is not None:
+        columns = dg.TableSchema([dg.TableColumn(item.name, str(item.type)) for item in outcome.schema])
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(
         metadata={
@@ -191,7 +188,7 @@ def _result(
     )
 
 
-def _tell(warn: Callable[[str], None], delivery: "Delivery") -> None:
-    """A lineage event that did not arrive is told, and never fails the run."""
+def _warn(warn: Callable[[str], None], delivery: "Delivery") -> None:
+    """Reports a lineage event that was not delivered, which never fails the run."""
     for warning in delivery.warnings:
         warn(warning)

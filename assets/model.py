@@ -1,17 +1,18 @@
-"""model: the mechanism, in a worker process of its own."""
+"""model and audited: the mechanism, in its own worker process.
+
+`audited` is the model that the audit attacks, where canaries would hurt the released one: the same mechanism by the
+same sealed plan, with fresh noise, over the same people and the canaries. No release is drawn from it.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import StaleInput
-from dpsynth_platform.foundation.storage import (
-    StepRecord,
-    digest_directory,
-)
+from dpsynth_platform.foundation.storage import AUDITED, StepRecord, digest_directory
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.operations.mechanism import MechanismInputs, alone, run_mechanism
-from dpsynth_platform.operations.roles import Role, released_role, roles_of
+from dpsynth_platform.operations.roles import ATTACKED, Role, released_role, roles_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan
@@ -19,18 +20,18 @@ from dpsynth_platform.worker.inputs import claimed_canaries
 
 
 def body(step: StepContext) -> Outcome:
-    """Trains the model that the release is drawn from; after the one that is attacked in its place, if one is."""
+    """Trains the model of the release, after the audited one if there is one."""
     contract, _ = step.sealed()
-    return train(step, released_role(contract))
+    return _train(step, released_role(contract))
 
 
-def train(step: StepContext, role: Role) -> Outcome:
-    """Trains once. Complete measurements of an interrupted run are fitted without another look at the data."""
+def _train(step: StepContext, role: Role) -> Outcome:
+    """Trains once. Complete measurements of an interrupted run are fitted without reading the data again."""
     contract, raw = step.sealed()
     if role not in roles_of(contract):
         raise StaleInput(
-            f"{step.place.label}/raw was sealed with audit.model: {contract.audit.model}, by which there is no "
-            f"{role.step}; materialize {step.place.label}/raw again"
+            f"{step.place.label}/raw was sealed with audit.model: {contract.audit.model}, which has no {role.step}; "
+            f"materialize {step.place.label}/raw again"
         )
     clearance, bounded = step.same_run(raw, "clearance", "bounded")
     canaries = step.same_run(raw, "canaries")[0] if role.canaries else None
@@ -41,7 +42,7 @@ def train(step: StepContext, role: Role) -> Outcome:
         raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
     directory = step.storage.named_output(step.place, role.step, entry.entry_id)
     with alone(step, role, directory):
-        entry = step.ledger.entry(entry.entry_id)  # as whoever was here before has left it
+        entry = step.ledger.entry(entry.entry_id)  # it may have changed before the lock was acquired
         reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
         if not reused:
             entry = run_mechanism(step, contract, plan, entry, directory, inputs)
@@ -65,7 +66,7 @@ def _record(
 
 
 def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:
-    """With the guarantee as it is claimed, and the entry that paid for it."""
+    """With the claimed guarantee, and the ledger entry that paid for it."""
     from dpsynth_platform.operations.step_lineage import paid_by
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.events import event_from_json
@@ -85,8 +86,8 @@ def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: Ste
 STEP = Step(
     name="model",
     description=(
-        "The mechanism: noisy measurements and the graphical model fitted to them. Differentially private, and kept "
-        "restricted all the same."
+        "The mechanism: noisy measurements and the graphical model fitted to them. Differentially private, but kept "
+        "restricted."
     ),
     upstream=("clearance", "canaries", "bounded"),
     kinds=frozenset({"pytorch"}),
@@ -94,9 +95,20 @@ STEP = Step(
     code_version="2",
     body=body,
     fields=(
-        ("measurements", "jsonl", "noisy counts, and which columns were chosen for them, as drawn"),
+        ("measurements", "jsonl", "noisy counts and the columns chosen for them, in order"),
         ("model", "npz", "the model that was fitted to them"),
         ("claim", "json", "the one-time claim of the ledger entry"),
     ),
     pool="accelerator",
+)
+
+AUDITED_STEP = replace(
+    STEP,
+    name=AUDITED,
+    description=(
+        "The model that is attacked instead of the released one: trained separately by the same sealed plan, with the "
+        "canaries, at its own cost. Never sampled from for a release; restricted."
+    ),
+    code_version="1",
+    body=lambda step: _train(step, ATTACKED),
 )

@@ -1,10 +1,9 @@
-"""A step's process and the run that it belongs to.
+"""Ties a step's process to the process of its run, and restricts what it may print.
 
-What belongs here: tying the life of the one to the other's, and what the step's may print. What does not: the worker's
-own tie to its step (`worker.process`).
+What belongs here: ending a step with its run. What does not: ending a worker with its step (`worker.process`).
 
-A run whose process was killed is closed as failed. Its steps must not go on behind that: a mechanism would run, and
-outputs would change, in a run that everyone believes to be over.
+A run whose process was killed is closed as failed. Its steps must end, too: otherwise a mechanism would run, and
+outputs would change, in a run that is closed.
 """
 
 import multiprocessing
@@ -17,17 +16,17 @@ from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log, 
 
 
 def live_with_run(logs: Path) -> None:
-    """Ends this process at once when the one that executes its run is gone; what nobody catches in it goes to a log.
+    """Kills this process when the process of its run ends; uncaught errors go to a log.
 
-    Does nothing where the step runs in that very process.
+    Does nothing where the step runs in the process of the run.
     """
     run = multiprocessing.parent_process()
     if run is not None:
         print_unfailing()
         no_tracebacks(lambda error: keep_traceback(new_log(logs, "step"), error))
-        threading.Thread(target=_follow_to_the_end, args=(run,), name="run", daemon=True).start()
+        threading.Thread(target=_end_with, args=(run,), name="run", daemon=True).start()
 
 
-def _follow_to_the_end(run: multiprocessing.process.BaseProcess) -> None:
+def _end_with(run: multiprocessing.process.BaseProcess) -> None:
     run.join()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""quality: how close the synthetic rows come to the real ones, for reviewers.
+"""quality: how similar the synthetic rows are to the real ones, for reviewers.
 
-What belongs here: handing real, synthetic and held-out rows to `quality`. What does not: any gate. The report compares
-with real data, so it is restricted, and no automatic decision reads it: choosing by it would be an unpaid access.
+What belongs here: passing real, synthetic and held-out rows to `quality`. What does not: any gate. The report compares
+with real data, so it is restricted, and no automatic decision reads it: that would be an unpaid access.
 """
 
 import json
@@ -19,7 +19,7 @@ from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_
 
 
 def body(step: StepContext) -> Outcome:
-    """Measures fidelity, similarity, utility, fairness and closeness."""
+    """Measures, or reuses the report of the same inputs."""
     from dpsynth_platform.audit.canaries import without_canaries
     from dpsynth_platform.quality.plots import plots
     from dpsynth_platform.quality.report import measure_quality
@@ -54,7 +54,7 @@ def body(step: StepContext) -> Outcome:
 def _texts(
     step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
 ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-    """What a language model wrote, beside real texts: as part of the report, and as rows."""
+    """Synthetic texts compared with real ones: as part of the report, and as rows."""
     if contract.text_column is None:
         return {}, []
     from dpsynth_platform.quality.text.declared import measure_written, written_rows
@@ -65,10 +65,7 @@ def _texts(
 
 
 def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
-    """The report for the asset's page, except where it would tell how many owners were left out in silence.
-
-    The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
-    """
+    """The report for the asset page, except where its distances would show how many owners were silently left out."""
     from dpsynth_platform.quality.report import NOTICE
     from dpsynth_platform.quality.report_rows import HEADER
 
@@ -85,13 +82,13 @@ def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
 
 
 def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, entry_id: str) -> pa.Table:
-    """Rows of the owners that were kept from the mechanism; of several owners, one is enough to keep a record away.
+    """Rows of held-out owners; of a record's several owners, one held-out owner is enough.
 
-    After a rotation of the fingerprint keys the hold-out falls upon other owners, so whoever took part is left out.
+    After a rotation of fingerprint keys other owners are held out, so owners who took part are left out here.
     """
     from dpsynth_platform.bounding.single_owner import holdout_mask
     from dpsynth_platform.ledger.owners import contained
-    from dpsynth_platform.scrub.fingerprints import fingerprint_hex
+    from dpsynth_platform.scrub.fingerprints import hex_column
 
     took_part = step.ledger.participants(entry_id)
     step.check_owners(scrubbed)
@@ -100,18 +97,18 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
     held_out = owners[in_holdout & ~contained(owners, took_part)]
     rows = _rows(scrubbed, contract.read_by_mechanism)
     owned_by = rows.column(owner_column(rows.schema)).combine_chunks()
-    apart = pc.is_in(flat_owners(owned_by), pa.array(fingerprint_hex(held_out), pa.string()))
+    is_held_out = pc.is_in(flat_owners(owned_by), hex_column(held_out))
     if pa.types.is_list(owned_by.type):
-        return rows.take(pc.unique(pc.list_parent_indices(owned_by).filter(apart)))
-    return rows.filter(apart)
+        return rows.take(pc.unique(pc.list_parent_indices(owned_by).filter(is_held_out)))
+    return rows.filter(is_held_out)
 
 
 STEP = Step(
     name="quality",
     description=(
         "Distances of marginals, of hours, weekdays and gaps, similarity of values, classifiers trained on synthetic "
-        "rows beside ones trained on real rows, differences between protected groups, and how near synthetic rows come "
-        "to real ones. Compares with real data: restricted, for reviewers."
+        "rows compared with ones trained on real rows, differences between protected groups, and distances of "
+        "synthetic rows to real ones. Compares with real data: restricted, for reviewers."
     ),
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),

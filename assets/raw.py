@@ -1,13 +1,14 @@
 """raw: the plan is admitted on public facts, the contract is sealed, the source's version is pinned.
 
-What belongs here: everything that happens before a record is read. What does not: reading one.
+What belongs here: everything before the first record is read. What does not: reading one.
 """
 
 import base64
 
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
-from dpsynth_platform.operations.admitting import admit, earlier_plan, pin_source
+from dpsynth_platform.lifecycle import owner_keys
+from dpsynth_platform.operations.admitting import admit, copied, earlier_plan, keep_copy, pin_source
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.dossier import expected_errors
 from dpsynth_platform.sources import source
@@ -16,16 +17,21 @@ from dpsynth_platform.synth.interface import SealedPlan
 
 
 def body(step: StepContext) -> Outcome:
-    """Pins, plans, admits, seals. A source that has not changed keeps its plan and its run."""
+    """Pins, plans, admits, seals. An unchanged source keeps its plan and its run."""
+    with copied(step) as copy:
+        return _sealed(step, copy)
+
+
+def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     from dpsynth_platform.audit.policy import attacks_on, check_gates
     from dpsynth_platform.scrub.scrub import check_source_schema
 
     contract, place = step.contract, step.place
     check_gates(contract, attacks_on(contract))
     earlier = step.storage.read(place, "raw")
-    pinned = pin_source(step, earlier)
+    pinned = pin_source(step, earlier, copy)
     check_source_schema(contract, pinned.schema)
-    step.open_account()
+    owner_keys.open_account(step.vault, step.ledger, step.family)
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
     if not step.spend_again:
@@ -35,6 +41,7 @@ def body(step: StepContext) -> Outcome:
         plan = _new_plan(step, earlier, pinned)
     run_key = planning.run_key(contract, pinned, place.period, plan)
     epsilon_left = admit(step, plan, run_key)
+    keep_copy(step, pinned, run_key)
     facts = {
         "contract": contract.snapshot(),
         "contract_digest": contract.digest(),
@@ -58,7 +65,7 @@ def body(step: StepContext) -> Outcome:
 
 def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan:
     if earlier is None and step.contract.generate.base_model is not None:
-        step.cleared(step.contract).require(step.place.label)  # the trial of a model takes minutes: refuse before it
+        step.cleared(step.contract).require(step.place.label)  # before the trial of a model, which takes minutes
     step.progress("calibrating the mechanism's noise to the guarantee")
     return planning.plan_release(step.contract, pinned.schema, step.place.period)
 
@@ -77,8 +84,8 @@ def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
 STEP = Step(
     name="raw",
     description=(
-        "The run's beginning: the plan admitted under the family's cap, the contract sealed, one version of the "
-        "source pinned. No record is read. Restricted."
+        "The start of a run: admits the plan under the family's cap, seals the contract, pins one version of the "
+        "source. Reads no record. Restricted."
     ),
     upstream=(),
     kinds=frozenset({"deltalake"}),
@@ -86,8 +93,8 @@ STEP = Step(
     code_version="1",
     body=body,
     fields=(
-        ("run_key", "string", "names contract, source version, period and plan together"),
-        ("contract", "json", "the contract as it was sealed"),
+        ("run_key", "string", "identifies contract, source version, period and plan together"),
+        ("contract", "json", "the sealed contract"),
         ("plan", "json", "the sealed plan of the mechanism"),
         ("source", "string", "table id and version of the source"),
     ),

@@ -1,7 +1,7 @@
-"""released: the evidence is read once more, and the candidate becomes a release.
+"""released: re-reads the evidence and publishes the candidate.
 
-What belongs here: collecting evidence, having it checked, publishing. What does not: what holds as evidence or how a
-release looks (`release`).
+What belongs here: collecting evidence, having it checked, publishing, copying to targets. What does not: the rules of
+evidence and the form of a release (`release`).
 """
 
 from __future__ import annotations
@@ -14,34 +14,32 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.operations.releasing import announce, evidence_of
+from dpsynth_platform.operations.releasing import announce, copy_to_targets, evidence_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.release.dossier import (
-    CANDIDATE,
-)
+from dpsynth_platform.release.dossier import CANDIDATE
 from dpsynth_platform.release.evidence import (
     CheckedEvidence,
     candidate_runners,
     check_evidence,
-    check_news,
+    check_new_findings,
     statement_of,
 )
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
 
 if TYPE_CHECKING:
-    from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
+    from openlineage.client.facet_v2 import DatasetFacet
 
     from dpsynth_platform.privacy.statement import PrivacyStatement
 
 
 def body(step: StepContext) -> Outcome:
-    """Refuses unless everything that the release rests on is there, current, of this content and approved."""
+    """Refuses unless all evidence is present, current, of this content and approved."""
     contract, raw = step.sealed()
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
     now = step.cleared(contract, entry_id=checked.candidate.entry_id)
-    check_news(step.place, checked.clearance, now)
+    check_new_findings(step.place, checked.clearance, now)
     statement = statement_of(
         contract,
         step.family,
@@ -66,6 +64,7 @@ def body(step: StepContext) -> Outcome:
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
     record = step.record("released", run_key=raw.run_key, facts=facts)
+    copy_to_targets(step, contract, made)
     return _outcome(contract, checked, statement, record, made)
 
 
@@ -78,7 +77,10 @@ def _outcome(
 ) -> Outcome:
     from dpsynth_platform.lineage import facets
 
-    guarantee = statement.guarantee
+    guarantee, declared = statement.guarantee, contract.generate.rows
+    assertions = {}
+    if declared != "auto":
+        assertions = {"synthetic": facets.rows_assertion(declared=declared, published=made.rows)}
     return Outcome(
         record,
         table_schema(made.path / "data"),
@@ -88,7 +90,7 @@ def _outcome(
             "release": made.release_id,
             "path": str(made.path),
             "guarantee in plain words": "\n\n".join(statement.plain_words()),
-            "approved_by": ", ".join(item.by for item in checked.approvals) or "nobody (no approval is required)",
+            "approved_by": ", ".join(item.by for item in checked.approvals) or "no approval is required",
             "signed_by_key": made.key_fingerprint,
         },
         facets=facets.merge(
@@ -104,13 +106,14 @@ def _outcome(
             ),
             _release_facet(made),
         ),
-        input_facets=_declared_rows(contract, made),
+        input_facets=assertions,
         published=made,
+        targets=tuple(contract.release.publish),
     )
 
 
 def _release_facet(made: Published) -> dict[str, DatasetFacet]:
-    """What the published dossier says, also where it was published by an earlier run under an earlier ledger head."""
+    """By the published dossier, which an earlier run may have published under an earlier ledger head."""
     from dpsynth_platform.lineage import facets
 
     dossier = json.loads((made.path / DOSSIER).read_text(encoding="utf-8"))
@@ -119,16 +122,6 @@ def _release_facet(made: Published) -> dict[str, DatasetFacet]:
         candidate_commitment=dossier["commitments"][CANDIDATE],
         head=Head(**dossier["ledger"]["head"]),
     )
-
-
-def _declared_rows(contract: DataContract, made: Published) -> dict[str, dict[str, InputDatasetFacet]]:
-    """The declared figure of quality, where there is one, as a check on the synthetic dataset."""
-    from dpsynth_platform.lineage import facets
-
-    declared = contract.generate.rows
-    if declared == "auto":
-        return {}
-    return {"synthetic": facets.rows_assertion(declared=declared, published=made.rows)}
 
 
 STEP = Step(

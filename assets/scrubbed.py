@@ -1,12 +1,14 @@
-"""scrubbed: best-effort removal of what identifies people, and the fingerprints of the owners.
+"""scrubbed: best-effort removal of direct identifiers, and the fingerprints of the owners.
 
-What belongs here: reading the pinned source, handing it to `scrub`, leaving erased owners out, and keeping table and
-participants. What does not: how anything is found or replaced. The guarantee does not rest on this step.
+What belongs here: passing the pinned source to `scrub`, leaving erased owners out, storing table and participants. What
+does not: finding and replacing identifiers. The guarantee does not depend on this step.
 """
 
+from dpsynth_platform.foundation.errors import StaleInput
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import HONOURED, erased_owners, honoured, without
 from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
+from dpsynth_platform.operations.admitting import kept_copy
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.sources import source
@@ -23,7 +25,15 @@ def body(step: StepContext) -> Outcome:
     earlier = step.reusable(raw, "scrubbed")
     if earlier is not None and step.keyed_alike(earlier, account) and honoured(earlier, erasure):
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
-    pinned = source.pin(contract, version=raw.facts["source_version"])
+    pinned = source.pin(
+        contract, step.storage.root, version=raw.facts["source_version"], copy=kept_copy(step, raw.run_key)
+    )
+    if raw.facts["source"].rpartition("@")[0] != pinned.table_id:
+        label = step.place.label
+        raise StaleInput(
+            f"{label}: another table is at the source's place than the one that raw pinned; materialize "
+            f"{label}/raw again, which is a new spend"
+        )
     rows = source.batches(pinned, contract, step.place.period)
     erased = erased_owners(step.storage.root, erasure, account)
     with step.storage.new_output(step.place, "scrubbed") as directory:

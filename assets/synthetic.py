@@ -1,6 +1,6 @@
 """synthetic: rows drawn from the model.
 
-What belongs here: post-processing only. This step is handed the model, never the data.
+What belongs here: post-processing only. This step receives the model, never the data.
 """
 
 import json
@@ -20,13 +20,11 @@ from dpsynth_platform.synth.tabular.missing import (
 
 
 def body(step: StepContext) -> Outcome:
-    """Draws as many rows as the contract says; under its constraints, which the stored measurements are fitted to.
-
-    Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
+    """Draws rows under the contract's constraints, to which the stored measurements are fitted; resumes texts.
 
     Raises:
         ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
-            That rests on the noisy counts alone, so that the refusal may be seen.
+            The decision depends on the noisy counts alone, so that it may be shown.
     """
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.operations.step_lineage import paid_by
@@ -45,7 +43,7 @@ def body(step: StepContext) -> Outcome:
         counted = read_missing(earlier.directory)
         if counted is not None or limit is None:
             check_missing(step.place.label, counted or (), limit)
-            shown = _said(step, earlier.facts.get(MOSTLY_MISSING, ()))
+            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ()))
             schema = table_schema(earlier.directory / "table")
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
@@ -56,10 +54,10 @@ def body(step: StepContext) -> Outcome:
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)
         write_missing(directory, drawing.missing)
-        told = drawing.texts
-        if told is not None:
-            step.progress(told.in_words)
-            write_durably(directory / TEXTS_DRAWN, json.dumps(told.to_json()))
+        drawn = drawing.texts
+        if drawn is not None:
+            step.progress(drawn.in_words)
+            write_durably(directory / TEXTS_DRAWN, json.dumps(drawn.to_json()))
         record = step.record(
             "synthetic",
             run_key=model.run_key,
@@ -69,16 +67,20 @@ def body(step: StepContext) -> Outcome:
                 "rows": drawing.rows,
                 "entry_id": model.facts["entry_id"],
                 **({MOSTLY_MISSING: mostly} if mostly else {}),
-                **({} if told is None else {"texts_drawn": told.drawn, "texts_left_out": sum(told.left_out.values())}),
+                **(
+                    {}
+                    if drawn is None
+                    else {"texts_drawn": drawn.drawn, "texts_left_out": sum(drawn.left_out.values())}
+                ),
                 **terms,
             },
         )
-    shown = _said(step, mostly) | ({} if told is None else {"texts": told.in_words})
+    shown = _report_missing(step, mostly) | ({} if drawn is None else {"texts": drawn.in_words})
     return Outcome(record, drawing.schema, drawing.rows, metadata=shown, facets=known)
 
 
-def _said(step: StepContext, mostly: Sequence[str]) -> dict[str, str]:
-    """Says which columns have hardly any usable value, and gives it back for the asset's page."""
+def _report_missing(step: StepContext, mostly: Sequence[str]) -> dict[str, str]:
+    """Reports columns with hardly any usable value; returns them for the asset page."""
     for sentence in mostly:
         step.progress(sentence)
     return {"mostly missing or unlisted": "\n\n".join(mostly)} if mostly else {}

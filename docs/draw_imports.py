@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import grimp
 
-ROOTS = ("dpsynth_platform", "assets", "resources", "sensors")
+ROOTS = ("dpsynth", "dpsynth_platform", "assets", "resources", "sensors")
 TARGET = Path(__file__).parent / "images" / "imports.svg"
 _WIDE, _TALL, _GAP, _STEP, _LEFT = 110, 26, 22, 58, 64
 _NOT_DRAWN = frozenset({"__init__", "__main__"})

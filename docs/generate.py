@@ -10,12 +10,11 @@ no description there, and the pages' introductions, are in `descriptions.yaml` b
 
 from __future__ import annotations
 
-import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 import yaml
@@ -418,19 +417,19 @@ def _option(one: Any) -> str:
     if one.is_flag:
         return names
     kind = one.type_descriptor.annotation
-    several = get_args(kind)
-    return f"{names} {_value(several[0] if several else kind)}{', repeatable' if one.multiple else ''}"
+    if get_origin(kind) is not Literal and (several := get_args(kind)):
+        kind = several[0]
+    return f"{names} {_value(kind)}{', repeatable' if one.multiple else ''}"
 
 
 def _value(kind: Any) -> str:
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return ", ".join(_code(one.value) for one in kind)
+    if get_origin(kind) is Literal:
+        return ", ".join(map(_code, get_args(kind)))
     return {Path: "PATH", int: "INTEGER", float: "NUMBER"}.get(kind, "TEXT")
 
 
 def _parameter(shown: str, one: Any) -> str:
-    default = getattr(one.default, "value", one.default)
-    plain = "required" if one.required else "" if default in (None, False, (), []) else _code(default)
+    plain = "required" if one.required else "" if one.default in (None, False, (), []) else _code(one.default)
     return f"| {shown} | {_sentence(one.help or '')} | {plain} |"
 
 

@@ -1,13 +1,13 @@
 """The Dagster code location: assembly only.
 
-What belongs here: contracts turned into assets, jobs, schedules and sensors, with the deployment's resources. What does
-not: any rule of one step. Nothing heavy is imported at load (a test holds it): the code server reloads often, and every
-step runs in a process that loads this first.
+What belongs here: turning contracts into assets, jobs, schedules and sensors, with the deployment's resources. What
+does not: any rule of one step. It imports nothing heavy at load (a test checks it): the code server reloads often, and
+each step's process loads this first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -17,6 +17,7 @@ from assets.checks import build_checks
 from assets.line import build_line, partitions_of
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.errors import ContractDraft
 from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.forking import PRELOADING
@@ -25,13 +26,22 @@ from sensors import build_sensors
 from sensors.monthly import monthly_schedule
 
 
-def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions:
-    """Everything that this deployment's contracts declare; `overrides` replaces resources by name, for tests.
+def build_definitions(
+    settings: Settings, *, datasets: Collection[str] | None = None, embedded: bool = False, **overrides: object
+) -> dg.Definitions:
+    """All definitions of this deployment's contracts; `overrides` replaces resources by name.
 
-    Bad contract files are the sensor `contract_faults`'s to tell, also where there are no others: retention goes on.
+    The sensor `contract_faults` reports invalid contract files, which are no drafts; everything else continues without
+    them.
+
+    Args:
+        datasets: those whose lines are built; None: all.
+        embedded: whether they are part of a code location that has an executor and an IO manager of its own.
     """
     loaded, faults = load_all(settings)
-    return _assembled(settings, loaded, faults, overrides)
+    chosen = [pair for pair in loaded if datasets is None or pair[0].dataset in datasets]
+    invalid = [str(fault) for fault in faults if not isinstance(fault, ContractDraft)]
+    return _assembled(settings, chosen, invalid, overrides, embedded=embedded)
 
 
 def _assembled(
@@ -39,10 +49,19 @@ def _assembled(
     loaded: Sequence[tuple[DataContract, FamilyBudget]],
     faults: Sequence[str],
     overrides: Mapping[str, object],
+    *,
+    embedded: bool = False,
 ) -> dg.Definitions:
     contracts = [contract for contract, _ in loaded]
-    candidates = [candidate_job(contract) for contract in contracts]
-    releases = [release_job(contract) for contract in contracts]
+    candidates, releases = [], []
+    for contract in contracts:
+        key = dg.AssetKey([contract.dataset, "released"])
+        released = dg.AssetSelection.assets(key)
+        # Up to the candidate that a reviewer decides about: all steps and checks except `released`.
+        others = dg.AssetSelection.groups(contract.dataset) - released - dg.AssetSelection.checks_for_assets(key)
+        words = "from the source to a release candidate with audit and quality report."
+        candidates.append(_job(contract, "candidate", others, words))
+        releases.append(_job(contract, "release", released, "publishes the approved candidate."))
     return dg.Definitions(
         assets=[
             asset
@@ -57,37 +76,30 @@ def _assembled(
             if contract.release.cadence is not None
         ],
         sensors=build_sensors(settings, contracts, candidates, releases, faults),
-        resources=_resources(settings) | dict(overrides),
-        executor=dg.multiprocess_executor.configured(
+        resources=_resources(settings)
+        | ({} if embedded else {"io_manager": res.RefusingIOManager()})
+        | dict(overrides),
+        executor=None
+        if embedded
+        else dg.multiprocess_executor.configured(
             {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": [PRELOADING]}}}
         ),
     )
 
 
-def candidate_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
-    """Everything up to what a reviewer decides on: all steps but `released`."""
-    whole = dg.AssetSelection.groups(contract.dataset)
-    released = dg.AssetSelection.assets(dg.AssetKey([contract.dataset, "released"]))
+def _job(
+    contract: DataContract, kind: str, selection: dg.AssetSelection, description: str
+) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
-        f"{contract.dataset}_candidate",
-        selection=whole - released - dg.AssetSelection.checks_for_assets(dg.AssetKey([contract.dataset, "released"])),
-        description=f"{contract.dataset}: from the source to a release candidate with audit and quality report.",
-        partitions_def=partitions_of(contract),
-    )
-
-
-def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
-    """Publication of an approved candidate."""
-    return dg.define_asset_job(
-        f"{contract.dataset}_release",
-        selection=dg.AssetSelection.assets(dg.AssetKey([contract.dataset, "released"])),
-        description=f"{contract.dataset}: publishes the approved candidate.",
+        f"{contract.dataset}_{kind}",
+        selection=selection,
+        description=f"{contract.dataset}: {description}",
         partitions_def=partitions_of(contract),
     )
 
 
 def job_named(name: str) -> dg.JobDefinition:
-    """One job of this code location, for processes that are told its name only, as each step's is. Builds no other."""
+    """One job of this code location, for processes that know only its name. Builds no other."""
     settings = Settings.from_environment()
     return _assembled(settings, [load_dataset(settings, name.rpartition("_")[0])], (), {}).resolve_job_def(name)
 
@@ -109,7 +121,8 @@ def _resources(settings: Settings) -> dict[str, object]:
             configuration=str(settings.worker) if settings.worker else None,
             hidden=(str(settings.vault), str(settings.ledger)),
         ),
-        "io_manager": res.RefusingIOManager(),
+        "line_io_manager": res.RefusingIOManager(),
+        "release_io_manager": res.RefusingIOManager(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Where the mechanism runs: a worker process on this machine, or on one that a cluster lends."""
+"""Where the mechanism runs: a worker process on this machine or in a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from dpsynth_platform.worker.launch import Start
 from dpsynth_platform.worker.launchers import launcher_of
 
 _LOG_BYTES = 2**17
-"""What a worker's log, and its messages, take at most where nothing goes wrong."""
+"""Most bytes of a worker's log, and of its messages, without errors."""
 
 
 @dataclass(frozen=True)
 class AcceleratorResource:
-    """The device of the worker (`auto`, `cpu`, `cuda`), and the file that says where it runs, if there is one.
+    """The device of the worker (`auto`, `cpu`, `cuda`), and the file that names its launcher, if there is one.
 
     Attributes:
-        logs: the restricted directory for what the worker prints.
-        hidden: what no worker may see.
+        logs: the restricted directory for the worker's output.
+        hidden: paths that no worker may see.
     """
 
     logs: str
@@ -35,31 +35,30 @@ class AcceleratorResource:
     hidden: tuple[str, ...] = ()
 
     def choice(self, dataset: str) -> WorkerChoice:
-        """Where the dataset's worker runs. Raises `ConfigurationError` where the file cannot be used."""
+        """Where the dataset's worker runs. Raises `ConfigurationError` where the file is invalid."""
         return worker_choice(Path(self.configuration) if self.configuration else None, dataset)
 
     def check(self, dataset: str, reads: Sequence[Path]) -> None:
-        """Finds what would keep a worker that reads these from starting, as far as can be told.
+        """Checks, as far as possible, that a worker that reads these paths could start.
 
         Raises:
-            ConfigurationError: the launcher misses something.
-            OSError: its log and its messages cannot be written.
+            ConfigurationError: a requirement of the launcher is missing.
+            OSError: its log and messages cannot be written.
         """
         check_room(Path(self.logs), _LOG_BYTES, _LOG_BYTES)
         hidden = [Path(path) for path in self.hidden]
         launcher_of(self.choice(dataset)).check([Path(self.logs), *reads], hidden)
 
     def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
-        """A function that runs one job in a worker and returns when it has ended well.
+        """A function that runs one job in a worker to its end; raises `MechanismFailed` with the meaning of a failure.
 
-        It raises `MechanismFailed` with the worker's code otherwise. Nothing that the worker prints passes through
-        here: its output goes to a restricted file, and it reports by code only.
+        The worker reports by code only: all its output goes to a restricted file.
         """
 
         def run(job: WorkerJob) -> None:
             log = new_log(Path(self.logs), "worker")
             private_directory(log.parent)
-            # The context names restricted paths and holds the grant: it lies beside the plan and goes with it.
+            # The context contains restricted paths and the grant: it is stored beside the plan and deleted with it.
             injector = dg.PipesFileContextInjector(str(Path(job.plan).with_name("pipes-context.json")))
             reader = dg.PipesFileMessageReader(str(log.with_name(f"{log.stem}-messages.log")))
             choice = self.choice(context.asset_key.path[0])
@@ -68,8 +67,8 @@ class AcceleratorResource:
                 status = launcher_of(choice).run(Start(job.model_directory, log, session.get_bootstrap_env_vars()))
             failure = codes.code_of(status)
             if failure != codes.DONE:
-                # Ctrl-C reaches all processes at once, and the worker may end before this one hears of it.
+                # Ctrl-C reaches all processes at once, and the worker may end before this one receives it.
                 kind = MechanismInterrupted if failure == codes.INTERRUPTED else MechanismFailed
-                raise kind(f"{codes.meaning(failure)} ({failure}; restricted log {log.name})")
+                raise kind(f"{codes.meaning(failure)} (details: restricted log {log.name})")
 
         return run

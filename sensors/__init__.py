@@ -1,10 +1,7 @@
-"""Sensors: what happens without anybody watching.
+"""Sensors and schedules: what happens without a person.
 
-What belongs here: turning a recorded approval into the `released` run and a new version of a source into a candidate's,
-deleting what has expired, recording reservations that have, closing killed runs and their lineage, asking again for
-runs that were killed or set back and that nobody started by hand, delivering lineage events that did not arrive, and
-telling people outside. What does not: deciding any of it (approvals are the ledger's, retention and pace the
-contracts').
+What belongs here: when to look, and which runs to request. What does not: decisions (approvals are the ledger's,
+retention and cadence the contracts').
 """
 
 from collections.abc import Sequence
@@ -15,16 +12,10 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.settings import Settings
 from sensors.approvals import approval_sensor
-from sensors.close_out import close_out_sensor
-from sensors.failures import failure_sensor
-from sensors.faults import faults_sensor
-from sensors.interrupted import interrupted_sensor
 from sensors.new_versions import new_version_sensor
-from sensors.notifications import notification_sensor
-from sensors.outbox import outbox_sensor
-from sensors.reservations import reservation_sensor
-from sensors.retention import retention_sensor
-from sensors.transient_failures import set_back_sensor
+from sensors.notices import failure_sensor, notification_sensor
+from sensors.retries import interrupted_sensor, transient_failure_sensor
+from sensors.upkeep import faults_sensor, upkeep_sensors
 
 
 def build_sensors(
@@ -39,12 +30,9 @@ def build_sensors(
     return [
         approval_sensor(settings, contracts, release_jobs),
         *([new_version_sensor(settings, *zip(*paced, strict=True))] if paced else []),
-        retention_sensor(settings, contracts),
-        reservation_sensor(settings),
         interrupted_sensor(settings, [*candidate_jobs, *release_jobs]),
-        set_back_sensor(settings, [*candidate_jobs, *release_jobs]),
-        close_out_sensor(settings),
+        transient_failure_sensor(settings, [*candidate_jobs, *release_jobs]),
+        *upkeep_sensors(settings, contracts),
         *([notification_sensor(settings), failure_sensor(settings)] if settings.has_receivers else []),
-        outbox_sensor(settings),
-        *([faults_sensor(faults)] if faults else []),
+        *([faults_sensor(settings, faults)] if faults else []),
     ]

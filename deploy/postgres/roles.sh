@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run once, by the image of PostgreSQL, when the database is made: two databases with an owner each, so that whoever can
-# read Dagster's runs cannot read the ledger. They must be two: both keep the version of their tables under one name.
+# Run once, by the image of PostgreSQL, when the database is made: two databases with an owner each, so that a role that
+# reads Dagster's runs cannot read the ledger. They must be separate: both keep the version of their tables under one name.
 set -eu
 for name in dpsynth dagster; do
     export ROLE="$name" PASSWORD_FILE="${SECRETS:-/run/secrets}/${name}_password"

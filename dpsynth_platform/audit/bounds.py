@@ -1,23 +1,23 @@
 """What the scores of canaries prove: lower bounds on epsilon, true positive rates and their confidence.
 
-What belongs here: statistics of an audit as pure functions of scores and coins. What does not: how a score comes about
-(`attacks`), or what follows from a bound (`verdict`).
+What belongs here: statistics of an audit as pure functions of scores and coins. What does not: computing scores
+(`attacks`), and conclusions from a bound (`verdict`).
 
-The bound is that of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023): m
-canaries enter by independent fair coins, the attacker guesses r of the coins and abstains on the others. If the
-mechanism is (epsilon, delta)-DP for one canary's whole contribution, few more than r·e^epsilon/(1+e^epsilon) guesses
-are right, whatever the attacker does. One canary owner is one privacy unit, so the bound speaks of the same epsilon as
-the guarantee.
+For one run the bound is that of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS
+2023): m canaries enter by independent fair coins; the attacker guesses r of the coins and abstains on the others. If
+the mechanism is (epsilon, delta)-DP for one canary's whole contribution, few more than r·e^epsilon/(1+e^epsilon)
+guesses are right, for any attacker. One canary owner is one privacy unit, so the bound and the guarantee have the same
+epsilon.
 
-Where the mechanism was run many times instead, each run on its own in a world with or without one canary, the bound
-is that of Jagielski, Ullman and Oprea, "Auditing Differentially Private Machine Learning" (NeurIPS 2020): both error
-rates of a test have exact upper bounds, and what (epsilon, delta)-DP allows of them gives epsilon.
+For many runs, each with or without one canary, the bound is that of Jagielski, Ullman and Oprea, "Auditing
+Differentially Private Machine Learning" (NeurIPS 2020): both error rates of a test have exact upper bounds, and their
+(epsilon, delta)-DP constraint gives epsilon.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +28,14 @@ from dpsynth_platform.foundation.errors import AccountingError
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
-Alike = npt.NDArray[np.int64]
-"""Of each canary, a number for what can be seen of it: canaries with equal numbers cannot be told apart."""
+Duplicates = npt.NDArray[np.int64]
+"""A number for each canary; no attack can distinguish canaries with equal numbers."""
 
 _PRECISION = 1e-4
 _LARGEST_EPSILON = 100.0
 _ROUNDING = 1e-9
 RANKS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Shares of false alarms at which repeated runs are judged; fixed beforehand, and paid for by a union bound."""
+"""False positive rates at which repeated runs are judged; fixed in advance, and paid for by a union bound."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,8 @@ def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: f
     """Largest probability that an (epsilon, delta)-DP mechanism allows so many right guesses.
 
     Steinke et al. 2023, Theorem 5.2: P[W >= v] <= beta + 2·m·delta·alpha, with W' ~ Binomial(r, e^eps/(1+e^eps)),
-    beta = P[W' >= v] and alpha = max over i of P[v > W' >= v-i]/i.
-
-    Args:
-        canaries: m, how many had a coin, those without a guess included.
-        guesses: r, how many coins were guessed; fixed before the run.
-        right: v, how many of the guesses were right.
-        epsilon: the claim to be tested.
-        delta: the claim's delta.
-
-    Raises:
-        AccountingError: the numbers do not fit together.
+    beta = P[W' >= v] and alpha = max over i of P[v > W' >= v-i]/i. Here m are all canaries, also those without a guess,
+    r the guesses, fixed before the run, and v the right ones. Raises `AccountingError` for inconsistent numbers.
     """
     if not 0 <= right <= guesses <= canaries or epsilon < 0 or not 0 <= delta < 1:
         raise AccountingError(
@@ -78,63 +69,56 @@ def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: f
 def epsilon_lower_bound(*, canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
     """Largest epsilon that the guesses refute at this confidence, rounded down; 0 where they refute none.
 
-    A mechanism that is (epsilon, delta)-DP for a smaller epsilon is so for a larger one too, hence whatever epsilon
-    is refuted refutes all below it.
+    (epsilon, delta)-DP implies the same for a larger epsilon, so refuting one epsilon refutes all below it.
     """
     level = 1 - confidence
 
     def refuted(epsilon: float) -> bool:
         return p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= level
 
-    low, high = 0.0, _LARGEST_EPSILON
-    if not refuted(low):
-        return 0.0
-    while high - low > _PRECISION:
+    return largest(refuted, _LARGEST_EPSILON, _PRECISION) if refuted(0.0) else 0.0
+
+
+def largest(holds: Callable[[float], bool], most: float, precision: float) -> float:
+    """The largest number from 0 to `most` for which a monotone condition holds, by bisection; rounded down."""
+    low, high = 0.0, most
+    while high - low > precision:
         middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 
 def highest_bound(*, canaries: int, guesses: int, delta: float, confidence: float) -> float:
-    """The bound if every guess were right: nothing above it can be shown.
-
-    Where canaries are alike, so many right guesses are not to be had: see `best_right`.
-    """
+    """The bound if every guess were right; with equal canaries even less can be shown (`best_right`)."""
     return epsilon_lower_bound(canaries=canaries, guesses=guesses, right=guesses, delta=delta, confidence=confidence)
 
 
-def best_right(alike: Alike, included: Coins, *, guess_in: int, guess_out: int) -> int:
-    """Right guesses, in the mean and rounded down, of whoever knows how many of each set of equal canaries were in.
+def best_right(duplicates: Duplicates, included: Coins, *, guess_in: int, guess_out: int) -> int:
+    """Expected right guesses, rounded down, of an attacker who knows how many of each set of equal canaries were in.
 
     A mechanism reads rows, and of equal ones only their number can matter. Given the numbers, the coins of equal
-    canaries are exchangeable, so that each of n is in with probability k/n, where k of them are; who guesses the
-    surest ones has most right guesses in the mean, whatever else the mechanism gives away. More can be right by luck
-    alone. The mean over the order of equal canaries is taken with the coins as they fell; where all canaries differ,
-    every guess is right as long as there are enough of either kind.
-
-    Args:
-        alike: shape (m,).
-        included: shape (m,), the coins.
-        guess_in: how many are guessed to be in.
-        guess_out: how many are guessed to be out; together no more than there are canaries.
+    canaries are exchangeable: if k of n were in, each was in with probability k/n. Guessing the most certain ones
+    maximizes the expectation, whatever else the mechanism reveals; only luck gives more. The expectation is over the
+    order of equal canaries, with the coins as tossed. Where all canaries differ, every guess is right if there are
+    enough of either kind. There are at most m guesses, with `duplicates` and the coins of shape (m,).
     """
-    chances = np.sort(known_chances(alike, included))
+    chances = np.sort(known_chances(duplicates, included))
     right = float(chances[chances.size - guess_in :].sum() + (1 - chances[:guess_out]).sum())
     return math.floor(right + _ROUNDING)
 
 
-def known_chances(alike: Alike, included: Coins) -> Scores:
-    """Of each canary the share of those equal to it, itself among them, that were in; shape (m,).
+def known_chances(duplicates: Duplicates, included: Coins) -> Scores:
+    """Share of each canary's set of equal canaries that was in; shape (m,).
 
-    No score tells more: whatever a mechanism gives away of equal canaries is their number.
+    No score reveals more: of equal canaries a mechanism can reveal only their number.
     """
-    _, place, sizes = np.unique(alike, return_inverse=True, return_counts=True)
+    _, place, sizes = np.unique(duplicates, return_inverse=True, return_counts=True)
     return np.asarray((np.bincount(place, weights=included) / sizes)[place], dtype=np.float64)
 
 
 def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> int | None:
-    """How many of the guesses must be right to refute `epsilon`; None where even all of them would not do."""
-    # No p-value is below that at delta 0, so that fewer right guesses than refute there need not be tried.
+    """Number of right guesses that refute `epsilon`; None where even all of them do not."""
+    # A p-value is at least the one at delta 0, so the search starts at the number that refutes there.
     least = int(stats.binom.isf(1 - confidence, guesses, 1 / (1 + math.exp(-epsilon)))) if guesses else 0
     for right in range(max(0, least), guesses + 1):
         if p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= 1 - confidence:
@@ -145,8 +129,8 @@ def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, c
 def visible_from(guesses: int, right_needed: int, probability: float) -> float:
     """Least epsilon whose randomized response gives so many right guesses with this probability, rounded up.
 
-    No attack on a mechanism of pure epsilon does better than on randomized response, so of a mechanism with less the
-    audit sees nothing as often, whatever the attack.
+    No attack on a pure epsilon-DP mechanism beats the one on randomized response, so the audit detects a mechanism of
+    a smaller epsilon less often, with any attack.
     """
     share = float(stats.beta.ppf(probability, right_needed, guesses - right_needed + 1)) if right_needed else 0.0
     return max(0.0, math.log(share / (1 - share))) if 0 < share < 1 else 0.0
@@ -157,19 +141,9 @@ def clopper_pearson_epsilon(
 ) -> float:
     """Epsilon that the error rates of one test over repeated, independent runs prove; 0 where they prove none.
 
-    The test's threshold must not depend on these runs. Both error rates are bounded from above at half of the level
-    each (Clopper-Pearson), which both ways of reading the test share.
-
-    Args:
-        found: runs with the canary that the test says "in" of.
-        included: runs with the canary.
-        false_alarms: runs without it that the test says "in" of.
-        held_out: runs without it.
-        delta: the claim's delta.
-        confidence: of the bound.
-
-    Raises:
-        AccountingError: the numbers do not fit together.
+    The test's threshold must not depend on these runs: it found the canary in `found` of the `included` runs with it,
+    and in `false_alarms` of the `held_out` ones. Each error rate gets an upper bound at half of the level
+    (Clopper-Pearson), for both directions of the test. Raises `AccountingError` for inconsistent numbers.
     """
     if not (0 <= found <= included and 0 <= false_alarms <= held_out and 0 <= delta < 1):
         raise AccountingError(
@@ -182,27 +156,12 @@ def clopper_pearson_epsilon(
 
 
 def repeated_runs_bound(scores: Scores, included: Coins, *, delta: float, confidence: float) -> float:
-    """Epsilon that the scores of repeated, independent runs prove, over fixed shares of false alarms and of misses.
-
-    Args:
-        scores: shape (runs,), one score a run.
-        included: shape (runs,), whether the run had the canary.
-        delta: the claim's delta.
-        confidence: of the bound, over all thresholds together.
-
-    Raises:
-        AccountingError: a score is not a number.
-    """
+    """Epsilon that the scores of repeated, independent runs prove, over all thresholds of `error_bounds` together."""
     return epsilon_of_errors(error_bounds(scores, included, confidence), delta)
 
 
 def epsilon_of_errors(errors: Sequence[tuple[float, float]], delta: float) -> float:
-    """The least epsilon that allows tests with all these errors; 0 where none is needed (Kairouz et al. 2015).
-
-    Args:
-        errors: upper bounds on false positive and false negative rate of each test.
-        delta: of the claim.
-    """
+    """The least epsilon that allows tests with these upper bounds on both error rates (Kairouz et al. 2015)."""
     ratios = [
         (1 - other - delta) / one for alarms, missed in errors for one, other in ((alarms, missed), (missed, alarms))
     ]
@@ -213,13 +172,17 @@ def error_bounds(scores: Scores, included: Coins, confidence: float) -> list[tup
     """Upper bounds on false positive and false negative rate of tests at fixed ranks; all hold together.
 
     A threshold that is the (k+1)-th largest of n independent held-out scores has k/n false alarms in the sample, and a
-    true rate that is Beta(k+1, n-k) distributed at most: the Clopper-Pearson bound of k among n is exact for it,
-    although the threshold was read from the same scores. Likewise with included and held-out scores exchanged.
+    true rate that is at most Beta(k+1, n-k) distributed: the Clopper-Pearson bound of k among n is exact for it,
+    although the threshold comes from the same scores. The same holds with included and held-out scores exchanged. The
+    level is split equally among the ranks, both directions and both errors.
 
     Args:
         scores: shape (runs,), independent of each other.
-        included: shape (runs,).
-        confidence: of all bounds together; shared out alike among the ranks, both directions and both errors.
+        included: shape (runs,), whether the run had the canary.
+        confidence: of all bounds together.
+
+    Raises:
+        AccountingError: a score is not a number.
     """
     _check(scores, included)
     level = (1 - confidence) / (4 * len(RANKS))
@@ -242,26 +205,18 @@ def each_confidence(confidence: float, tests: int) -> float:
 
 
 def count_right(scores: Scores, included: Coins, *, guess_in: int, guess_out: int) -> int:
-    """Right guesses when the highest scores are guessed to be in and the lowest out.
+    """Right guesses when the highest scores, shape (m,), are guessed in and the lowest out.
 
-    Ties go by position, which must not depend on the coins.
-
-    Args:
-        scores: shape (m,), higher means rather in.
-        included: shape (m,), the coins.
-        guess_in: how many of the highest scores are guessed in.
-        guess_out: how many of the lowest scores are guessed out.
-
-    Raises:
-        AccountingError: a score is not a number, or there are more guesses than canaries.
+    Position breaks ties, so it must not depend on the coins. Raises `AccountingError` if a score is not a number, or
+    there are more guesses than canaries.
     """
     _check(scores, included)
     if guess_in + guess_out > scores.size:
         raise AccountingError(f"audit: {guess_in + guess_out} guesses on {scores.size} canaries; accepted: fewer")
     order = np.argsort(scores, kind="stable")
-    said_in = included[order[scores.size - guess_in :]]
-    said_out = included[order[:guess_out]]
-    return int(said_in.sum() + (~said_out).sum())
+    guessed_in = included[order[scores.size - guess_in :]]
+    guessed_out = included[order[:guess_out]]
+    return int(guessed_in.sum() + (~guessed_out).sum())
 
 
 def true_positive_rate(
@@ -269,12 +224,8 @@ def true_positive_rate(
 ) -> Rate:
     """Share of the included canaries above the lowest threshold that at most this share of the others exceed.
 
-    The interval is exact for the threshold that was used; that threshold's own false positive rate is an estimate
-    from the held-out canaries, and coarse where they are fewer than a few hundred. Where all canaries fell on one
-    side, the rate is 0 and its interval says what little that means.
-
-    Raises:
-        AccountingError: a score is not a number.
+    The interval is exact for this threshold. The threshold's own false positive rate is an estimate from the held-out
+    canaries, and coarse with fewer than a few hundred. Where one of the groups is empty, the rate is 0.
     """
     _check(scores, included)
     members, others = scores[included], np.sort(scores[~included])[::-1]
@@ -316,7 +267,7 @@ def roc_curve(scores: Scores, included: Coins) -> tuple[Scores, Scores]:
 
 
 def _errors_at(reference: Scores, others: Scores, share: float, level: float) -> tuple[float, float]:
-    """Bounds on the shares of `reference` above a threshold at a rank of its own, and of `others` not above it."""
+    """Bounds on the shares of `reference` above the threshold at its rank `share`, and of `others` not above it."""
     allowed = math.floor(share * reference.size)
     threshold = np.sort(reference)[::-1][allowed]
     missed = int((others <= threshold).sum())
@@ -325,4 +276,7 @@ def _errors_at(reference: Scores, others: Scores, share: float, level: float) ->
 
 def _check(scores: Scores, included: Coins) -> None:
     if scores.shape != included.shape or scores.ndim != 1 or np.isnan(scores).any():
-        raise AccountingError("audit: accepted are one score that is a number and one coin for every canary")
+        raise AccountingError(
+            f"audit: scores of shape {scores.shape} with {int(np.isnan(scores).sum())} missing, coins of shape "
+            f"{included.shape}; accepted: one score that is a number and one coin for every canary"
+        )

@@ -1,19 +1,17 @@
-"""What canaries cost in quality: their share of what the mechanism counted, and how far they moved what is published.
+"""What canaries cost in quality: their share of the counted records, and how far they moved what is published.
 
-What belongs here: figures that follow from the canaries, the model and the synthetic rows, all of which are fictional
-or paid for. What does not: a comparison with real rows; it would be another access to them.
+What belongs here: figures from canaries, model and synthetic rows, all of which are fictional or paid for. What does
+not: a comparison with real rows, which would be another access to them.
 
-Let s be the canaries' share. What the mechanism counted is p = (1 - s)·r + s·c, with r the real records' distribution
-and c the canaries'. The total variation distance of p and r is s·TV(r, c), at most s, for any set of columns, and so no
-share of the rows is moved by more. It is also s/(1 - s)·TV(p, c): c is known, and p is what synthetic rows estimate.
-Beside it stands what the noise of the same counts does by itself, which no audit can spare: where that is more, leaving
-the canaries out would hardly show.
+Let s be the canaries' share. The mechanism counted p = (1 - s)·r + s·c, with r the real records' distribution and c the
+canaries'. The total variation distance of p and r is s·TV(r, c), at most s for any set of columns, so no share of the
+rows moves by more. It is also s/(1 - s)·TV(p, c): c is known, and synthetic rows estimate p. The effect of the counts'
+own noise is shown for comparison: where it is larger, removing the canaries would hardly change the result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +25,20 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of
 
-if TYPE_CHECKING:  # whoever reads a report needs none of what makes it
+if TYPE_CHECKING:  # a reader of reports needs none of it
     from dpsynth_platform.synth.tabular.measurements import NoisyCounts
     from dpsynth_platform.synth.tabular.model import Model
 
 COST_HEADER = ("column", "moved by canaries", "by noise in its counts")
 _MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
-"""Mean size of a normal deviate in its standard deviations."""
+"""Mean absolute value of a standard normal deviate."""
 
 
 @dataclass(frozen=True)
 class ColumnCost:
-    """How far one column's distribution is from that of the real records, as total variation distance (0 to 1).
+    """Total variation distance (0 to 1) of one column's distribution from the real records'.
 
-    Attributes:
-        canaries: what the canaries moved it by, estimated from the synthetic rows.
-        noise: what the noise in the column's own counts is expected to move it by.
+    The part caused by canaries is an estimate from the synthetic rows, that by noise in the column's counts expected.
     """
 
     column: str
@@ -52,12 +48,9 @@ class ColumnCost:
 
 @dataclass(frozen=True)
 class Echo:
-    """Synthetic texts in which something of a canary's text stands: `RUN` characters in a row.
+    """Number of synthetic texts, and of those that contain `RUN` characters in a row of an included or held-out canary.
 
-    Attributes:
-        texts: how many synthetic texts were looked at.
-        included: how many hold something of a canary that was in.
-        held_out: how many hold something of one that was not: what comes about by itself.
+    The rate for held-out canaries is the one without memorization.
     """
 
     texts: int
@@ -70,14 +63,10 @@ class CanaryCost:
     """What the canaries of one run cost.
 
     Attributes:
-        counted: what the included canaries count for: their records, or owners where owners are weighed alike.
-        owners: whether owners are counted.
-        share: of what the mechanism counted altogether, as its noisy counts tell; canaries are in it. None where it
-            counted no column: nothing tells then.
-        declared: what the share is by the contract alone, if all expected units that are not held out take part, with
-            one record each (with more it is less); None where records have several owners, so that nothing follows.
-        columns: of the modelled columns, in their order.
-        echo: of texts that a language model writes, else None.
+        counted: number of the included canaries' records, or of `owners` where these have equal weight.
+        share: canaries' share of all that the mechanism counted, by its noisy counts; None where it counted no column.
+        declared: the share by the contract alone, if all expected units that are not held out take part with one
+            record each (less with more records); None where records have several owners.
     """
 
     counted: int
@@ -87,23 +76,16 @@ class CanaryCost:
     columns: tuple[ColumnCost, ...]
     echo: Echo | None = None
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> CanaryCost:
-        """Reads back what `dataclasses.asdict` makes of it."""
-        columns = tuple(ColumnCost(**column) for column in document["columns"])
-        echo = None if document.get("echo") is None else Echo(**document["echo"])
-        return cls(**(document | {"columns": columns, "echo": echo}))
-
     @property
     def words(self) -> str:
-        """What a reader of the release should know of it."""
+        """The cost in sentences, for readers of the release."""
         what = number_of(self.counted, "owner" if self.owners else "record")
         expected = "if all expected units take part with one record each"
         declared = "" if self.declared is None else f"{_percent(self.declared)} {expected}"
         if self.share is None:
-            said = f"What the canaries cost: they were {what}{declared and f' ({declared})'}; no column was counted."
+            text = f"What the canaries cost: they were {what}{declared and f' ({declared})'}; no column was counted."
         else:
-            said = (
+            text = (
                 f"What the canaries cost: they were {what}, {_percent(self.share)} of what the mechanism counted by "
                 f"its noisy counts{declared and f' ({declared})'}, so that they moved no share of the rows by more "
                 f"than {_percent(self.share)}."
@@ -113,30 +95,23 @@ class CanaryCost:
             middle, noise = (
                 float(np.median([getattr(column, name) for column in self.columns])) for name in ("canaries", "noise")
             )
-            said += (
+            text += (
                 f" By the synthetic rows they moved a column's distribution by {_percent(middle)} in the median and by "
-                f"{_percent(most.canaries)} at most ({most.column}), beside {_percent(noise)} by the noise in the "
-                "median (total variation distance)."
+                f"{_percent(most.canaries)} at most ({most.column}); noise moved it by {_percent(noise)} in the median "
+                "(total variation distance)."
             )
         if self.echo is not None:
-            said += (
+            text += (
                 f" Of {number_of(self.echo.texts, 'synthetic text')}, {self.echo.included} hold {RUN} characters in a "
                 f"row of a canary that was in, and {self.echo.held_out} of one that was not."
             )
-        return said
+        return text
 
 
 def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None, synthetic: pa.Table) -> CanaryCost:
-    """What the included canaries cost the model and the rows drawn from it.
+    """What the included canaries cost the model (None where no column is counted) and the rows drawn from it.
 
-    Args:
-        contract: as it was sealed.
-        canaries: included and held-out ones.
-        model: of the columns, fitted with them; None where no column is counted.
-        synthetic: rows drawn from it; at least one.
-
-    Raises:
-        AccountingError: there are no synthetic rows, or they lack a modelled column.
+    Raises `AccountingError` if there are no synthetic rows, or they lack a modelled column.
     """
     from dpsynth_platform.audit.scoring import canary_evidence
     from dpsynth_platform.audit.tables.evidence import MOST_ROWS
@@ -148,7 +123,7 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
         return CanaryCost(counted, False, None, _declared_share(contract, counted), (), echo)
     evidence = canary_evidence(canaries, model, synthetic)
     counted = int(included.sum()) * evidence.counted
-    # By much noise on few records, the noisy total may be anything; whoever is in it is in it.
+    # With much noise on few records the noisy total may be any number; the canaries are part of it.
     total = max(model.total, float(counted), 1.0)
     share = counted / total
     columns = [
@@ -172,46 +147,42 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
 
 
 def share_in_words(contract: DataContract) -> str:
-    """What share of what will be counted is canaries', before anything runs: by the contract alone."""
+    """The canaries' expected share of the counted records, by the contract alone."""
     canaries = number_of(contract.canary_count, "fictional owner")
     if contract.separate_audit_model:
         return (
-            f"{canaries}, of whom half join in the mean, in a second, equal model that is attacked in the released "
-            "one's place, for as much again: the cost above is that of both, and what is released holds no canary"
+            f"{canaries}, of whom half join in the mean, in a second, equal model that is attacked instead of the "
+            "released one, at the same cost again: the cost above is that of both, and the release holds no canary"
         )
     owners = contract.privacy.weighting == "owners"
     joining = contract.canary_count / 2 * (1 if owners else contract.privacy.max_contributions)
     share = _declared_share(contract, joining)
-    said = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
+    text = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
     if share is None:
-        return said
+        return text
     whole = "what is counted" if contract.modelled else "what the mechanism reads"
-    return f"{said}, {_percent(share)} of {whole} if all expected units take part with one record each"
+    return f"{text}, {_percent(share)} of {whole} if all expected units take part with one record each"
 
 
 def cost_rows(cost: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The columns of a cost, as JSON has it, under `COST_HEADER`."""
+    """The columns of a cost in JSON form, as rows under `COST_HEADER`."""
     return [(item["column"], _percent(item["canaries"]), _percent(item["noise"])) for item in cost["columns"]]
 
 
 def moved_by(share: float, canaries: npt.NDArray[Any], rows: npt.NDArray[Any], cells: int) -> float:
     """How far the canaries moved a distribution, as total variation distance: an estimate, at most their share.
 
-    Args:
-        share: of the canaries in what was counted.
-        canaries: their cells, shape (included canaries,).
-        rows: cells of synthetic rows, shape (rows,); at least one.
-        cells: how many there are.
-
-    Raises:
-        AccountingError: there are no rows, or the share is none.
+    `canaries` and `rows` are cells, of shapes (included canaries,) and (synthetic rows,); `cells` is their number.
+    Raises `AccountingError` if there are no rows, or the share is outside 0 to 1.
     """
     if not rows.size or not 0 <= share <= 1:
-        raise AccountingError(f"audit: {rows.size} rows, a share of {share:g}; accepted: at least one row, 0 to 1")
+        raise AccountingError(
+            f"audit: {rows.size} rows, a share of {share:g}; accepted: at least one row, a share from 0 to 1"
+        )
     if not canaries.size or share == 1:
         return share
-    bait, seen = (np.bincount(codes, minlength=cells) / codes.size for codes in (canaries, rows))
-    return min(share, share / (1 - share) * float(np.abs(bait - seen).sum()) / 2)
+    planted, seen = (np.bincount(codes, minlength=cells) / codes.size for codes in (canaries, rows))
+    return min(share, share / (1 - share) * float(np.abs(planted - seen).sum()) / 2)
 
 
 def _declared_share(contract: DataContract, counted: float) -> float | None:
@@ -238,21 +209,14 @@ def _echo(
 ) -> Echo | None:
     if contract.text_column is None:
         return None
-    bait = canaries.values.column(contract.text_column).to_pylist()
+    planted = canaries.values.column(contract.text_column).to_pylist()
     texts = [text for text in synthetic.column(contract.text_column).to_pylist() if text]
-    return Echo(
-        len(texts),
-        *(
-            _holding(texts, [text for text, is_in in zip(bait, included, strict=True) if is_in == group])
-            for group in (True, False)
-        ),
-    )
-
-
-def _holding(texts: Iterable[str], canaries: Sequence[str]) -> int:
-    """How many texts hold a run of some canary's."""
-    wanted: frozenset[str] = frozenset().union(*(runs_of(text) for text in canaries))
-    return sum(not wanted.isdisjoint(runs_of(text)) for text in texts)
+    counts = []
+    for group in (True, False):
+        runs = (runs_of(text) for text, is_in in zip(planted, included, strict=True) if is_in == group)
+        wanted: frozenset[str] = frozenset().union(*runs)
+        counts.append(sum(not wanted.isdisjoint(runs_of(text)) for text in texts))
+    return Echo(len(texts), *counts)
 
 
 def _percent(share: float) -> str:

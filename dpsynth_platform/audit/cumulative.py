@@ -1,24 +1,24 @@
-"""What the audits of a family say together.
+"""What the audits of a family prove together.
 
 What belongs here: combining the p-values of a family's audits into one statement that holds at any time. What does not:
 a single audit (`verdict`), and composing guarantees (`privacy`, `ledger`).
 
-The question is whether all mechanisms of the family kept what their plans claim: the whole curve that the ledger
-charged (`fdp.renyi_profile`), where it is known. Each audit tests its own mechanism with coins of its own, so given all
-earlier ones its p-value is at most uniformly distributed if the claim holds. A p-value becomes a bet against the claim
-by the calibrator e(p) = (1 - p + p·ln p) / (p·ln² p), whose mean is at most 1 (Vovk & Wang, "E-values: calibration,
-combination and applications", Annals of Statistics 2021, eq. 1). The product of bets from audit s on is what a bettor
-owns who began there; the mean over s with weights 1/(s·(s+1)) is a bettor who began everywhere, so that years of good
-audits do not hide a mistake that was made last month. Nobody gets rich by betting against what holds: the chance ever
-to own 1/level is at most the level (Ville's inequality). So nothing need be corrected for how often one looks or how
-many releases there will be, as is right for releases every month without end.
+The hypothesis: all mechanisms of the family kept their plans' claims, where known the whole curve that the ledger
+charged (`fdp.renyi_profile`). Each audit tests its own mechanism with its own coins, so given all earlier ones its
+p-value is super-uniform under the claim. The calibrator e(p) = (1 - p + p·ln p) / (p·ln² p), of mean at most 1, turns a
+p-value into a bet against the claim (Vovk & Wang, "E-values: calibration, combination and applications", Annals of
+Statistics 2021, eq. 1). The product of bets from audit s on is the capital of a bettor who started there. The mean over
+s with weights 1/(s·(s+1)) is the capital of a bettor who started everywhere, so that years of good audits do not hide a
+recent mistake. Under the claim, this capital ever reaches 1/level with probability at most the level (Ville's
+inequality). So neither repeated looks nor the number of releases need a correction.
 
-One mistake of all releases that each audit alone is too weak for (a tenth of the noise too little, say) adds up this
-way; a correct platform fails by it at most once in twenty lives at 95%, beside what each audit fails by itself.
+A mistake that all releases share and each audit alone is too weak to detect (a tenth of the noise missing, say)
+accumulates. A correct platform fails by it at most once in twenty lifetimes at 95%, in addition to failures of single
+audits.
 
-It says nothing of how much is lost by somebody who is in several releases: fresh canaries join one release each. Of
-that, the account's cap is what is claimed, which follows from the single claims by composition; their lower bounds do
-not add up, so that the largest is also the bound of all together.
+This proves nothing about the loss of one person in several releases: fresh canaries join one release each. For that,
+the account's cap is the claim, which follows from the single claims by composition. Lower bounds do not add up, so the
+largest one is also the bound of all together.
 """
 
 from __future__ import annotations
@@ -31,25 +31,23 @@ from typing import Any, Literal
 from dpsynth_platform.ledger.records import ChainEvent, Entry
 
 _SMALLEST_P = 1e-9
-"""A bet on less wins no more: rounding would decide about it."""
+"""Smaller p-values win no more: rounding would decide the outcome."""
 _NEARLY_ONE = 1e-4
 MOST = 1e12
 
 Earlier = Literal["none", "told", "decides"]
-"""Whether the attacks failed an earlier audit of the mechanism, and what follows."""
+"""Whether the attacks failed an earlier audit of the mechanism: no, reported only, or decisive."""
 
 
 @dataclass(frozen=True)
 class PastAudit:
-    """One audit as it was recorded: of which run, with which result.
+    """One recorded audit.
 
     Attributes:
         key: the run's key. Attempts at one run share their canaries, so only the first audit of a key counts.
-        entry: the ledger entry whose mechanism was audited.
-        failed: whether the attacks by themselves failed it.
-        bound: the lower bound on epsilon that the deciding attacks proved.
-        p_value: the largest probability with which the claim allows what the deciding attacks found.
-        terms: what it was held against.
+        failed: whether the attacks alone failed it.
+        bound: lower bound on epsilon by the deciding attacks.
+        p_value: largest probability with which the claim allows the result of the deciding attacks.
     """
 
     key: str
@@ -62,12 +60,11 @@ class PastAudit:
 
 @dataclass(frozen=True)
 class FamilyStanding:
-    """What a family's audits say together.
+    """The combined result of a family's audits.
 
     Attributes:
-        family: its name.
-        audits: how many there were, this one included.
-        evidence: what a bettor against the claims owns who began with 1.
+        audits: number of audits, this one included.
+        evidence: capital of a bettor against the claims who started with 1.
         confidence: at which the family fails.
     """
 
@@ -83,24 +80,21 @@ class FamilyStanding:
 
     @property
     def words(self) -> str:
-        """The same as a sentence."""
-        number = "the only audit" if self.audits == 1 else f"all {self.audits} audits"
+        """The result as a sentence."""
+        one = self.audits == 1
+        audits = "The only audit" if one else f"Taken together, all {self.audits} audits"
+        audits += f" of the family {self.family}"
         limit = f"evidence {self.evidence:.3g}; {1 / (1 - self.confidence):.3g} refutes"
         if self.refuted:
             return (
-                f"Taken together, {number} of the family {self.family} refute with {self.confidence:g} confidence that "
-                f"each of its mechanisms kept its claim ({limit})."
+                f"{audits} {'refutes' if one else 'refute'} with {self.confidence:g} confidence that each of its "
+                f"mechanisms kept its claim ({limit})."
             )
-        return f"Taken together, {number} of the family {self.family} do not contradict its claims ({limit})."
+        return f"{audits} {'does' if one else 'do'} not contradict its claims ({limit})."
 
 
 def past_audits(events: Iterable[ChainEvent], entries: Iterable[Entry]) -> list[PastAudit]:
-    """The audits that a ledger's chain tells of, in its order.
-
-    Args:
-        events: of the kind `audited`.
-        entries: of one family; audits of other entries are left out.
-    """
+    """The audits of a family's entries that a ledger's chain records in events `audited`, in its order."""
     keys = {entry.entry_id: entry.key for entry in entries}
     return [
         PastAudit(
@@ -119,12 +113,7 @@ def past_audits(events: Iterable[ChainEvent], entries: Iterable[Entry]) -> list[
 def standing_of(family: str, past: Iterable[PastAudit], key: str, p_value: float, confidence: float) -> FamilyStanding:
     """The family's standing after one more audit.
 
-    Args:
-        family: its name.
-        past: all audits of the family, in order.
-        key: of this audit's run; where it is among the past, its first result counts and not this one.
-        p_value: this audit's.
-        confidence: of the statement.
+    `past` are all its audits, in order; if one of them has this audit's `key`, its result counts instead.
     """
     first: dict[str, float] = {}
     for audit in past:
@@ -134,16 +123,11 @@ def standing_of(family: str, past: Iterable[PastAudit], key: str, p_value: float
 
 
 def failure_before(past: Iterable[PastAudit], entry: str, claimed: float, terms: Mapping[str, Any]) -> Earlier:
-    """How an earlier audit of a mechanism counts in another one.
+    """How an earlier failure of a mechanism's audit counts in a later audit.
 
-    Limits that a contract sets below its claim are its own to loosen, though not unseen. That the claim itself was
-    refuted stays so: neither a higher confidence nor other gates, chosen in the light of it, make it hold again.
-
-    Args:
-        past: all audits of the family.
-        entry: of the mechanism.
-        claimed: the epsilon that is claimed now.
-        terms: of the audit at hand.
+    A contract may loosen limits below its claim, but the failure stays visible. A refuted claim stays refuted: a
+    higher confidence or other gates, chosen after the result, do not restore it. `claimed` is the epsilon that is
+    claimed now, and `terms` are those of the later audit.
     """
     failures = [audit for audit in past if audit.failed and audit.entry == entry]
     if any(audit.terms == terms or audit.bound > claimed for audit in failures):
@@ -152,16 +136,16 @@ def failure_before(past: Iterable[PastAudit], entry: str, claimed: float, terms:
 
 
 def evidence_of(p_values: Sequence[float]) -> float:
-    """What the bettor who began everywhere owns after these audits, in order; at most `MOST`."""
-    owned = 0.0
+    """Capital of the bettor who started everywhere after these audits, in order; at most `MOST`."""
+    capital = 0.0
     for number, p_value in enumerate(p_values, start=1):
-        owned = (owned + 1 / (number * (number + 1))) * bet(p_value)
-    not_yet_begun = 1 / (len(p_values) + 1)
-    return min(MOST, owned + not_yet_begun)
+        capital = (capital + 1 / (number * (number + 1))) * bet(p_value)
+    not_yet_started = 1 / (len(p_values) + 1)
+    return min(MOST, capital + not_yet_started)
 
 
 def bet(p_value: float) -> float:
-    """What one p-value makes of a stake of 1: from 0.5 at p = 1 to riches at small p."""
+    """Payoff of one p-value for a stake of 1: 0.5 at p = 1, large at small p."""
     p = max(p_value, _SMALLEST_P)
     if p > 1 - _NEARLY_ONE:
         return 0.5

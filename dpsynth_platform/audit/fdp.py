@@ -1,15 +1,14 @@
-"""Lower bounds by trade-off functions: what guesses in one run prove against the whole curve that was claimed.
+"""Lower bounds by trade-off functions: what guesses in one run prove against the whole claimed curve.
 
-What belongs here: trade-off functions (f-DP; Dong, Roth & Su 2022), the test of one against the guesses of a single run
+What belongs here: trade-off functions (f-DP; Dong, Roth & Su 2022), testing one against the guesses of a single run
 (Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run", ICML 2025), and bounds in the family of
-Gaussian mechanisms. What does not: bounds that need no more than (epsilon, delta) (`bounds`).
+Gaussian mechanisms. What does not: bounds that need only (epsilon, delta) (`bounds`).
 
-A claim of (epsilon, delta) alone allows any mechanism that keeps it; a claim of a curve allows fewer, so that the same
-guesses refute it sooner. What the ledger charges is a curve, so that may be tested without further assumptions: 80
-right of 100 guesses on 500 canaries have a p-value of 0.07 under epsilon 1 alone, and of 0.01 under the Renyi curve of
-a plan for it. A bound by Gaussian curves says something of mechanisms that are as private as a Gaussian one and no
-less: of added Gaussian noise, or of a composition that its curve bounds. It is reported beside the other bound, and no
-gate of a release reads it.
+A curve allows fewer mechanisms than one pair (epsilon, delta), so the same guesses refute it sooner. The ledger charges
+a curve, so testing it needs no further assumptions: 80 right of 100 guesses on 500 canaries have a p-value of 0.07
+under epsilon 1 alone, and of 0.01 under the Renyi curve of a plan for it. A bound by Gaussian curves holds only for
+mechanisms with the privacy curve of a Gaussian one: added Gaussian noise, or a composition that its curve bounds. The
+report shows it; no gate of a release reads it.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dpsynth_platform.audit.bounds import Coins, Scores, error_bounds
+from dpsynth_platform.audit.bounds import Coins, Scores, error_bounds, largest
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.renyi import RenyiCurve
 
 Curve = Callable[[float], float]
-"""Of what has this probability in one world: the least probability that it has in a neighbouring one. Where f is the
-trade-off function, the inverse of 1 - f."""
+"""From an event's probability in one world to its least probability in a neighbouring one: the inverse of 1 - f, where
+f is the trade-off function."""
 
 _DELTAS = tuple(np.geomspace(1e-9, 0.5, 60).tolist())
-"""At which a Renyi curve is turned into pairs of epsilon and delta."""
+"""At which a Renyi curve is converted into pairs of epsilon and delta."""
 _PRECISION = 1e-6
 _LARGEST_MU = 50.0
 _SMALLEST_MU = 1e-6
@@ -60,13 +59,9 @@ def profile_curve(epsilons: Sequence[float], deltas: Sequence[float]) -> Curve:
 
 
 def renyi_profile(curve: RenyiCurve, slack: float, *, epsilon: float, delta: float) -> Curve:
-    """What a mechanism of this Renyi curve may do: every (epsilon, delta) that follows from it, and the claimed one.
+    """The curve of every (epsilon, delta) that follows from a Renyi curve, and of the claimed one by any accounting.
 
-    Args:
-        curve: upper bound on the mechanism's Renyi divergences, both ways.
-        slack: delta that the curve does not cover.
-        epsilon: that is claimed besides, by whatever accounting.
-        delta: of that claim.
+    The Renyi curve bounds the divergences in both directions, except for a delta of `slack`.
     """
     deltas = [item for item in _DELTAS if item > slack]
     return profile_curve([*(curve.epsilon(item - slack) for item in deltas), epsilon], [*deltas, delta])
@@ -75,20 +70,11 @@ def renyi_profile(curve: RenyiCurve, slack: float, *, epsilon: float, delta: flo
 def is_refuted(curve: Curve, *, canaries: int, guesses: int, right: int, level: float) -> bool:
     """Whether a mechanism of this curve has so many right guesses with a smaller probability than `level`.
 
-    Suppose it had them with probability `level`. The chance that one coin is guessed right, and at least i of all, is
-    bounded by the curve from the chance that it is guessed wrong, and at least i-1 are right: its coin alone differs.
-    Going down from `right`, that forces so much probability onto smaller numbers that all together exceed one
-    (Mahloujifar et al., theorem 3.2 and algorithm 3).
-
-    Args:
-        curve: the claim.
-        canaries: m, how many had a fair coin, those without a guess included.
-        guesses: how many coins were guessed; fixed before the run.
-        right: how many of the guesses were right.
-        level: one minus the confidence.
-
-    Raises:
-        AccountingError: the numbers do not fit together.
+    Suppose it had them with probability `level`. Two events differ in one coin alone: it is guessed right and at least
+    i of all are right; it is guessed wrong and at least i-1 are right. The curve bounds the one's probability by the
+    other's. Downwards from `right`, this forces probability onto smaller numbers until the total exceeds one
+    (Mahloujifar et al., theorem 3.2 and algorithm 3). Canaries are all fair coins, also those without a guess; the
+    number of guesses is fixed before the run. Raises `AccountingError` for inconsistent numbers.
     """
     if not 0 <= right <= guesses <= canaries or not 0 < level <= 1:
         raise AccountingError(
@@ -99,7 +85,7 @@ def is_refuted(curve: Curve, *, canaries: int, guesses: int, right: int, level: 
     for number in range(right - 1, -1, -1):
         forced = curve(min(1.0, hits))
         if forced <= misses:
-            break  # nothing moves any more
+            break
         hits += number / (guesses - number) * (forced - misses)
         misses = forced
     return hits + misses > guesses / canaries
@@ -109,7 +95,7 @@ def p_value(curve: Curve, *, canaries: int, guesses: int, right: int) -> float:
     """Largest probability that a mechanism of this curve allows so many right guesses, rounded up."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
-        # Small levels are told apart by their size, so the middle is a geometric one where there is any.
+        # Small levels differ by orders of magnitude, so the middle is geometric where possible.
         middle = high / 4 if low == 0 else math.sqrt(low * high)
         if is_refuted(curve, canaries=canaries, guesses=guesses, right=right, level=middle):
             high = middle
@@ -123,57 +109,33 @@ def p_value(curve: Curve, *, canaries: int, guesses: int, right: int) -> float:
 def gaussian_epsilon_bound(*, canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
     """Epsilon, at delta, of the largest mu whose curve the guesses of one run refute; 0 where they refute none.
 
-    Raises:
-        AccountingError: the numbers do not fit together, or delta is 0: no Gaussian mechanism has that.
+    Raises `AccountingError` for inconsistent numbers, and for a delta of 0, which no Gaussian mechanism has.
     """
 
     def refuted(mu: float) -> bool:
         return is_refuted(gaussian_curve(mu), canaries=canaries, guesses=guesses, right=right, level=1 - confidence)
 
-    low, high = 0.0, _LARGEST_MU
-    if not refuted(_SMALLEST_MU):
-        return gaussian_epsilon(0.0, delta)
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return gaussian_epsilon(low, delta)
+    mu = largest(refuted, _LARGEST_MU, _PRECISION) if refuted(_SMALLEST_MU) else 0.0
+    return gaussian_epsilon(mu, delta)
 
 
 def gaussian_runs_bound(scores: Scores, included: Coins, *, delta: float, confidence: float) -> float:
-    """Epsilon, at delta, of the least mu that allows what repeated runs showed (Nasr et al. 2023, section 4.3).
-
-    Args:
-        scores: shape (runs,), one score a run, independent of each other.
-        included: shape (runs,), whether the run had the canary.
-        delta: of the claim.
-        confidence: of the bound, over all thresholds together.
-
-    Raises:
-        AccountingError: a score is not a number, or delta is 0.
-    """
+    """Like `bounds.repeated_runs_bound`, for Gaussian mechanisms (Nasr et al. 2023, section 4.3); delta is above 0."""
     return gaussian_epsilon(mu_of_errors(error_bounds(scores, included, confidence)), delta)
 
 
 def mu_of_errors(errors: Sequence[tuple[float, float]]) -> float:
-    """The least mu that allows tests with these upper bounds on both error rates; 0 where none is needed."""
+    """The least mu that allows tests with these upper bounds on both error rates."""
     return max([0.0, *(float(ndtri(1 - alarms) - ndtri(missed)) for alarms, missed in errors)])
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The epsilon of mu-GDP at this delta, rounded down (Dong, Roth & Su 2022, corollary 2.13; Balle & Wang 2018).
-
-    Raises:
-        AccountingError: delta is not in (0, 1), or mu is negative.
-    """
+    """The epsilon of mu-GDP at this delta, rounded down (Dong, Roth & Su 2022, corollary 2.13; Balle & Wang 2018)."""
     if not 0 < delta < 1 or mu < 0:
         raise AccountingError(f"audit: mu {mu:g} at delta {delta:g}; accepted: mu >= 0 and a delta in (0, 1)")
-    low, high = 0.0, mu * (mu / 2 + 40)
-    if gaussian_delta(mu, low) <= delta:
+    if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
-    return low
+    return largest(lambda epsilon: gaussian_delta(mu, epsilon) > delta, mu * (mu / 2 + 40), _PRECISION)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -184,9 +146,5 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose mechanism is (epsilon, delta)-DP, rounded down: the claim as one of a Gaussian mechanism."""
-    low, high = 0.0, _LARGEST_MU
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
-    return low
+    """The largest mu whose mechanism is (epsilon, delta)-DP, rounded down."""
+    return largest(lambda mu: gaussian_delta(mu, epsilon) <= delta, _LARGEST_MU, _PRECISION)

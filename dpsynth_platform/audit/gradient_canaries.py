@@ -1,15 +1,14 @@
-"""Training under attack: made-up records with gradients of their own, each in by a fair coin, watched from inside.
+"""Training under attack: made-up records with separate gradients, each included by a fair coin, observed from inside.
 
 What belongs here: a model in which every canary's gradient is one coordinate (the Dirac canaries of Steinke, Nasr and
 Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023), a run of `training.loop.train` on them, and the
 scores of an attacker who sees every step's noised gradients. What does not: real records, the arithmetic of bounds
-(`bounds`, `fdp`), and how thresholds are fixed (`laboratory`).
+(`bounds`, `fdp`), and fixing thresholds (`laboratory`).
 
-Nothing in training is replaced: canaries are records like others, `train` draws, clips, sums up, noises and steps by
-its plan, and the attacker is its `Health`, which is shown what is private already. One coordinate of the noised sum is
-all that speaks of one canary, so of a training that keeps its plan the canaries are independent trials, as many as
-there are canaries. A mistake may make them dependent; then a bound that takes them for independent is no bound on
-epsilon, but still refutes the plan, whose trials they would have been. The bounds for one run
+Training itself is unchanged: canaries are ordinary records, `train` samples, clips, sums, adds noise and steps by its
+plan, and the attacker is its `Health`, which sees private values only. One coordinate of the noised sum depends on one
+canary, so under a correct training canaries are independent trials. A fault may make them dependent; then a bound that
+assumes independence is no bound on epsilon, but still refutes the plan, which implies it. The bounds for one run
 (`bounds.epsilon_lower_bound`) hold either way.
 """
 
@@ -27,25 +26,24 @@ from torch import Tensor, nn
 from dpsynth_platform.audit.bounds import Coins, count_right, epsilon_lower_bound
 from dpsynth_platform.audit.laboratory import Floats, Guess, Proof, Trials, best_guess
 from dpsynth_platform.training.families import IGNORED
-from dpsynth_platform.training.interface import Batch, TrainingState
+from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.trial import NoJournal
 
 PARTS = 2
-"""Trainable parameters that canaries are spread over, in turns: what is done to some parameters only, shows."""
+"""Trainable parameters that hold the canaries in turns, so that faults in some parameters only are visible."""
 LOUD = 10.0
-"""How many clipping norms long a canary's gradient is before it is clipped."""
+"""Norm of a canary's gradient before clipping, in clipping norms."""
 LEAST_SCALE = 1e-3
-"""Of the clipping norm: below this, noise is as good as none."""
+"""In clipping norms: smaller noise counts as none."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What an attacker saw of one training.
+    """What an attacker saw of one training: the noised sums along each canary's gradient, in clipping norms.
 
-    Attributes:
-        included: shape (canaries,), which were among the records.
-        sums: shape (steps, canaries), the noised sum along each canary's gradient, over the clipping norm.
+    The coins `included` have shape (canaries,), `sums` have (steps, canaries).
     """
 
     included: Coins
@@ -54,11 +52,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Attacker:
-    """What is known of the mechanism before a training is attacked.
+    """Prior knowledge of the mechanism.
 
     Attributes:
-        scales: shape (PARTS,), deviation of the noise on each parameter, over the clipping norm.
-        sampled: q, with which a canary is in a batch.
+        scales: shape (PARTS,), deviation of the noise on each parameter, in clipping norms.
+        sampled: q, the probability that a canary is in a batch.
     """
 
     scales: Floats
@@ -66,12 +64,12 @@ class Attacker:
 
     @classmethod
     def believing(cls, plan: TrainingPlan) -> Attacker:
-        """Takes the plan's word for it."""
+        """Assumes that the plan is kept."""
         return cls(np.full(PARTS, plan.noise_multiplier), plan.sampling_probability)
 
     @classmethod
     def of(cls, watched: Watched, plan: TrainingPlan) -> Attacker:
-        """Learns the noise from the canaries that were left out of a training of the same plan."""
+        """Learns the noise from the held-out canaries of a training of the same plan."""
         squares = [np.square(watched.sums[:, part::PARTS][:, ~watched.included[part::PARTS]]) for part in range(PARTS)]
         scales = [np.sqrt(part.mean()) if part.size else plan.noise_multiplier for part in squares]
         return cls(np.maximum(scales, LEAST_SCALE), plan.sampling_probability)
@@ -81,10 +79,10 @@ class Attacker:
 
         * *correlation*: the sum along its gradient over all steps.
         * *likelihood ratio*: of in, where each step has it with probability q, against out.
-        * *range*: its highest step less its lowest, which noise that is always the same leaves alone.
+        * *range*: its highest step less its lowest, which constant noise does not affect.
         """
         scale = self.scales[np.arange(watched.included.size) % PARTS]
-        with np.errstate(divide="ignore"):  # q = 1 leaves no step without
+        with np.errstate(divide="ignore"):  # log(0) at q = 1
             absent, present = np.log1p(-self.sampled), np.log(self.sampled)
         ratios = np.logaddexp(absent, present + (2 * watched.sums - 1) / (2 * scale**2))
         return Trials(
@@ -99,12 +97,9 @@ class Attacker:
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """An attack on trainings of one plan.
+    """An attack on trainings of one plan with SGD: of `canaries` with `records` each, about half are in.
 
-    Attributes:
-        plan: with SGD; `units` is what q is computed from.
-        canaries: how many are made up for each training; about half of them are in.
-        records: how many records each canary has.
+    The sampling probability q follows from the plan's `units`.
     """
 
     plan: TrainingPlan
@@ -122,23 +117,20 @@ class TrainingAudit:
         model = CanaryModel(self.canaries, LOUD * self.plan.clipping_norm)
         owners = np.repeat(np.flatnonzero(included), self.records)
         train(model, self.plan, CanaryRecords(owners), journal=NoJournal(), health=watcher)
-        # A loss falls against its gradient: what a canary adds is negative.
+        # The loss decreases against its gradient, so a canary's contribution is negative.
         unit = -self.plan.batch_size / self.plan.clipping_norm
         return Watched(included, unit * np.stack([model.by_canary(step) for step in watcher.steps]))
 
     def guess(self, *, delta: float, confidence: float) -> tuple[Attacker, Guess]:
-        """Fixes attack and threshold by one training."""
+        """Attack and threshold, fixed by one training."""
         watched = self.watch()
         attacker = Attacker.of(watched, self.plan)
         return attacker, best_guess(attacker.trials(watched), delta=delta, confidence=confidence)
 
     def one_run(self, *, share: float, delta: float, confidence: float) -> float:
-        """A lower bound on epsilon from a single training, whether the canaries are independent or not.
+        """A lower bound on epsilon from one training, for dependent canaries, too.
 
-        Args:
-            share: of the canaries, how many are guessed in, and how many out, by the likelihood ratio.
-            delta: of the pair that is tried.
-            confidence: of the bound.
+        `share` of the canaries are guessed in, and as many out, by the likelihood ratio.
         """
         watched, each = self.watch(), int(share * self.canaries)
         scores = Attacker.believing(self.plan).trials(watched).scores["likelihood ratio"]
@@ -148,7 +140,7 @@ class TrainingAudit:
         )
 
     def prove(self, *, delta: float, confidence: float) -> Proof:
-        """What one training proves with an attack that another one fixed."""
+        """What one training proves with an attack that a previous one fixed."""
         attacker, guess = self.guess(delta=delta, confidence=confidence)
         return guess.prove(attacker.trials(self.watch()), delta=delta, confidence=confidence)
 
@@ -156,9 +148,8 @@ class TrainingAudit:
 class CanaryModel(nn.Module):
     """A language model of two words, in which token i alone moves coordinate i of the embeddings.
 
-    Args:
-        canaries: how many tokens there are.
-        length: of each token's gradient at the start. It stays near while the learning rate is small.
+    `length` is the norm of each of the `canaries` tokens' gradients at the start; with a small learning rate it hardly
+    changes.
     """
 
     def __init__(self, canaries: int, length: float) -> None:
@@ -174,15 +165,15 @@ class CanaryModel(nn.Module):
         self.head.requires_grad_(False)
 
     def get_input_embeddings(self) -> SimpleNamespace:
-        """As models of transformers: how many words may be asked for, which are both that it can say."""
+        """Like models of transformers: the size of the vocabulary."""
         return SimpleNamespace(num_embeddings=self.head.out_features)
 
     def get_output_embeddings(self) -> nn.Module:
-        """As models of transformers: what makes words of the last layer."""
+        """Like models of transformers: from the last layer to words."""
         return self.head
 
     def forward(self, input_ids: Tensor, **others: Any) -> SimpleNamespace:
-        """Logits of the two words, [examples, tokens, 2], each from its own token alone, whatever else is given."""
+        """Logits of the two words, [examples, tokens, 2], each from its own token alone."""
         own = [part(input_ids // PARTS) * (input_ids % PARTS == n).unsqueeze(-1) for n, part in enumerate(self.parts)]
         return SimpleNamespace(logits=self.head(torch.stack(own).sum(0)))
 
@@ -195,8 +186,7 @@ class CanaryModel(nn.Module):
 class CanaryRecords:
     """Records of two tokens, both the owner's, of which the second is predicted: `interface.Examples`.
 
-    Args:
-        owners: shape (records,), the canary that each belongs to.
+    `owners` has shape (records,): the canary of each record.
     """
 
     max_length = 2
@@ -219,25 +209,8 @@ class CanaryRecords:
         }
 
 
-class NoJournal:
-    """Counts steps in memory: nothing here is anybody's, and nothing is paid for. `interface.Journal`."""
-
-    def __init__(self) -> None:
-        self._executed = 0
-
-    def begin_step(self) -> int:
-        self._executed += 1
-        return self._executed
-
-    def save(self, state: TrainingState, *, now: bool = False) -> None:
-        """See `interface.Journal`."""
-
-    def latest(self) -> None:
-        """See `interface.Journal`."""
-
-
 class _Watcher:
-    """Keeps what it is shown: `interface.Health`."""
+    """Keeps each step's gradients: `interface.Health`."""
 
     def __init__(self) -> None:
         self.steps: list[Mapping[str, Tensor]] = []

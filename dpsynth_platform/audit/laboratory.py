@@ -1,17 +1,16 @@
-"""The laboratory: a mechanism under attack, before anybody's data are given to it.
+"""The laboratory: attacks on a mechanism with made-up records, before it reads real data.
 
-What belongs here: running a mechanism again and again in two neighbouring worlds, an attack whose threshold was fixed
-on runs of its own, what such trials prove of epsilon, and how much they can be expected to prove. What does not: the
-mechanisms and what is looked at in them (`gradient_canaries` for training), audits of a release (`verdict`), and any
-record of anybody: the worlds are made up.
+What belongs here: repeated runs of a mechanism in two neighbouring worlds, an attack whose threshold other runs fixed,
+what such trials prove of epsilon, and their power. What does not: mechanisms and their observation (`gradient_canaries`
+for training), audits of a release (`verdict`), and real records.
 
-An audit of a release asks whether this model leaks more than it claims, with few canaries and one run. Here a mechanism
-can be run as often as one likes, on worlds made to be told apart, and may be watched from inside. So much smaller
-mistakes show: noise at four fifths of what it should be, which no audit of a single release would see.
+An audit of a release has few canaries and one run. Here a mechanism can run as often as needed, on worlds made to be
+distinguished, and can be observed from inside. This detects much smaller faults: noise at four fifths of its planned
+scale, for example, which no audit of a single release would detect.
 
-A plan claims a whole curve of pairs (epsilon, delta). Any of them may be tried: whatever is refuted, the plan is not
-kept. At the delta of a contract thousands of runs prove little of a large epsilon; at a large delta a few hundred do.
-Which pair is tried, with how many runs and which attacks, is fixed before they are run.
+A plan claims a whole curve of pairs (epsilon, delta). Refuting any of them refutes the plan. At a contract's delta,
+thousands of runs prove little of a large epsilon; at a large delta a few hundred do. The tested pair, the number of
+runs and the attacks are fixed in advance.
 """
 
 from __future__ import annotations
@@ -28,20 +27,15 @@ from dpsynth_platform.foundation.errors import AccountingError
 
 Floats = npt.NDArray[np.float64]
 Run = Callable[[bool], Mapping[str, float]]
-"""Runs a mechanism in the world with the person (True) or without; gives the score of each attack, higher for with."""
+"""One run of a mechanism, with the person (True) or without; gives each attack's score, higher for with."""
 
 CUTS = 64
-"""How many thresholds are tried for an attack."""
+"""Thresholds tried for an attack."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Independent trials of telling two worlds apart.
-
-    Attributes:
-        scores: of each attack, shape (trials,), higher means rather in.
-        included: shape (trials,), in which world each took place.
-    """
+    """Independent trials in two worlds, with scores of each attack; all of shape (trials,), higher means rather in."""
 
     scores: Mapping[str, Floats]
     included: Coins
@@ -49,17 +43,15 @@ class Trials:
     def __post_init__(self) -> None:
         for name, scores in self.scores.items():
             if scores.shape != self.included.shape or np.isnan(scores).any():
-                raise AccountingError(f"laboratory: {name}; accepted: one score that is a number for every trial")
+                raise AccountingError(
+                    f"laboratory: attack {name!r}: scores of shape {scores.shape} with {int(np.isnan(scores).sum())} "
+                    f"missing; accepted: one score that is a number for each of the {self.included.size} trials"
+                )
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What trials prove.
-
-    Attributes:
-        attack: the one that was used.
-        epsilon: a lower bound at `delta`, which is too high with a probability of at most 1 - confidence.
-    """
+    """What trials of one attack prove."""
 
     attack: str
     found: int
@@ -71,7 +63,7 @@ class Proof:
 
     @property
     def epsilon(self) -> float:
-        """By Clopper and Pearson's bounds on both error rates."""
+        """A lower bound at `delta`, too high with probability at most 1 - confidence."""
         return clopper_pearson_epsilon(
             found=self.found,
             included=self.included,
@@ -84,13 +76,13 @@ class Proof:
 
 @dataclass(frozen=True)
 class Guess:
-    """An attack that guesses "in" above a threshold, fixed before the trials that it is used on."""
+    """An attack that guesses "in" above a threshold, fixed before the trials."""
 
     attack: str
     threshold: float
 
     def prove(self, trials: Trials, *, delta: float, confidence: float) -> Proof:
-        """What this guess proves of trials that it was not made from."""
+        """What this guess proves on trials that did not fix it."""
         above, included = trials.scores[self.attack] > self.threshold, trials.included
         return Proof(
             attack=self.attack,
@@ -104,22 +96,17 @@ class Guess:
 
 
 def two_worlds(run: Run, runs: int) -> Trials:
-    """Runs a mechanism equally often in either world.
-
-    Args:
-        run: a fresh, independent run in the world that it is told.
-        runs: how many in each world.
-    """
+    """`runs` fresh, independent runs of a mechanism in each world."""
     included = np.arange(2 * runs) % 2 == 0
     found = [run(bool(coin)) for coin in included]
     return Trials({name: np.array([one[name] for one in found], dtype=np.float64) for name in found[0]}, included)
 
 
 def best_guess(trials: Trials, *, delta: float, confidence: float) -> Guess:
-    """The attack and the threshold that would prove most of these trials; to be used on others.
+    """The attack and the threshold that prove most on these trials; to be used on others.
 
-    Thresholds lie halfway between scores of neighbouring ranks, `CUTS` of them for each attack. Where few trials prove
-    nothing at this confidence, an even chance decides.
+    Each attack has `CUTS` thresholds, halfway between scores of neighbouring ranks. Where few trials prove nothing at
+    this confidence, the bound at a confidence of 0.5 decides.
     """
     guesses = [Guess(name, cut) for name, scores in trials.scores.items() for cut in _cuts(scores)]
 
@@ -131,14 +118,9 @@ def best_guess(trials: Trials, *, delta: float, confidence: float) -> Guess:
 
 
 def audit(run: Run, *, runs: int, trial_runs: int, delta: float, confidence: float) -> Proof:
-    """A lower bound on the epsilon, at `delta`, of a mechanism that is run in two worlds.
+    """A lower bound on the epsilon of a mechanism at `delta`, from `runs` in each of two worlds.
 
-    Args:
-        run: see `Run`.
-        runs: how many in each world, after the threshold was fixed.
-        trial_runs: how many in each world to choose attack and threshold by; they prove nothing.
-        delta: of the pair (epsilon, delta) that is tried.
-        confidence: of the bound.
+    As many `trial_runs` as given choose attack and threshold first; they prove nothing.
     """
     guess = best_guess(two_worlds(run, trial_runs), delta=delta, confidence=confidence)
     return guess.prove(two_worlds(run, runs), delta=delta, confidence=confidence)
@@ -147,15 +129,9 @@ def audit(run: Run, *, runs: int, trial_runs: int, delta: float, confidence: flo
 def epsilon_to_expect(
     *, true_rate: float, false_rate: float, runs: int, delta: float, confidence: float, miss: float
 ) -> float:
-    """What an attack of these rates proves, but for bad luck of a probability of 2 `miss`: its power.
+    """Power: what an attack proves by `runs` in each world, with probability at least 1 - 2 `miss`.
 
-    Args:
-        true_rate: probability that the attack says "in" in the world with the person.
-        false_rate: probability that it does without.
-        runs: how many in each world.
-        delta: of the pair that is tried.
-        confidence: of the bound.
-        miss: probability that either rate turns out worse than reckoned with.
+    It guesses "in" with probability `true_rate` with the person, and `false_rate` without.
     """
     return clopper_pearson_epsilon(
         found=int(stats.binom.ppf(miss, runs, true_rate)),
@@ -168,7 +144,7 @@ def epsilon_to_expect(
 
 
 def _cuts(scores: Floats) -> list[float]:
-    """Thresholds halfway between neighbouring ranks, spread evenly over the ranks; the median first."""
+    """The median, and thresholds halfway between neighbouring ranks, spread evenly over the ranks."""
     ordered = np.unique(scores)
     if ordered.size < 2:
         return [float(ordered[0])]

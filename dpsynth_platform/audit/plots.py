@@ -1,6 +1,7 @@
-"""Pictures of an audit as static SVG: how well the attacks tell canaries apart, and their scores.
+"""Plots of an audit as static SVG: ROC curves and scores.
 
-What belongs here: drawing the audit's own numbers, all from canaries. What does not: computing bounds or verdicts.
+What belongs here: drawing numbers that an audit has computed from canaries. What does not: computing bounds or
+verdicts.
 """
 
 from __future__ import annotations
@@ -18,13 +19,9 @@ _GREY, _BLACK = "#6e7781", "#24292f"
 
 
 def roc_plot(scored: Sequence[Scored], included: Coins, *, epsilon: float | None = None, delta: float = 0.0) -> str:
-    """True against false positive rates of every attack on logarithmic scales, with the mark at one percent.
+    """True against false positive rates of every attack on logarithmic scales, with a mark at one percent.
 
-    Args:
-        scored: every attack's scores; those that are no numbers have no line.
-        included: shape (m,).
-        epsilon: of the claim whose frontier is drawn; None: of none.
-        delta: of the claim.
+    Scores that are not numbers have no line. With an `epsilon`, the claim's frontier is drawn, too.
     """
     least = 1 / max(2, included.size)
     lines = [Line("guessing", [least, 1.0], [least, 1.0], dashed=True, colour=_GREY)]
@@ -41,7 +38,7 @@ def roc_plot(scored: Sequence[Scored], included: Coins, *, epsilon: float | None
         description=(
             "True positive rate against false positive rate of each attack, both on logarithmic scales. Lines near "
             "the dashed diagonal are no better than guessing. The other dashed line is the most that the claim allows; "
-            "at few false alarms, chance may lift a line above it."
+            "at few false alarms, a line may exceed it at random."
         ),
         x_label="false positive rate",
         y_label="true positive rate",
@@ -55,6 +52,6 @@ def score_plot(item: Scored, included: Coins) -> str:
     return histogram(
         {"included": item.scores[included].tolist(), "held out": item.scores[~included].tolist()},
         title=f"Scores of the canaries: {item.attack.name}",
-        description=f"{item.attack.describes}. The more the groups overlap, the less the {item.attack.target} tells.",
+        description=f"{item.attack.describes}. The more the groups overlap, the less the {item.attack.target} reveals.",
         x_label="score (higher: rather in)",
     )

@@ -1,19 +1,18 @@
-"""What an attacker gains, beside what the claim allows: rates at few false alarms, area under the curve, the frontier.
+"""An attacker's gain, compared with what the claim allows: rates at few false alarms, area under the curve, frontier.
 
-What belongs here: the measures of one attack's scores as they are reported, each with its interval, and the largest
-true positive rate that (epsilon, delta)-DP allows. What does not: lower bounds on epsilon (`bounds`, `fdp`), verdicts.
+What belongs here: reported measures of one attack, each with its interval, and the largest true positive rate that
+(epsilon, delta)-DP allows. What does not: lower bounds on epsilon (`bounds`, `fdp`), verdicts.
 
 Averages say little about privacy: an attack that finds three people in a thousand and is never wrong has an area under
 the curve near one half (Carlini et al., "Membership Inference Attacks From First Principles", 2022). So rates are given
-at 0.1%, 1% and 10% false alarms. The intervals take scores as independent of each other. Those of canaries in one model
-are nearly so at best: intervals describe, and what refutes a claim is a bound that needs no such thing.
+at 0.1%, 1% and 10% false alarms. The intervals assume independent scores, which canaries in one model have only
+approximately: intervals describe, and only a bound without this assumption refutes a claim.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
@@ -32,21 +31,21 @@ from dpsynth_platform.foundation.errors import AccountingError
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 CONFIDENCE = 0.95
-"""Of each interval by itself."""
+"""Of each interval separately."""
+EXACT, NEAR = 1.0, 0.75
+"""Similarity from which a continuation counts as reconstructed: to the token, or nearly."""
 _CORNER = 1e-9
 
 
 @dataclass(frozen=True)
 class RateAt:
-    """How many of the included are found at one rate of false alarms.
+    """The true positive rate at one false positive rate.
 
     Attributes:
-        false_positive_rate: the rate that was asked for.
-        found: share of the included above the threshold, with its interval.
-        false_alarms: share of the held-out above it, with its interval: the largest that is no more than asked for.
-        resolved: whether there are held-out ones enough to tell such a rate; otherwise none of them lies above.
-        allowed: the largest true positive rate that the claim allows at the upper end of the false alarms; None where
-            nothing is claimed.
+        found: share of the included above the threshold.
+        false_alarms: share of the held-out above it: the largest within the requested rate.
+        resolved: whether the held-out are enough for such a rate; otherwise none of them is above the threshold.
+        allowed: the claim's limit at the upper end of `false_alarms`; None without a claim.
     """
 
     false_positive_rate: float
@@ -57,51 +56,57 @@ class RateAt:
 
     @property
     def beyond(self) -> bool:
-        """Whether more are found than the claim allows, by both intervals."""
+        """Whether both intervals show more found than the claim allows."""
         return self.allowed is not None and self.found.low > self.allowed
 
 
 @dataclass(frozen=True)
 class Risk:
-    """What one attack achieved: the area under its curve, and rates at 0.1%, 1% and 10% false alarms."""
+    """The measures of one attack: area under the curve, and rates at 0.1%, 1% and 10% false alarms."""
 
     area_under_curve: Rate
     rates: tuple[RateAt, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, as `from_json` reads them."""
-        return asdict(self) | {"rates": [asdict(rate) for rate in self.rates]}
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Risk:
-        """Reads `to_json` back."""
-        rates = tuple(
-            RateAt(**(item | {name: Rate(**item[name]) for name in ("found", "false_alarms")}))
-            for item in document["rates"]
+@dataclass(frozen=True)
+class Reconstructed:
+    """Texts whose suffix a language model reconstructed, among members and among held-out texts.
+
+    `likeness` is the least similarity that counts, 1 for every token. For held-out texts, the suffix was guessed from
+    the prefix alone. `p_value` is by `excess_p_value`.
+    """
+
+    likeness: float
+    members: int
+    of_members: int
+    held_out: int
+    of_held_out: int
+    p_value: float
+
+    @property
+    def words(self) -> str:
+        """The result as a sentence."""
+        kind = "word for word" if self.likeness == EXACT else f"with a similarity of at least {self.likeness:.0%}"
+        return (
+            f"From the first half of a text, the model continued it {kind} for {self.members} of {self.of_members} "
+            f"members and for {self.held_out} of {self.of_held_out} others (one-sided p-value of the difference "
+            f"{self.p_value:.2g})."
         )
-        return cls(Rate(**document["area_under_curve"]), rates)
 
 
 def measure_risk(scores: Scores, included: Coins, *, epsilon: float | None, delta: float) -> Risk:
-    """The measures of one attack.
+    """The measures of one attack's scores, shape (m,), higher means rather in; without a claim, epsilon is None.
 
-    Args:
-        scores: shape (m,), higher means rather in.
-        included: shape (m,).
-        epsilon: of the claim; None: there is none.
-        delta: of the claim.
-
-    Raises:
-        AccountingError: a score is not a number.
+    Raises `AccountingError` if a score is not a number.
     """
     area = area_interval(area_under_curve(scores, included), int(included.sum()), int((~included).sum()), CONFIDENCE)
     return Risk(area, tuple(rate_at(scores, included, rate, epsilon, delta) for rate in FALSE_POSITIVE_RATES))
 
 
 def rate_at(scores: Scores, included: Coins, rate: float, epsilon: float | None, delta: float) -> RateAt:
-    """The true positive rate at one rate of false alarms; both intervals by Clopper and Pearson.
+    """The true positive rate at one rate of false alarms, with Clopper-Pearson intervals.
 
-    The threshold is an order statistic of the held-out scores; for that the interval is exact (`bounds.error_bounds`).
+    The threshold is an order statistic of the held-out scores, for which the interval is exact (`bounds.error_bounds`).
     """
     held_out = int((~included).sum())
     alarms = math.floor(rate * held_out)
@@ -118,16 +123,10 @@ def rate_at(scores: Scores, included: Coins, rate: float, epsilon: float | None,
 def bounds_at(scores: Scores, included: Coins, rate: float, confidence: float) -> tuple[float, float]:
     """Least and largest true positive rate at exactly this rate of false alarms; each holds at `confidence`.
 
-    Which threshold has that rate is not known: that of the (k+1)-th largest of n held-out scores has a true rate that
-    is Beta(k+1, n-k) distributed (`bounds.error_bounds`). So what is found above a threshold that has no more false
-    alarms gives the one bound, and what is found from a threshold on that has no fewer the other. Half of the level is
-    for the threshold and half for what is found (Clopper and Pearson). k follows from n alone.
-
-    Args:
-        scores: shape (m,), higher means rather in; all of them numbers.
-        included: shape (m,).
-        rate: of false alarms.
-        confidence: of either bound by itself.
+    The threshold with that rate is unknown: the (k+1)-th largest of n held-out scores has a true rate that is
+    Beta(k+1, n-k) distributed (`bounds.error_bounds`). So a threshold with no more false alarms gives the lower bound,
+    and one with no fewer the upper bound. Half of the level is for the threshold, half for the share of members
+    (Clopper and Pearson). k depends on n alone. The scores must be numbers.
     """
     level = (1 - confidence) / 2
     members, others = scores[included], np.sort(scores[~included])[::-1]
@@ -145,8 +144,7 @@ def bounds_at(scores: Scores, included: Coins, rate: float, confidence: float) -
 def frontier(false_positive_rate: float, epsilon: float, delta: float) -> float:
     """The largest true positive rate of any attack on an (epsilon, delta)-DP mechanism (Kairouz et al. 2015, thm 2.1).
 
-    Raises:
-        AccountingError: the rate is not one, or the claim is none.
+    Raises `AccountingError` if rate, epsilon or delta is outside its range.
     """
     if not 0 <= false_positive_rate <= 1 or epsilon < 0 or not 0 <= delta <= 1:
         raise AccountingError(
@@ -159,7 +157,7 @@ def frontier(false_positive_rate: float, epsilon: float, delta: float) -> float:
 
 
 def frontier_curve(epsilon: float, delta: float, least: float, points: int = 60) -> tuple[Scores, Scores]:
-    """False and largest true positive rates from `least` to 1, evenly on a logarithmic scale."""
+    """False and largest true positive rates from `least` to 1, evenly spaced on a logarithmic scale."""
     rates = np.geomspace(least, 1.0, points)
     return rates, np.array([frontier(min(1.0, float(rate)), epsilon, delta) for rate in rates])
 
@@ -169,7 +167,7 @@ def area_interval(area: float, included: int, held_out: int, confidence: float) 
 
     Newcombe, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2" (Statistics
     in Medicine 2006), method 5: Hanley and McNeil's variance at the hypothesized area, with the mean of both sizes. It
-    does not collapse where the groups are told apart without a fault. Where a group is empty, it says nothing.
+    does not collapse where the attack separates the groups perfectly. With an empty group it is 0 to 1.
     """
     if not included or not held_out:
         return Rate(area, 0.0, 1.0)
@@ -180,7 +178,7 @@ def area_interval(area: float, included: int, held_out: int, confidence: float) 
         shape = 1 + others * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return wide * math.sqrt(max(0.0, theta * (1 - theta) * shape / (included * held_out)))
 
-    # At 0 and 1 nothing spreads, which is a solution but not an end of the interval.
+    # At 0 and 1 the spread is 0, which solves the equation but is no end of the interval.
     inside = min(max(area, _CORNER), 1 - _CORNER)
     low = 0.0 if area <= 0 else float(brentq(lambda theta: area - theta - spread(theta), 0.0, inside))
     high = 1.0 if area >= 1 else float(brentq(lambda theta: theta - area - spread(theta), inside, 1.0))

@@ -1,8 +1,8 @@
-"""Raw scores as a table: one row a canary, one column an attack, and the coin.
+"""The table of attack scores: one row for each canary, a score for each attack, and whether the canary was included.
 
-What belongs here: the form in which scores are kept and read, also those of other people's attacks. What does not:
-where they lie and for how long (the audit step, `retention`), and what follows from them. Whoever knows the coins can
-no longer be surprised by an audit, so the table stays restricted, although canaries are nobody.
+What belongs here: the format of stored scores, also of external attacks. What does not: where and how long they are
+kept (the audit step, `retention`), and conclusions from them. The table stays restricted although canaries are
+fictional, since an audit proves nothing to a reader who knows which canaries were included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INCLUDED = "included"
 
 
 def scores_table(scored: Sequence[Scored], included: Coins) -> pa.Table:
-    """The scores of every attack, by its name, in the canaries' order, and the column `included`."""
+    """One column of scores for every attack, in the canaries' order, and the column `included`."""
     columns = {item.attack.name: pa.array(item.scores, pa.float64()) for item in scored}
     return pa.table({INCLUDED: pa.array(included, pa.bool_()), **columns})
 
@@ -29,17 +29,13 @@ def scores_table(scored: Sequence[Scored], included: Coins) -> pa.Table:
 def read_scores(
     table: pa.Table, *, included: str, names: Sequence[str], share_in: float, share_out: float
 ) -> tuple[list[Scored], Coins]:
-    """The scores of a table, one attack a column, and who was in.
+    """The scores of a table with one row a target, and the coins.
 
-    Args:
-        table: one row a target; a missing score is no number, and stays none.
-        included: name of the column that says who was in: booleans, or 0 and 1.
-        names: of the columns of scores; none: all columns of numbers but that one.
-        share_in: share of the targets that each attack guesses in.
-        share_out: share of the targets that each attack guesses out.
+    `included` names the column of coins: booleans, or 0 and 1. `names` are the columns of scores, one an attack, by
+    default all other columns of numbers; a missing score becomes NaN.
 
     Raises:
-        SourceError: there are no rows, a column is missing or of another type, or somebody's inclusion is unknown.
+        SourceError: there are no rows, a column is missing or of another type, or a target's inclusion is unknown.
     """
     if not table.num_rows:
         raise SourceError("scores: the table has no rows; accepted: one row a target")
@@ -52,7 +48,7 @@ def read_scores(
         raise SourceError("scores: no column holds numbers; accepted: one column of scores an attack")
     for name in chosen:
         if not _is_number(table.schema.field(name).type):
-            accepted = ", ".join(numbers) or "a column of numbers, and there is none"
+            accepted = ", ".join(numbers) or "a column of numbers, and the table has none"
             raise SourceError(f"scores: column {name!r} holds no numbers; accepted: {accepted}")
     scored = [
         Scored(
@@ -67,7 +63,9 @@ def read_scores(
 def _coins(column: pa.ChunkedArray, name: str) -> Coins:
     values = column.to_numpy()
     if column.null_count or not np.isin(values, (0, 1)).all():
-        raise SourceError(f"scores: column {name!r} must say of everybody who was in; accepted: true, false, 1 and 0")
+        raise SourceError(
+            f"scores: column {name!r} has other values or gaps; accepted: true, false, 1 and 0 in each row"
+        )
     return np.asarray(values, dtype=bool)
 
 

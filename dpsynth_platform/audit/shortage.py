@@ -1,7 +1,7 @@
-"""Whether an audit will be able to conclude, before anything is spent.
+"""Whether an audit will be able to conclude, before any budget is spent.
 
-What belongs here: what follows from the contract alone: the number of canaries and of guesses, and how many of the
-canaries' rows will be alike, as a trial draw has it. What does not: what was found (`verdict`).
+What belongs here: the audit's power by the contract alone: numbers of canaries and guesses, and of equal rows in a
+trial draw. What does not: results (`verdict`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, Attack, alike_cells
-from dpsynth_platform.audit.bounds import Alike
+from dpsynth_platform.audit.attacks import ATTACKS, Attack, equal_cells
+from dpsynth_platform.audit.bounds import Duplicates
 from dpsynth_platform.audit.canaries import trial_rows
-from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates, unasked
+from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates, unproven_gate
 from dpsynth_platform.audit.risk import bounds_at
 from dpsynth_platform.contracts.audit import RateLimit
 from dpsynth_platform.contracts.contract import DataContract
@@ -20,34 +20,34 @@ from dpsynth_platform.synth.mock import source_schema_of
 
 _MOST_CANARIES = 2000
 _TOSSES = 20
-"""Of trial coins; the number of right guesses that can be expected is their mean."""
+"""Draws of trial coins; their mean gives the expected number of right guesses."""
 
 
 def shortage_of(contract: DataContract) -> str | None:
-    """Why an audit of this contract can only be inconclusive, whatever comes out; None if it can conclude.
+    """Why an audit of this contract can only be inconclusive; None if it can conclude, or the contract accepts that.
 
-    None as well where the contract accepts that. Where rows are alike, as in small domains, it is by one trial draw of
-    canaries, and with as many right guesses as may be expected (`bounds.best_right`).
+    For equal rows, as in small domains, it uses one trial draw of canaries and `bounds.best_right` right guesses.
 
     Raises:
-        ContractError: the policy names an attack that is not made, or no canaries can be drawn (`make_canaries`).
+        ContractError: the policy names an attack that does not run, or no canaries can be drawn (`make_canaries`).
     """
     policy = Policy.of(contract)
-    check_gates(contract, attacks_on(contract))
+    attacks = attacks_on(contract)
+    check_gates(contract, attacks)
     if contract.audit.accept_inconclusive:
         return None
-    if (blind := unasked(policy, attacks_on(contract))) is not None:
+    if (unproven := unproven_gate(policy, attacks)) is not None:
         return (
-            f"{blind} The verdict can only be inconclusive; train a model (dp_finetune, ctcl), let an attack on "
+            f"{unproven} The verdict can only be inconclusive; train a model (dp_finetune, ctcl), let an attack on "
             "a counted column decide, or say in audit.accept_inconclusive why that is acceptable"
         )
     mine = contract.canary_count
-    each = policy.each_confidence([attack.name for attack in attacks_on(contract)])
+    each = policy.each_confidence([attack.name for attack in attacks])
     for limit in policy.rate_limits:
         if (least := _least_shown(mine, limit, each)) > limit.true_positive_rate:
             return (
                 f"{mine} canaries cannot show that at most {100 * limit.true_positive_rate:g}% are found at "
-                f"{100 * limit.false_positive_rate:g}% false alarms: even where nobody is, it may be "
+                f"{100 * limit.false_positive_rate:g}% false alarms: even if none is found, the rate may be "
                 f"{100 * least:.1f}%. The verdict can only be inconclusive or fail; declare more audit.canaries, or "
                 "say in audit.accept_inconclusive why that is acceptable"
             )
@@ -55,14 +55,14 @@ def shortage_of(contract: DataContract) -> str | None:
     if highest <= policy.threshold:
         return _too_few(contract, policy, mine, highest)
     if not contract.modelled:
-        return None  # the texts differ, of canaries that are made up; how many others do is seen when they are written
-    alike = alike_cells(trial_rows(contract, source_schema_of(contract), mine))
-    expected = _highest(contract, policy, mine, alike)
+        return None  # made-up texts differ; whether a base model's do is known only after they are written
+    duplicates = equal_cells(trial_rows(contract, source_schema_of(contract), mine))
+    expected = _highest(contract, policy, mine, duplicates)
     if expected > policy.threshold:
         return None
     return (
-        f"of {mine} canaries only {np.unique(alike).size} differ in the modelled columns, and nobody can tell equal "
-        f"ones apart: they can be expected to show at most epsilon {expected:.2f}, which is not above the "
+        f"of {mine} canaries only {np.unique(duplicates).size} differ in the modelled columns, and no attack can "
+        f"distinguish equal ones: they can be expected to show at most epsilon {expected:.2f}, which is not above the "
         f"{policy.threshold:g} that is accepted: the verdict will be inconclusive; declare columns with more values, "
         "or say in audit.accept_inconclusive why that is acceptable"
     )
@@ -82,15 +82,15 @@ def _too_few(contract: DataContract, policy: Policy, mine: int, highest: float) 
     )
 
 
-def _highest(contract: DataContract, policy: Policy, canaries: int, alike: Alike | None = None) -> float:
-    """The largest bound that a deciding attack can show, if all of its guesses are right, or as many as can be."""
+def _highest(contract: DataContract, policy: Policy, canaries: int, duplicates: Duplicates | None = None) -> float:
+    """The largest bound that a deciding attack can show, with all guesses right, or `best_right` with equal rows."""
     attacks = attacks_on(contract)
     each = policy.each_confidence([attack.name for attack in attacks])
     return max(
         bounds.epsilon_lower_bound(
             canaries=canaries,
             guesses=sum(attack.guesses(canaries)),
-            right=_right(attack, canaries, alike if attack in ATTACKS else None),
+            right=_right(attack, canaries, duplicates if attack in ATTACKS else None),
             delta=policy.delta,
             confidence=each,
         )
@@ -99,16 +99,16 @@ def _highest(contract: DataContract, policy: Policy, canaries: int, alike: Alike
     )
 
 
-def _right(attack: Attack, canaries: int, alike: Alike | None) -> int:
+def _right(attack: Attack, canaries: int, duplicates: Duplicates | None) -> int:
     guess_in, guess_out = attack.guesses(canaries)
-    if alike is None:
+    if duplicates is None:
         return guess_in + guess_out
     coins = np.random.default_rng().random((_TOSSES, canaries)) < 1 / 2
-    right = [bounds.best_right(alike, included, guess_in=guess_in, guess_out=guess_out) for included in coins]
+    right = [bounds.best_right(duplicates, included, guess_in=guess_in, guess_out=guess_out) for included in coins]
     return int(np.mean(right))
 
 
 def _least_shown(canaries: int, limit: RateLimit, confidence: float) -> float:
-    """What so many canaries leave possible of a rate, where half are included and an attack finds none of them."""
+    """Upper bound on the rate if half of the canaries are included and an attack finds none of them."""
     included = np.arange(canaries) < canaries // 2
     return bounds_at(-included.astype(np.float64), included, limit.false_positive_rate, confidence)[1]

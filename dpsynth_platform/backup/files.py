@@ -1,6 +1,6 @@
-"""Files of a backup: from the deployment into it, and back.
+"""Copies files from a deployment to a backup, and back.
 
-What belongs here: copying files that are written whole and seldom. What does not: which ones (`taking`, `restoring`).
+What belongs here: copying files that are replaced as a whole. What does not: which ones (`taking`, `restoring`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from dpsynth_platform.foundation.storage import sync
 
 
 def copy_missing(source: Path, target: Path) -> None:
-    """Copies every file below a directory that the target lacks: for this user alone, each whole, durable on return.
+    """Copies every file below a directory that the target lacks: private, atomic for each file, durable on return.
 
-    A source that is not there is an empty one, and so is a file that goes meanwhile. Links are not followed, and what
-    is being written (a name with a dot) is not looked at.
-
-    Raises:
-        OSError: something cannot be read or written.
+    Ignores a missing source, a file that disappears meanwhile, links, and partial files (their names start with a dot).
+    Raises `OSError`.
     """
     for name, path in regular_files(source).items() if source.is_dir() else ():
         place = target / name

@@ -1,8 +1,8 @@
-"""A backup's manifest: what is in it, of which moment, signed by the deployment.
+"""A backup's manifest: its content and moment, signed by the deployment.
 
-What belongs here: the document, its signature, and checking files against it. What does not: what the files hold
-(`taking`, `restoring`). The signature is Ed25519 over "FORMAT DIGEST", with the SHA-256 (hex) of everything else as
-canonical JSON: whoever can write a backup but has no key cannot make the budget look less spent.
+What belongs here: the document, its signature, and checking files against it. What does not: the content of files
+(`taking`, `restoring`). The signature is Ed25519 over "FORMAT DIGEST", where DIGEST is the SHA-256 (hex) of all other
+fields as canonical JSON. Only a holder of the key can make a backup in which less of the budget is spent.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from dpsynth_platform.release.register import NAME as REGISTER
 FORMAT = "dpsynth-backup-1"
 NAME = "manifest.json"
 LEDGER = "ledger.db"
-BESIDE = (REGISTER, ERASED)
-"""Directories of the restricted zone that a ledger cannot do without: where releases were shown, who was erased."""
+DIRECTORIES = (REGISTER, ERASED)
+"""Directories of the restricted zone that a ledger needs: places of releases, and erased owners."""
 _LONGEST = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup says of itself.
+    """The content of a manifest.
 
     Attributes:
-        taken_at: ISO 8601, UTC; of the ledger's snapshot, by this machine's clock.
+        taken_at: time of the snapshot by this machine's clock, ISO 8601, UTC.
         head: the chain's last link in it.
-        entries: how many ledger entries it has.
-        lineage_events: how many lineage events it has.
+        entries, lineage_events: their numbers.
         schema: version of the ledger's tables.
-        key_ids: names of the fingerprint keys that its accounts depend on. The keys themselves are in the vault alone.
+        key_ids: names of the fingerprint keys of its accounts. Only the vault has the keys.
         signed_by: fingerprint of the deployment's public key.
-        files: SHA-256 (hex) of every other file by its name relative to the backup.
+        files: SHA-256 (hex) of every other file by its relative name.
     """
 
     taken_at: str
@@ -55,21 +54,21 @@ class Manifest:
     files: dict[str, str]
 
     def signed(self, key: Ed25519PrivateKey) -> str:
-        """The document's text."""
+        """The signed document as JSON."""
         content = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
         return json.dumps({**content, "signature": sign(key, _signed_bytes(content)).hex()}, indent=1, sort_keys=True)
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """SHA-256 (hex) of every file of a backup but the manifest; links are not followed."""
+    """SHA-256 (hex) of every file of a backup except the manifest; links are not followed."""
     return {name: digest_file(path) for name, path in regular_files(directory).items() if name != NAME}
 
 
 def read_manifest(directory: Path, key: Ed25519PublicKey) -> Manifest:
-    """A backup's manifest, which the key must have signed, and whose files must be there as they were written.
+    """Reads a manifest, and checks its signature and its files.
 
     Raises:
-        BackupRefused: it is none, damaged, incomplete, or another deployment's.
+        BackupRefused: the backup is damaged, incomplete, another deployment's, or not a backup.
     """
     path = directory / NAME
     try:
@@ -82,18 +81,18 @@ def read_manifest(directory: Path, key: Ed25519PublicKey) -> Manifest:
         manifest = Manifest(
             **{**document, "head": Head(**document["head"]), "key_ids": tuple(document["key_ids"])},
         )
-        whole = is_valid(key, _signed_bytes({"format": FORMAT, **document}), signature)
+        valid = is_valid(key, _signed_bytes({"format": FORMAT, **document}), signature)
     except OSError as error:
         raise BackupRefused(f"{path} cannot be read: {file_problem(error)}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BackupRefused(f"{path} is damaged, or no manifest of a backup of the format {FORMAT!r}") from None
+        raise BackupRefused(f"{path} is damaged, or not a manifest of the format {FORMAT!r}") from None
     if manifest.signed_by != fingerprint(key):
         raise BackupRefused(
-            f"{path} is signed by key {manifest.signed_by}, and this deployment's is {fingerprint(key)}: a backup of "
-            "another deployment, or this one's vault has not been put back"
+            f"{path} is signed by key {manifest.signed_by}, and this deployment's is {fingerprint(key)}: it is a "
+            "backup of another deployment, or this deployment's vault is not restored"
         )
-    if not whole:
-        raise BackupRefused(f"{path} is not what its key signed: it was damaged or changed")
+    if not valid:
+        raise BackupRefused(f"{path} does not match its signature: it was damaged or changed")
     _check_files(directory, manifest)
     return manifest
 

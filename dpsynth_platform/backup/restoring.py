@@ -1,11 +1,10 @@
-"""Putting a backup back in a ledger's place, or refusing to.
+"""Restores a backup as a deployment's ledger, or refuses it.
 
-What belongs here: checking a backup, holding it against all that survived the ledger it is of, and writing it in one
-transaction that is checked before it is committed. What does not: taking one (`taking`), and keys.
+What belongs here: checking a backup, comparing it with all surviving records, and writing it in one transaction that is
+checked before the commit. What does not: taking one (`taking`), and keys.
 
-A ledger older than what it led to would grant a second time what was spent since. So a backup is refused if anything
-proves that it is not the latest state: a published dossier, a run's record, a notice, a lineage event, an export or a
-number of events that somebody kept. There is no option to put it back all the same.
+An outdated ledger would grant again what was spent since. So anything that proves later events refuses a backup: a
+published dossier, a run's record, a notice, a lineage event, a kept export or number of events. No option overrides it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sqlalchemy.engine import make_url
 
 from dpsynth_platform.backup.copying import copy_rows, is_empty
 from dpsynth_platform.backup.files import copy_missing
-from dpsynth_platform.backup.manifest import BESIDE, LEDGER, Manifest, read_manifest
+from dpsynth_platform.backup.manifest import DIRECTORIES, LEDGER, Manifest, read_manifest
 from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.settings import Settings, embedded_ledger
@@ -46,12 +45,11 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 @dataclass(frozen=True)
 class Restored:
-    """What was checked, or put back.
+    """A backup that was checked or restored.
 
     Attributes:
-        manifest: the backup's own.
-        report: what was found in it, and beside it in this deployment.
-        frozen: families whose fingerprint keys the vault does not have.
+        report: verification of the backup and of this deployment's other records.
+        frozen: families whose fingerprint keys are missing from the vault.
     """
 
     manifest: Manifest
@@ -67,19 +65,19 @@ def check(
     known: Sequence[Head] = (),
     at_least: int = 0,
 ) -> Restored:
-    """Checks a backup against itself and against all that this deployment knows; writes nothing that stays.
+    """Checks a backup against its manifest and against this deployment's records; writes only temporary files.
 
     Args:
-        settings: the deployment that it would be put back in.
+        settings: the deployment to restore into.
         directory: the backup.
         public_key: the deployment's key (PEM or 32 raw bytes) where its vault is lost.
-        known: heads of the chain that somebody kept elsewhere.
-        at_least: how many events the chain is known to have had.
+        known: heads of the chain that were kept elsewhere.
+        at_least: a known earlier number of the chain's events.
 
     Raises:
-        BackupRefused: it is damaged, another deployment's, or older than what is known.
+        BackupRefused: it is damaged, another deployment's, or outdated.
         ConfigurationError: there is no key to check it with, or another process is restoring.
-        VerificationFailed: the given key is none.
+        VerificationFailed: `public_key` is not a key.
     """
     with _staged(settings, directory, _key(settings, public_key)) as (manifest, staged):
         return _checked(settings, manifest, staged, known, at_least)
@@ -93,11 +91,11 @@ def restore(
     known: Sequence[Head] = (),
     at_least: int = 0,
 ) -> Restored:
-    """`check`, and then makes it the deployment's ledger and graph, whole or not at all; durable on return.
+    """As `check`, and then atomically makes it the deployment's ledger and graph; durable on return.
 
     Raises:
-        BackupRefused: see `check`; or there is a ledger in its place already.
-        ConfigurationError: see `check`.
+        BackupRefused: see `check`; or a ledger exists.
+        ConfigurationError, VerificationFailed: see `check`.
         LedgerError: the new ledger cannot be written.
     """
     with _staged(settings, directory, _key(settings, public_key)) as (manifest, staged):
@@ -106,40 +104,40 @@ def restore(
 
         def work(connection: Connection) -> None:
             if not is_empty(connection):
-                raise BackupRefused(_in_the_way(settings))
+                raise BackupRefused(_ledger_exists(settings))
             source.read(lambda kept: copy_rows(kept, connection))
             report = verification.verify(connection, [manifest.head])
             if not report.ok or report.head != manifest.head:
-                raise BackupRefused("what was written is not what the backup holds; nothing was changed")
+                raise BackupRefused("the written ledger differs from the backup; nothing was changed")
 
         target.write(work, guards=("event", "lineage_event"))
-        for name in BESIDE:  # what is there already is no older
+        for name in DIRECTORIES:  # existing files are as new or newer
             copy_missing(staged / name, settings.restricted / name)
         _put_back_record(settings, target)
     return found
 
 
 def _key(settings: Settings, given: bytes | None) -> Ed25519PublicKey:
-    """The key that must have signed the backup. None is made: a new one has signed nothing."""
+    """The key that must have signed the backup. Never makes one."""
     if given is not None:
         return read_public_key(given)
     if not Vault(settings.vault).has(SIGNING_KEY):
         raise ConfigurationError(
-            f"{settings.vault} holds no signing key, so nothing tells whose backup it is. Put the vault back first, "
-            "from its own backup; or give the deployment's public key with --public-key, where the vault is lost"
+            f"{settings.vault} holds no signing key to check the backup with. Restore the vault first, from its "
+            "separate backup; where the vault is lost, give the deployment's public key with --public-key"
         )
     return Vault(settings.vault).signing_key().public_key()
 
 
 @contextmanager
 def _staged(settings: Settings, directory: Path, key: Ed25519PublicKey) -> Iterator[tuple[Manifest, Path]]:
-    """A private copy of a backup, checked against its manifest: the backup itself is not opened, nor written to."""
+    """A private copy of a backup, checked against its manifest; the backup itself is never opened as a database."""
     home = private_directory(settings.home / "restoring")
     staged = home / "copy"
     try:
         with held(home):
             try:
-                shutil.rmtree(staged, ignore_errors=True)  # of a restore that was killed
+                shutil.rmtree(staged, ignore_errors=True)  # left by a killed restore
                 _copy(directory, private_directory(staged))
                 yield read_manifest(staged, key), staged
             finally:
@@ -167,9 +165,9 @@ def _checked(settings: Settings, manifest: Manifest, staged: Path, known: Sequen
         problems.append(f"the chain had {at_least} events, and has {report.events} in the backup")
     if problems:
         raise BackupRefused(
-            f"this backup of {manifest.taken_at} is not what the deployment's ledger came to:\n"
+            f"this backup of {manifest.taken_at} does not agree with the deployment's other records:\n"
             + "\n".join(f"  {problem}" for problem in problems)
-            + "\nPut back, it would grant again what was spent since. Nothing was changed. Accepted: a later backup"
+            + "\nIf restored, it would grant again what was spent since. Nothing was changed. Accepted: a later backup"
         )
     accounts = Ledger(embedded_ledger(staged)).accounts()
     return Restored(manifest, report, tuple(item.family for item in accounts if not _has_keys(settings, item)))
@@ -184,31 +182,31 @@ def _has_keys(settings: Settings, account: Account) -> bool:
 
 
 def _vacant(settings: Settings) -> Database:
-    """The database that the ledger goes to, which must hold none."""
+    """The database to restore into, which must not contain a ledger."""
     url = make_url(settings.ledger_url)
     if url.get_backend_name() == "sqlite" and url.database:
         path = Path(url.database)
         left = [name for name in (path.name + suffix for suffix in _SIDE_FILES) if (path.parent / name).exists()]
         if left and not path.exists():
-            raise BackupRefused(f"{path.parent / left[0]} is of another ledger; move it away (and keep it)")
+            raise BackupRefused(f"{path.parent / left[0]} belongs to another ledger; move it away (and keep it)")
     try:
         return Database(settings.ledger_url)
     except LedgerError as error:
         raise LedgerError(f"{error}. To restore into its place, {_move_away(settings)}") from None
 
 
-def _in_the_way(settings: Settings) -> str:
-    return f"there is a ledger already, which is never overwritten; {_move_away(settings)}. Nothing was changed"
+def _ledger_exists(settings: Settings) -> str:
+    return f"a ledger exists already and is never overwritten; {_move_away(settings)}. Nothing was changed"
 
 
 def _move_away(settings: Settings) -> str:
     if settings.ledger_url_is_configured:
         return "keep it, and name a new, empty database in DPSYNTH_LEDGER_URL"
-    return f"move {settings.ledger} away as it is, and keep it: it may know more than the backup"
+    return f"move {settings.ledger} away as it is, and keep it: it may have later events than the backup"
 
 
 def _put_back_record(settings: Settings, database: Database) -> None:
-    """Our own events as a file of lines, unless there is one: those that had been delivered to it."""
+    """Writes the file of own lineage events again, unless it has content: the events delivered to it."""
     record = JsonLines(settings.lineage_file)
     if record.has_content():
         return

@@ -1,13 +1,11 @@
-"""Taking a backup while others run, spend and approve.
+"""Takes a backup while other processes run, spend and approve.
 
-What belongs here: one consistent snapshot of ledger and graph, checked before it counts as a backup. What does not:
-where backups are kept and for how long. A backup is a directory of its own: `ledger.db`, a SQLite ledger whatever the
-deployment's is, so that the very checks of a ledger apply to it; `releases/`, where each release was shown;
-`erased-owners/`, who must never come back; and the signed `manifest.json`, written last.
+What belongs here: one consistent, verified snapshot of ledger and graph. What does not: where and how long backups are
+kept. A backup is a directory: `ledger.db`, always a SQLite ledger, so that a ledger's checks apply to it; `releases/`,
+the places of releases; `erased-owners/`; and the signed `manifest.json`, written last.
 
-All rows are read in one read transaction (`Database.read`: a write-ahead snapshot of SQLite, REPEATABLE READ on
-PostgreSQL), so a backup is of one moment and nobody waits for it. Rows are copied and not the file: free pages of a
-file may hold fingerprints of earlier keys.
+One read transaction reads all rows (`Database.read`: a write-ahead snapshot of SQLite, REPEATABLE READ on PostgreSQL),
+so it blocks no writer. Rows are copied, not the file: its free pages may contain fingerprints under earlier keys.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from sqlalchemy import Connection, func, select
 
 from dpsynth_platform.backup.copying import copy_rows
 from dpsynth_platform.backup.files import copy_missing
-from dpsynth_platform.backup.manifest import BESIDE, NAME, Manifest, digests
+from dpsynth_platform.backup.manifest import DIRECTORIES, NAME, Manifest, digests
 from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, file_problem
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.settings import Settings, embedded_ledger
@@ -40,12 +38,12 @@ from dpsynth_platform.secrets.vault import Vault
 
 
 def take(settings: Settings, out: Path) -> Manifest:
-    """Writes a backup of ledger and lineage into a new directory (mode 0700), whole or not at all; durable on return.
+    """Atomically writes a backup of ledger and lineage into a new directory (mode 0700); durable on return.
 
     Raises:
-        ConfigurationError: there is no ledger, or the directory is there already or cannot be written; or the list of
-            erased owners is not whole, as while keys are rotated.
-        BackupRefused: what was read is not sound; the directory is not made.
+        ConfigurationError: there is no ledger; the directory exists or cannot be written; or the list of erased owners
+            is incomplete, as during a rotation of keys.
+        BackupRefused: the ledger fails verification; the directory is not made.
         LedgerError: the ledger cannot be read, or its disk is full.
     """
     accounts.ledger(settings)  # refuses where there is none
@@ -59,10 +57,10 @@ def take(settings: Settings, out: Path) -> Manifest:
         report = Ledger(url).verify()
         if not report.ok:
             raise BackupRefused(
-                f"the ledger is not as it was written ({report.problems[0]}); see: dpsynth ledger verify. A backup of "
-                "it was not made: keep the last one that was"
+                f"the ledger fails verification ({report.problems[0]}); see: dpsynth ledger verify. No backup was "
+                "made: keep the last one"
             )
-        _copy_beside(settings, directory, Ledger(url))
+        _copy_directories(settings, directory, Ledger(url))
         manifest = Manifest(
             taken_at=taken_at.isoformat(timespec="seconds"),
             head=report.head,
@@ -83,9 +81,9 @@ def _lineage_events(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(tables.event)).scalar_one())
 
 
-def _copy_beside(settings: Settings, directory: Path, ledger: Ledger) -> None:
-    """Copied after the ledger: a release is registered before it is shown, an owner listed before they are counted."""
-    for name in BESIDE:
+def _copy_directories(settings: Settings, directory: Path, ledger: Ledger) -> None:
+    """Runs after the ledger's copy: releases are registered before publication, owners listed before they count."""
+    for name in DIRECTORIES:
         copy_missing(settings.restricted / name, directory / name)
     for account in ledger.accounts():
         erased_owners(directory, erasure_of(ledger, account.namespace), account)
@@ -93,10 +91,10 @@ def _copy_beside(settings: Settings, directory: Path, ledger: Ledger) -> None:
 
 @contextmanager
 def _new_directory(out: Path) -> Iterator[Path]:
-    """A directory beside `out` that becomes `out` at the end; removed again if the block fails."""
+    """A directory beside `out`, renamed to `out` at the end; removed if the block fails."""
     place = out.absolute()
     if os.path.lexists(place):
-        raise ConfigurationError(f"--out {out}: is there already; accepted: a new directory")
+        raise ConfigurationError(f"--out {out}: exists already; accepted: a new directory")
     partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
         private_directory(partial)

@@ -1,10 +1,10 @@
-"""What each contribution bound would keep of a table, so that a person can choose one.
+"""How many records of a table each contribution bound keeps, so that a person can choose one.
 
 What belongs here: running the choice on a table's ownerships for several bounds, and counting. What does not: reading
 tables (`ownership`), showing (`bound_command`), learning a bound with a guarantee (`quantile`).
 
-Every number is an exact function of the data: for the operator's eyes, never for a public place. A bound that is chosen
-by looking at them is an access that the guarantee does not cover.
+All numbers are exact functions of the data: for operators only, never public. The guarantee does not cover a bound that
+was chosen by these numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.sources.files import FileTable
 
 KEY = bytes(32)
-"""Fixed and public, so that a second evaluation gives the same numbers. The line orders records by a secret."""
+"""Fixed and public, so that evaluations are reproducible. The asset line orders records by a secret key."""
 
 _PAIRS = pa.schema([("_record", pa.string()), ("_owner", pa.string())])
 
@@ -51,18 +51,17 @@ SELECT count(*) AS number FROM above
 
 @dataclass(frozen=True)
 class BoundEvaluation:
-    """What one bound keeps.
+    """The records that one bound keeps.
 
     Attributes:
         max_contributions: the bound b.
         kept: records that stay.
         kept_share: of the records that have an owner.
         owners_above: owners with more than b of the records that stay: must be 0.
-        rounds: how often all owners were asked.
+        rounds: rounds in SQL.
         finished: ownerships that were decided in process after the rounds.
         seconds: wall time of the choice.
-        upper_bound: no choice keeps more records; None where it is not known, and `upper_bound_reason` says why.
-        upper_bound_share: the same as a share.
+        upper_bound: no choice keeps more records; None if unknown, with `upper_bound_reason`.
     """
 
     max_contributions: int
@@ -79,20 +78,18 @@ class BoundEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a table's ownerships look like and what each bound keeps.
+    """Facts of a table's ownerships, and the records that each bound keeps.
 
     Attributes:
         records: rows of the table.
-        records_without_owner: rows with nobody to answer for them; no bound keeps them.
+        records_without_owner: rows without an owner; no bound keeps them.
         null_owners: owners that are null or empty.
-        repeated_owners: owners that stand on a record again.
+        repeated_owners: repetitions of an owner on the same record.
         owners: distinct owners.
         edges: distinct ownerships.
-        most_records: records of the owner who has most.
-        order: which records came first.
-        reading_seconds: wall time of reading the table and taking its ownerships apart.
-        peak_memory_bytes: most memory of this process (not of Spark's own), the linear program not counted.
-        bounds: one for each bound, in the given order.
+        most_records: the largest number of records of an owner.
+        reading_seconds: wall time of reading the table and its ownerships.
+        peak_memory_bytes: of this process (Spark's own are not included), before the linear program.
     """
 
     records: int
@@ -119,15 +116,15 @@ def evaluate(
     separate: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Evaluation:
-    """Bounds a table's ownerships with each of several bounds; writes no table of records.
+    """Applies each of several bounds to a table's ownerships; writes no table of records.
 
     Args:
         table: see `sources.tables.open_table`.
         owner_columns, separate: see `ownership.write_ownership`.
-        engine: an open engine; it must hold no tables yet.
+        engine: an open engine without tables.
         workspace: a private directory, for a file of all ownerships; the caller removes it.
         contributions: the bounds b.
-        progress: called with what is done next.
+        progress: called with the next stage.
 
     Raises:
         SourceError: the table or its owners cannot be used.
@@ -137,7 +134,7 @@ def evaluate(
     for b in contributions:
         check_bound(b)
     if order.name == "weight":
-        order.weight_sql(table.schema)  # refuses a column that has no order, by its name
+        order.weight_sql(table.schema)  # refuses a column whose values have no order
     began = time.perf_counter()
     progress("reading who owns what")
     listed = _read_edges(table, owner_columns, order, separate, engine, workspace)
@@ -151,7 +148,7 @@ def evaluate(
     peak = peak_memory()
     for place, bound in enumerate(bounds):
         progress(f"solving the linear program for a bound of {bound.max_contributions}")
-        bounds[place] = _beside_the_best(engine, bound, owned)
+        bounds[place] = _with_upper_bound(engine, bound, owned)
     return Evaluation(
         records=listed.records,
         records_without_owner=listed.without_owner,
@@ -168,7 +165,7 @@ def evaluate(
 
 
 def peak_memory() -> int:
-    """Bytes. What `getrusage` gives may be of the process that started this one."""
+    """Peak memory of this process, in bytes. That of `getrusage` may be of the parent process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
@@ -206,7 +203,7 @@ def _choose(engine: Engine, b: int, order: Order, owned: int) -> BoundEvaluation
     )
 
 
-def _beside_the_best(engine: Engine, bound: BoundEvaluation, owned: int) -> BoundEvaluation:
+def _with_upper_bound(engine: Engine, bound: BoundEvaluation, owned: int) -> BoundEvaluation:
     best = _upper_bound(engine, bound.max_contributions, owned)
     share = None if best.records is None else _share(best.records, owned)
     return replace(bound, upper_bound=best.records, upper_bound_share=share, upper_bound_reason=best.reason)

@@ -1,12 +1,12 @@
 """Bounding where records have several owners: a record stays only if each of its owners has room for it.
 
-What belongs here: from the scrubbed table to the bounded one. What does not: the choice between records (`rounds`),
+What belongs here: making the bounded table of the scrubbed one. What does not: the choice between records (`rounds`),
 records with one owner (`single_owner`), the check of the result (`output`).
 
-Stability: only under the adjacency `fixed-graph`. Records, owners and order are then the same for neighbours, so the
-records that are kept are the same too. One owner more, in contrast, takes up room on shared records and so changes what
-others keep, on and on through the graph. What decides besides owners is therefore part of the graph and not protected:
-the columns that make the record ids, and a weight.
+Stability: only under the adjacency `fixed-graph`. Neighbours then have the same records, owners and order, so the same
+records are kept. An additional owner, in contrast, takes up room on shared records and so changes the records that
+others keep, through the whole graph. Everything else that decides is therefore part of the graph and not protected: the
+columns that make the record ids, and a weight.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql, count_records
-from dpsynth_platform.bounding.order import RANDOM, Order, quoted
+from dpsynth_platform.bounding.order import RANDOM, Order
 from dpsynth_platform.bounding.output import (
     BoundingReport,
     check_bound,
-    check_strangers,
+    check_fictional_owners,
     check_written,
     included_canaries,
     output_schema,
@@ -32,15 +32,14 @@ from dpsynth_platform.bounding.output import (
     row_count,
 )
 from dpsynth_platform.bounding.rounds import bound_edges
-from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.compute.engine import Engine, quoted
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, Fingerprints, distinct_owners
 
-# Copies of a record are numbered in the order of owners, then of weights, and of contents last. So contents decide only
-# between records of the very same owners and weight, which are alike to the choice: what one person's contents say
-# moves no place in the order, and with it no record of others. Engines differ in the case of the NULL that they write
-# for one in a list, hence `lower`.
+# Copies of a record are numbered in the order of owners, then of weights, then of contents. So contents decide only
+# between records of the same owners and weight, which the choice treats alike: contents of one person change no place
+# in the order, and so no record of others. Engines write NULL in a list in different case, hence `lower`.
 _BEFORE_CONTENTS = ("lower(CAST(_owners AS STRING))", "_weight")
 _IDENTIFIED_SQL = """
 WITH united AS (
@@ -74,14 +73,14 @@ SELECT {columns}, k._owners, i._record FROM identified i JOIN kept k ON k._recor
 
 @dataclass(frozen=True)
 class MultiOwnerReport(BoundingReport):
-    """What bounding did, where records have several owners; for the operator's eyes, like all of it.
+    """The result of bounding where records have several owners; for operators only.
 
     Attributes:
-        rows_excluded: rows left out because an owner of theirs takes no part; no bound could have kept them.
-        rows_without_owner: rows left out because nobody could answer for them.
+        rows_excluded: rows removed because one of their owners does not take part.
+        rows_without_owner: rows removed because they have no owner.
         null_owners: nulls in lists of owners.
-        repeated_owners: owners that stand in a record's list again.
-        rounds: how often all owners were asked.
+        repeated_owners: repetitions in lists of owners.
+        rounds: rounds in SQL.
     """
 
     rows_excluded: int
@@ -106,37 +105,37 @@ def write_bounded(
     """Bounds the Delta table `scrubbed`, whose records have lists of owners, into the new Delta table `target`.
 
     The result holds `columns`, `_owners` (sorted, distinct, not empty) and `_record`, of the types that the scrubbed
-    table has, ordered by record id. A record with an owner who takes no part leaves as a whole, and so does one without
-    an owner. What was written is checked apart from the SQL that chose.
+    table has, ordered by record id. A record with an owner who does not take part is removed as a whole, and so is one
+    without an owner. The written table is checked independently of the SQL that chose.
 
     Args:
-        engine: an open engine; it must hold no tables yet.
+        engine: an open engine without tables.
         columns: the modelled columns.
         participants: owners that may take part: excluded and held-out owners are not among them. Shape (owners,).
         max_contributions: b.
         key: the secret that orders records.
         canaries: rows of fictional owners with `columns`, `_owner` (one each), `_record` and `included`; those not
             included stay out.
-        order: which records come first. A weight is a column of the scrubbed table, and better none of `columns`: it
-            counts as part of the fixed graph and is not protected. Canaries have none; no record competes with theirs.
+        order: which records come first. A weight is a column of the scrubbed table, preferably none of `columns`: it
+            is part of the fixed graph and not protected. Canaries have none; no record competes with theirs.
 
     Raises:
         BoundingError: a column or the weight is missing, a canary bears a participant's fingerprint, or an owner in the
-            result has more than b records or takes part unasked.
+            result has more than b records or is no participant.
         EngineError: the SQL engine stopped.
     """
     check_bound(max_contributions)
     found_schema = table_schema(scrubbed)
     schema = output_schema(found_schema, columns, OWNERS_COLUMN)
     weight = order.weight_sql(found_schema) if order.name == "weight" else "CAST(0 AS INTEGER)"
-    bait = _with_owners(canaries, schema)
-    bait_owners = distinct_owners(bait.to_batches())
-    check_strangers(bait_owners, participants)
+    included = _with_owners(canaries, schema)
+    canary_owners = distinct_owners(included.to_batches())
+    check_fictional_owners(canary_owners, participants)
     rows_before, repeated_keys = count_records(engine, scrubbed)
     read = [*schema.names, *({order.column} - set(schema.names) if order.column else ())]
     engine.register_delta("scrubbed", scrubbed, columns=read)
-    engine.register("canaries", bait.drop_columns([OWNER_COLUMN]))
-    register_owners(engine, "participants", np.concatenate([participants, bait_owners]))
+    engine.register("canaries", included.drop_columns([OWNER_COLUMN]))
+    register_owners(engine, "participants", np.concatenate([participants, canary_owners]))
     names = ", ".join(map(quoted, columns))
     copy = copy_sql(columns, before=_BEFORE_CONTENTS)
     identified = _IDENTIFIED_SQL.format(columns=names, copy=copy, record=RECORD_SQL, weight=weight)
@@ -146,7 +145,7 @@ def write_bounded(
     engine.materialize("kept", _KEPT_SQL)
     qualified = ", ".join(f"i.{quoted(name)}" for name in columns)
     rows = engine.write_delta(target, schema, _WRITTEN_SQL.format(columns=qualified))
-    counted = check_written(_written_owners(target), participants, bait_owners, max_contributions)
+    counted = check_written(_written_owners(target), participants, canary_owners, max_contributions)
     return MultiOwnerReport(
         rows_before=rows_before,
         repeated_keys=repeated_keys,
@@ -160,7 +159,7 @@ def write_bounded(
 
 
 def _cleared_edges(engine: Engine) -> dict[str, int]:
-    """Makes the table `edges` of the records that may take part, and counts what was left out."""
+    """Makes the table `edges` of the records that may take part, and counts the others."""
     engine.materialize("listed", _LISTED_SQL)
     engine.materialize("edges", _EDGES_SQL)
     engine.materialize("excluded", _EXCLUDED_SQL)
@@ -178,14 +177,14 @@ def _cleared_edges(engine: Engine) -> dict[str, int]:
 
 
 def _with_owners(canaries: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """The included canaries with their owner both by itself and as a list."""
+    """The included canaries with their owner as a value and as a list."""
     single = pa.schema(
         [pa.field(OWNER_COLUMN, pa.string()), *(field for field in schema if field.name != OWNERS_COLUMN)]
     )
-    bait = included_canaries(canaries, single)
-    owners = bait[OWNER_COLUMN].combine_chunks()
+    included = included_canaries(canaries, single)
+    owners = included[OWNER_COLUMN].combine_chunks()
     lists = pa.ListArray.from_arrays(np.arange(len(owners) + 1, dtype=np.int32), owners)
-    return bait.append_column(OWNERS_COLUMN, lists.cast(schema.field(OWNERS_COLUMN).type))
+    return included.append_column(OWNERS_COLUMN, lists.cast(schema.field(OWNERS_COLUMN).type))
 
 
 def _written_owners(table: Path) -> Iterator[pa.Array]:

@@ -1,8 +1,8 @@
-"""How many records could stay at best: an upper bound, to judge a choice by.
+"""An upper bound on the number of records that any choice keeps.
 
-What belongs here: the linear program and its solver. What does not: a choice of records. The best choice itself is hard
-to find (set packing, for b = 1); allowing shares of records makes it a linear program, whose optimum is at least as
-high (Ganesh et al. 2025).
+What belongs here: the linear program and its solver. What does not: a choice of records. The best choice is hard to
+find (set packing, for b = 1); with fractions of records it is a linear program, whose optimum is at least as high
+(Ganesh et al. 2025).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ MAX_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class UpperBound:
-    """No choice keeps more than `records`; where that is None, `reason` says why it is not known."""
+    """No choice keeps more than `records`; if that is None, `reason` says why it is unknown."""
 
     records: int | None
     reason: str | None = None
 
 
 def refusal(edges: int) -> UpperBound | None:
-    """The answer to a linear program over so many ownerships if it is not solved, or None."""
+    """The result for a linear program that is too large to solve, or None."""
     if edges <= MAX_EDGES:
         return None
     return UpperBound(None, f"{edges} ownerships in the linear program; up to {MAX_EDGES} are solved")
 
 
 def upper_bound(records: Codes, owners: Codes, total: int, max_contributions: int) -> UpperBound:
-    """How many records any choice keeps at most: the optimum of the linear program, rounded down.
+    """The optimum of the linear program, rounded down: any choice keeps at most so many records.
 
-    maximize sum_r x_r subject to sum_{r of u} x_r <= b for every owner u, 0 <= x_r <= 1. What is returned comes from
+    maximize sum_r x_r subject to sum_{r of u} x_r <= b for every owner u, 0 <= x_r <= 1. The result is computed from
     the dual values y >= 0: b sum_u y_u + sum_r max(0, 1 - sum_{u of r} y_u) is an upper bound for any of them (weak
-    duality), so that the solver's tolerances do not matter.
+    duality), so the solver's tolerances do not matter.
 
     Args:
         records, owners: one entry each for every distinct ownership: codes from 0. Shape (edges,).
@@ -56,12 +56,12 @@ def upper_bound(records: Codes, owners: Codes, total: int, max_contributions: in
     bound = _solve(rows, np.unique(owners[busy], return_inverse=True)[1], max_contributions)
     if bound is None:
         return UpperBound(None, f"the linear program was not solved within {MAX_SECONDS:g} seconds")
-    # Sums of doubles: far less than a millionth is lost on the way.
+    # Rounding errors of these sums are far below a millionth.
     return UpperBound(total - len(contested) + int(np.floor(bound + 1e-6)))
 
 
 def _solve(records: Codes, owners: Codes, max_contributions: int) -> float | None:
-    """The dual bound over records and owners numbered without gaps, or None where the solver gave up."""
+    """The dual bound over records and owners numbered without gaps, or None if the solver did not finish."""
     from scipy import optimize, sparse
 
     owned = sparse.csr_matrix((np.ones(len(records)), (owners, records)))

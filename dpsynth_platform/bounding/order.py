@@ -1,19 +1,19 @@
-"""Which of an owner's records come first, where not all can stay.
+"""The order in which an owner's records are kept.
 
-What belongs here: the orders' names, their form on the command line and in contracts, and the part of an ORDER BY that
-a declared weight makes. What does not: the choice itself (`single_owner`, `rounds`).
+What belongs here: the orders' names, their form on the command line and in contracts, and the SQL of a declared weight.
+What does not: the choice itself (`single_owner`, `rounds`).
 
-Every order ends in that of SHA-256(key || record id), which all engines compute alike; the key is a bound parameter.
+Ties are broken by SHA-256(key || record id), which all engines compute alike; the key is a bound parameter.
 
 | order | comes first |
 | --- | --- |
-| random | what the keyed hash says |
-| fewest-owners-first | records with fewer owners: each takes up less room (of records with several owners only) |
+| random | the smallest keyed hash |
+| fewest-owners-first | records with fewer owners: each takes up less room (only if records have several owners) |
 | weight:COLUMN | larger values of a declared column; null comes last |
 
-With several owners on a record, who keeps what depends on everybody's records. The guarantee (fixed ownership graph,
-Ganesh et al. 2025) then holds only if the order is a function of that graph: a weight counts as part of it, which
-means that it is *not* protected.
+If records have several owners, the records that one owner keeps depend on those of all others. The guarantee (fixed
+ownership graph, Ganesh et al. 2025) then holds only if the order is a function of that graph: a weight is part of it
+and so is *not* protected.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.engine import quoted
 from dpsynth_platform.foundation.errors import BoundingError
 
 OrderName = Literal["random", "fewest-owners-first", "weight"]
@@ -57,18 +58,13 @@ class Order:
         Raises:
             BoundingError: the table has no such column, or its values have no order that all engines share.
         """
-        if self.column not in schema.names:
+        if self.column is None or self.column not in schema.names:
             raise BoundingError(f"order {self}: there is no column {self.column!r}; accepted: a column of the table")
         kind = schema.field(self.column).type
         if not any(fits(kind) for fits in _RANKED):
             raise BoundingError(f"order {self}: a column of type {kind}; accepted: numbers, dates, times, truth values")
-        # The two zeros are one weight.
+        # 0.0 and -0.0 are one weight.
         return f"{quoted(self.column)} + 0.0" if pa.types.is_floating(kind) else quoted(self.column)
 
 
 RANDOM = Order()
-
-
-def quoted(name: str | None) -> str:
-    """A column's name in SQL."""
-    return '"' + (name or "").replace('"', '""') + '"'

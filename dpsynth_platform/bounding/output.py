@@ -1,7 +1,7 @@
-"""What bounding leaves behind, whoever the owners: the table's schema, the canaries in it, the check, the report.
+"""The results of bounding: the table's schema, its canaries, the check of the written table, and the report.
 
-What belongs here: what bounding with one owner a record and with several share, around the choice. What does not: the
-choice (`single_owner`, `multi_owner`). The check knows nothing of the SQL that chose.
+What belongs here: what bounding of records with one owner and with several owners share. What does not: the choice
+(`single_owner`, `multi_owner`). The check is independent of the SQL that chose.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
     Fingerprints,
-    fingerprint_hex,
-    fingerprints_from_hex,
+    OwnerRefused,
+    distinct,
+    hex_column,
+    record_counts,
 )
 
 INCLUDED_COLUMN = "included"
-# As Python's texts, owners take three times the memory that they take in Arrow: only so many at a time are.
-_PART_OWNERS = 100_000
+_PART_OWNERS = 1_000_000
 
 
 @dataclass(frozen=True)
 class BoundingReport:
-    """What bounding did, in exact numbers: for the operator's eyes, never for a public place.
+    """The result of bounding in exact numbers: for operators only, never public.
 
     Attributes:
         rows_before: rows of the scrubbed table.
-        repeated_keys: those among them whose source key another record of the same owners has already; they stay, and
-            count towards the bound (`copies`).
+        repeated_keys: rows whose source key an earlier record of the same owners has; they stay, and count towards
+            the bound (`copies`).
         rows: rows kept, canaries included.
-        owners: owners that keep at least one row, canaries not counted.
-        canary_rows: rows of included canaries among the rows kept.
-        max_contributions: the bound b, checked on what was written.
+        owners: owners that keep at least one row, without canaries.
+        canary_rows: kept rows of included canaries.
+        max_contributions: the bound b, checked on the written table.
     """
 
     rows_before: int
@@ -51,7 +52,7 @@ class BoundingReport:
 
 @dataclass(frozen=True)
 class Counted:
-    """What was found in a bounded table: people who keep a record, and records of canaries."""
+    """Contents of a bounded table: owners without canaries, and records of canaries."""
 
     owners: int
     canary_rows: int
@@ -73,7 +74,7 @@ def output_schema(scrubbed: pa.Schema, columns: Sequence[str], owner_column: str
 
 
 def included_canaries(canaries: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """The canaries whose coin says so, with the columns and types of the scrubbed rows.
+    """The included canaries, with the columns and types of the scrubbed rows.
 
     Raises:
         BoundingError: they have other columns or types.
@@ -90,16 +91,16 @@ def included_canaries(canaries: pa.Table | None, schema: pa.Schema) -> pa.Table:
     raise BoundingError(problem)
 
 
-def check_strangers(bait: Fingerprints, participants: Fingerprints) -> None:
+def check_fictional_owners(canary_owners: Fingerprints, participants: Fingerprints) -> None:
     """Refuses canaries that bear a participant's fingerprint. Raises `BoundingError`."""
-    if np.isin(bait, participants).any():
+    if np.isin(canary_owners, participants).any():
         raise BoundingError("a canary bears the fingerprint of a participant; materialize the canaries again")
 
 
 def register_owners(engine: Engine, name: str, owners: Fingerprints) -> None:
-    """Makes a set of owners readable as the table `name`, in hex."""
+    """Registers a set of owners as the table `name`, in hex."""
     parts = (owners[start : start + _PART_OWNERS] for start in range(0, len(owners), _PART_OWNERS))
-    texts = pa.chunked_array([pa.array(fingerprint_hex(part), pa.string()) for part in parts], pa.string())
+    texts = pa.chunked_array([hex_column(part) for part in parts], pa.string())
     engine.register(name, pa.table({OWNER_COLUMN: texts}))
 
 
@@ -109,41 +110,31 @@ def row_count(engine: Engine, table: str) -> int:
 
 
 def check_written(
-    owners: Iterable[pa.Array], participants: Fingerprints, bait: Fingerprints, max_contributions: int
+    owners: Iterable[pa.Array], participants: Fingerprints, canary_owners: Fingerprints, max_contributions: int
 ) -> Counted:
-    """Counts the records of each owner in what was written.
+    """Counts the records of each owner in the written table.
 
     Args:
         owners: arrays of fingerprints in hex, one entry for each owner of each record.
-        participants: who may take part. Shape (owners,).
-        bait: the included canaries. Shape (owners,).
+        participants: fingerprints of shape (owners,).
+        canary_owners: of the included canaries. Shape (owners,).
         max_contributions: b.
 
     Raises:
-        BoundingError: an owner has more than b records, or takes part unasked, or cannot be read.
+        BoundingError: an owner has more than b records, is no participant, or cannot be read.
     """
-    allowed = np.unique(np.concatenate([participants, bait]))
-    records = np.zeros(allowed.size, dtype=np.int64)
-    for part in owners:
-        if not len(part):
-            continue
-        found = _fingerprints(part)
-        places = np.searchsorted(allowed, found)
-        if not allowed.size or np.any(allowed[np.minimum(places, allowed.size - 1)] != found):
-            raise BoundingError("the bounded table holds an owner who is no participant; nothing may use it")
-        records += np.bincount(places, minlength=allowed.size)
+    allowed = distinct(np.concatenate([participants, canary_owners]))
+    problem = ""
+    try:
+        records = record_counts(allowed, owners)
+    except OwnerRefused as refused:
+        problem = str(refused)
+    if problem:
+        raise BoundingError(f"the bounded table holds {problem}; nothing may use it")
     if records.max(initial=0) > max_contributions:
         raise BoundingError(f"an owner has more than {max_contributions} records after bounding; nothing may use them")
-    is_bait = np.isin(allowed, bait)
+    is_canary = np.isin(allowed, canary_owners)
     return Counted(
-        owners=int(np.count_nonzero(records[~is_bait])),
-        canary_rows=int(records[is_bait].sum()),
+        owners=int(np.count_nonzero(records[~is_canary])),
+        canary_rows=int(records[is_canary].sum()),
     )
-
-
-def _fingerprints(column: pa.Array) -> Fingerprints:
-    try:
-        return fingerprints_from_hex(column.to_pylist())
-    except (TypeError, ValueError):
-        problem = "the bounded table holds a record without a readable owner; nothing may use it"
-    raise BoundingError(problem)

@@ -1,11 +1,11 @@
-"""Who owns which record of a table in files, for an evaluation: read once, kept as pairs in one Parquet file.
+"""Ownerships of a table in files, for an evaluation: read once, stored as pairs in one Parquet file.
 
-What belongs here: a table's owner columns, and what is wrong with them. What does not: the governed path,
-where `scrub` turns owners into fingerprints, and any choice.
+What belongs here: reading a table's owner columns, and their faults. What does not: the governed path, where `scrub`
+turns owners into fingerprints, and any choice.
 
-Owners are told apart by the text of their id as it stands; the governed path also normalizes it as the contract says
-(`scrub.fingerprints.canonical_text`). An id that is null or empty is nobody: it is left out and
-counted, and so is a record with nobody left. A record is named by its place in the table, which is enough to count.
+Owners are distinguished by the unchanged text of their id; the governed path also normalizes it as declared
+(`scrub.fingerprints.canonical_text`). A null or empty id is no owner: it is skipped and counted, and so is a record
+without an owner. A record is identified by its place in the table.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ACCEPTED = "texts, whole numbers, dates, or lists of them"
 
 @dataclass(frozen=True)
 class Listed:
-    """What was read. Exact numbers: for the operator's eyes.
+    """Counts of the ownerships that were read: exact, for operators only.
 
     Attributes:
         records: rows of the table.
-        without_owner: rows with nobody to answer for them.
+        without_owner: rows without an owner.
         null_owners: owners that are null or empty.
-        pairs: owners that are left, repetitions included.
+        pairs: other owners, repetitions included.
     """
 
     records: int
@@ -53,13 +53,13 @@ def write_ownership(
     """Writes the pairs `_record` (integer), `_owner` (text) and `_weight` (the weight's column, or 0) to a new file.
 
     Args:
-        owner_columns: columns of ids or of lists of ids. A record's owners are all that they name together.
-        weight: a column to carry along, for an order.
-        separate: whether equal ids in different columns are different people; by default they are one.
+        owner_columns: columns of ids or of lists of ids. A record's owners are those of all columns.
+        weight: a column to store with the pairs, for an order.
+        separate: whether equal ids in different columns are different owners.
 
     Raises:
-        SourceError: a column is missing, of a type that ids cannot have, of different types in different files, or not
-            in UTF-8; or a file is damaged.
+        SourceError: a column is missing, of another type than ids, of different types in different files, or not in
+            UTF-8; or a file is damaged.
     """
     columns = list(dict.fromkeys([*owner_columns, *([weight] if weight else [])]))
     _check_columns(table, owner_columns, columns)
@@ -88,7 +88,7 @@ def _check_columns(table: FileTable, owner_columns: Sequence[str], columns: Sequ
         if not any(fits(_id_type(kind)) for fits in _IDS):
             raise SourceError(f"column {name!r}: owners of type {kind}; accepted: {_ACCEPTED}")
     for name, kinds in _kinds(table, columns).items():
-        # A partition column stands in no file.
+        # Files do not contain partition columns.
         if len(kinds) > 1:
             raise SourceError(f"column {name!r}: {', '.join(sorted(kinds))} in different files; accepted: one type")
 
@@ -118,7 +118,7 @@ def _batches(table: FileTable, columns: Sequence[str]) -> Iterator[pa.RecordBatc
 
 
 def _pairs(batch: pa.RecordBatch, owner_columns: Sequence[str], separate: bool) -> tuple[pa.Array, pa.Array]:
-    """Places of records in the batch, and the owners that they name, null where there is nobody."""
+    """Places of records in the batch, and their owners, null for an empty id."""
     parents, owners = [], []
     for name in owner_columns:
         column = batch.column(name)

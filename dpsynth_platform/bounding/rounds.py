@@ -1,23 +1,22 @@
 """Parallel rounds: which records with several owners stay, so that no owner has more than *b* of them.
 
-What belongs here: the choice in SQL, over ownerships alone. What does not: whose ownerships they are and what is made
-of the choice (`multi_owner`, `evaluation`), the sequential reference (`greedy`), the best possible (`optimum`).
+What belongs here: the choice in SQL, from ownerships alone. What does not: reading ownerships and using the choice
+(`multi_owner`, `evaluation`), the sequential reference (`greedy`), an upper bound (`optimum`).
 
 The rounds (Cohen-Addad et al. 2025): every owner with room left proposes its first remaining records, as many as it has
-room for; a record is kept when all its owners propose it; the others' records leave once an owner of theirs has no room
-left. All owners propose by one order of the records, and then the result is exactly that of the sequential greedy
-(Ganesh et al. 2025) in this order:
+room for; a record is kept if all its owners propose it; a record that is not kept is dropped once one of its owners has
+no room left. All owners propose in the same order of the records. The result is then exactly that of the sequential
+greedy (Ganesh et al. 2025) in this order:
 
-- A record that an owner proposes once is proposed by that owner until it is decided: for each record that is kept
-  behind it the owner had a place to spare. So an owner who runs out of room has all b kept records before any that it
-  drops.
-- Hence, going through the order: a record is kept by the rounds if and only if none of its owners has b kept records
+- An owner that proposed a record proposes it again in each round until it is decided: for each record that is kept
+  after it, the owner had one more place. So an owner without room has all b kept records before any dropped one.
+- Hence, by induction over the order, the rounds keep a record if and only if none of its owners has b kept records
   before it, which is the greedy's rule.
 
-The first remaining record is first for all its owners, so each round decides at least one and the rounds end. Two
-things keep them few, and change nothing of the result. An owner with room for all its remaining records never drops
-one, so it is not asked any more; a record that nobody is asked about is kept. And the greedy finishes in process what
-few ownerships are left, or whatever is left after many rounds (orders that are long chains).
+The first remaining record is first for all its owners, so each round decides at least one and the rounds end. Two rules
+reduce their number without changing the result. An owner with room for all its remaining records never drops one, so it
+proposes no more; a record without proposing owners is kept. And the greedy decides the rest in process if few
+ownerships are left, or after many rounds (orders that are long chains).
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from dpsynth_platform.bounding.output import check_bound, row_count
 from dpsynth_platform.compute.engine import Engine
 
 FINISH_EDGES = 100_000
-"""So many ownerships the greedy decides in process, in a tenth of a second; a round in SQL takes as long or longer."""
+"""The greedy decides at most so many ownerships in process, in a tenth of a second; a round in SQL takes as long."""
 MAX_ROUNDS = 100
-"""Random orders need a few rounds only (their number grows with the logarithm: Fischer & Noever 2018 for b = 1)."""
+"""Random orders need few rounds (logarithmically many: Fischer & Noever 2018 for b = 1)."""
 
-# Owners and records that anything has to be decided about get numbers: half the memory, and faster to compare. Each
-# number is the place in the order of a hash; the hash's first two digits make parts that are numbered side by side.
+# Undecided owners and records get numbers, which take half the memory and are faster to compare. A number is the place
+# in the order of a hash; the hash's first two digits make parts that are numbered in parallel.
 _NUMBER_SQL = """
 WITH parts AS (SELECT substr(_hash, 1, 2) AS _part, count(*) AS _size FROM {table} GROUP BY substr(_hash, 1, 2)),
 offsets AS (SELECT _part, CAST(sum(_size) OVER (ORDER BY _part) - _size AS BIGINT) AS _before FROM parts)
@@ -89,7 +88,7 @@ SELECT _place, _who, _rank, _room FROM counted WHERE _records > _room
 
 @dataclass(frozen=True)
 class Rounds:
-    """How the choice went: rounds in SQL, and ownerships that the greedy decided in process at the end."""
+    """The number of rounds in SQL, and of ownerships that the greedy decided in process afterwards."""
 
     rounds: int
     finished: int
@@ -104,10 +103,10 @@ def bound_edges(
     key: bytes,
     order: Order = RANDOM,
 ) -> Rounds:
-    """Chooses the records that leave, so that no owner has more than b of those that stay.
+    """Chooses records to drop, so that no owner has more than b of the others.
 
-    The choice is that of the sequential greedy in the given order, whatever the order and the files of the input. The
-    engine's tables whose names begin with `bound_` are used on the way.
+    The choice is that of the sequential greedy in the given order, independent of the input's files and row order. Uses
+    engine tables with names that begin with `bound_`.
 
     Args:
         engine: an open engine.
@@ -147,7 +146,7 @@ def bound_edges(
     return Rounds(rounds, left)
 
 
-# Each order's rank of a record, and the ORDER BY that makes of it an order without ties.
+# Each order's rank of a record, and an ORDER BY without ties.
 _RANKS = {
     "random": ("CAST(0 AS INTEGER) AS _rank", "_place"),
     "fewest-owners-first": ("count(*) AS _rank", "_rank, _place"),
@@ -156,14 +155,14 @@ _RANKS = {
 
 
 def _number(engine: Engine, table: str, name: str, number: str, sql: str, parameters: Sequence[str | int]) -> None:
-    """Makes `table` of a query with a `name` and a `_hash`: the names, their numbers, and a `_rank` if there is one."""
+    """Makes `table` from a query with `name` and `_hash`: the names, their numbers, and a `_rank` of records."""
     engine.materialize(table, sql, parameters)
     columns = "_record, _rank" if name == "_record" else name
     engine.materialize(table, _NUMBER_SQL.format(table=table, columns=columns, name=name, number=number))
 
 
 def _round(engine: Engine, by: str, dropped: str) -> None:
-    """All owners propose; what they agree on stays, what has an owner without room leaves."""
+    """One round: keeps records that all their owners propose, and drops those with an owner without room."""
     engine.materialize("bound_chosen", _CHOSEN_SQL.format(order=by))
     engine.materialize("bound_used", _USED_SQL)
     engine.materialize(dropped, _DROPPED_SQL)
@@ -173,7 +172,7 @@ def _round(engine: Engine, by: str, dropped: str) -> None:
 
 
 def _finish(engine: Engine, by: str) -> pa.Table:
-    """Places of the records that the greedy drops of those that are still open."""
+    """Places of the undecided records that the greedy drops."""
     room: dict[int, int] = {}
     dropped = []
     for place, edges in groupby(_open_edges(engine, by), key=itemgetter(0)):
@@ -188,6 +187,6 @@ def _finish(engine: Engine, by: str) -> pa.Table:
 
 
 def _open_edges(engine: Engine, by: str) -> Iterator[tuple[int, int, int]]:
-    """The open edges, record by record in their order: place, owner's number, owner's room when the rounds ended."""
+    """The undecided edges in the order of records: place, owner's number, owner's room after the rounds."""
     for batch in engine.stream(f"SELECT _place, _who, _room FROM bound_open ORDER BY {by}"):  # noqa: S608
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -1,11 +1,11 @@
-"""Bounding where each record has one owner: each owner keeps the *b* records that come first in an order.
+"""Bounding where each record has one owner: each owner keeps the first *b* records in an order.
 
 What belongs here: the choice of records in SQL, and the hold-out share of owners. What does not: records with several
 owners (`multi_owner`), and the check of the result (`output`).
 
-Stability (Ponomareva et al. 2026, section 7.2; add-or-remove and zero-out adjacency): which of an owner's records are
-kept depends on the key and on that owner's records alone, so one owner more or less changes at most *b* rows of the
-result, and nobody else's. Exclusion, hold-out and canaries come before the choice and work by whole owners.
+Stability (Ponomareva et al. 2026, section 7.2; add-or-remove and zero-out adjacency): the choice of an owner's records
+depends on the key and on these records alone, so adding or removing an owner changes at most *b* rows of the result,
+all of that owner. Exclusion, hold-out and canaries come before the choice and apply to whole owners.
 
 The order is that of SHA-256(key || record id), or of a declared column and then that; see `order`.
 """
@@ -21,17 +21,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql, count_records
-from dpsynth_platform.bounding.order import RANDOM, Order, quoted
+from dpsynth_platform.bounding.order import RANDOM, Order
 from dpsynth_platform.bounding.output import (
     BoundingReport,
     check_bound,
-    check_strangers,
+    check_fictional_owners,
     check_written,
     included_canaries,
     output_schema,
     register_owners,
 )
-from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.compute.engine import Engine, quoted
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners
@@ -59,10 +59,10 @@ _ORDERED_SQL = "SELECT {columns}, _owner, _record FROM bounded ORDER BY _owner, 
 
 
 def holdout_mask(fingerprints: Fingerprints, key: bytes, share: float) -> npt.NDArray[np.bool_]:
-    """Which owners are held out from the mechanism, as tests of quality need it: about `share` of them.
+    """The owners that are held out from the mechanism for the quality report: about `share` of them.
 
-    Each owner's place is a function of the key and that owner alone: the first 64 bits of SHA-256(key || "holdout" ||
-    fingerprint), as a fraction, lie below `share`.
+    Each owner's membership is a function of the key and that owner alone: the first 64 bits of SHA-256(key || "holdout"
+    || fingerprint), as a fraction, lie below `share`.
     """
     threshold = int(share * 2.0**64)
     width = fingerprints.dtype.itemsize
@@ -89,7 +89,7 @@ def write_bounded(
     canaries: pa.Table | None = None,
     order: Order = RANDOM,
 ) -> BoundingReport:
-    """Bounds the Delta table `scrubbed` into the new Delta table `target`, and checks what was written.
+    """Bounds the Delta table `scrubbed` into the new Delta table `target`, and checks the written table.
 
     The result holds `columns`, `_owner` and `_record`, of the types that the scrubbed table has, ordered by owner and
     by the owner's order: the same inputs give the same rows, up to 65,536 of them also in the same order (a Delta
@@ -103,28 +103,28 @@ def write_bounded(
         key: the secret that orders records.
         canaries: rows of fictional owners with `columns`, `_owner`, `_record` and `included`; those not included
             stay out.
-        order: which of an owner's records come first.
+        order: of an owner's records.
 
     Raises:
         BoundingError: a column is missing, a canary bears a participant's fingerprint, the order is not one of these
-            columns, or an owner in the result has more than b records or takes part unasked.
+            columns, or an owner in the result has more than b records or is no participant.
         EngineError: the SQL engine stopped.
     """
     check_bound(max_contributions)
     schema = output_schema(table_schema(scrubbed), columns)
     sql = _choice_sql(schema, columns, order)
-    bait = included_canaries(canaries, schema)
-    bait_owners = distinct_owners(bait.to_batches())
-    check_strangers(bait_owners, participants)
+    included = included_canaries(canaries, schema)
+    canary_owners = distinct_owners(included.to_batches())
+    check_fictional_owners(canary_owners, participants)
     rows_before, repeated_keys = count_records(engine, scrubbed)
     engine.register_delta("scrubbed", scrubbed, columns=schema.names)
-    engine.register("canaries", bait)
+    engine.register("canaries", included)
     register_owners(engine, "participants", participants)
     engine.materialize("bounded", sql, [key.hex(), max_contributions])
     names = ", ".join(map(quoted, columns))
     rows = engine.write_delta(target, schema, _ORDERED_SQL.format(columns=names))
     written = (batch.column(OWNER_COLUMN) for batch in read_table(target, columns=[OWNER_COLUMN]))
-    counted = check_written(written, participants, bait_owners, max_contributions)
+    counted = check_written(written, participants, canary_owners, max_contributions)
     return BoundingReport(
         rows_before=rows_before,
         repeated_keys=repeated_keys,

@@ -1,21 +1,20 @@
-"""`dpsynth audit run|show`: audits of a dataset's line, of a release, and of anything of one's own.
+"""`dpsynth audit run|show`: audits of models and tables outside of a deployment, and all audit reports.
 
-What belongs here: arguments, files, and showing what the library returns. What does not: attacks and judgement
-(`audit`), and the asset line, whose audit is one of its steps (`dpsynth run`).
+What belongs here: arguments, files and output. What does not: attacks and verdicts (`audit`), and the audit step of the
+asset line (`dpsynth run`).
 """
 
 from __future__ import annotations
 
-import enum
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, Period, TerminalOutput, command, listed, stages, workspace
+from dpsynth_platform.cli.terminal import SEVERAL, Commands, Period, TerminalOutput, listed, workspace
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     ReleaseRefused,
@@ -24,6 +23,7 @@ from dpsynth_platform.foundation.errors import (
     VerificationFailed,
 )
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import bars
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
@@ -34,39 +34,29 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.adhoc.outcomes import OwnAudit
     from dpsynth_platform.audit.attacks import Scored
     from dpsynth_platform.audit.bounds import Coins
+    from dpsynth_platform.audit.risk import Reconstructed
     from dpsynth_platform.audit.tables import Evidence
     from dpsynth_platform.audit.tables.attributes import Inferred
     from dpsynth_platform.audit.tables.copies import Copies
-    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
     from dpsynth_platform.foundation.progress import Progress
 
 REPORT, ROC, SCORES = "report.json", "roc.svg", "scores.parquet"
 
-audit_app = typer.Typer(no_args_is_help=True, help="Audits: what attacks prove of a model, a table or a release.")
-
-
-class DesignName(enum.StrEnum):
-    """How those who were in were chosen."""
-
-    coins = "coins"
-    runs = "runs"
-    groups = "groups"
-
-
-@audit_app.callback()
-def _audit() -> None:
-    """Audits: what attacks prove of a model, a table or a release."""
+audit_app = Commands(no_args_is_help=True, help="Audits: what attacks prove about a model, a table or a release.")
 
 
 @audit_app.command("run")
-@command
 def audit_run(
+    terminal: TerminalOutput,
     scores: Annotated[
         Path | None,
-        typer.Option(help="Scores of attacks: one row a target, one column an attack (higher: rather in), who was in."),
+        typer.Option(
+            help="Attack scores: a row for each target, a column for each attack (higher: more likely a member), and a "
+            "column of membership."
+        ),
     ] = None,
     included: Annotated[
-        str, typer.Option(help="Column of SCORES that says who was in: true and false, or 1 and 0.")
+        str, typer.Option(help="Column of SCORES for membership: true and false, or 1 and 0.")
     ] = "included",
     attack: Annotated[
         list[str] | None, typer.Option(help=f"Columns of scores, or attacks on a table, {SEVERAL}; default: all.")
@@ -74,11 +64,11 @@ def audit_run(
     synthetic: Annotated[Path | None, typer.Option(help="Instead of scores: a synthetic table to attack.")] = None,
     synthesis: Annotated[
         Path | None,
-        typer.Option(help="With --synthetic: what --out of `dpsynth synth table` named; its model is attacked, too."),
+        typer.Option(help="With --synthetic: the --out directory of `dpsynth synth table`; attacks its model, too."),
     ] = None,
     shadows: Annotated[
         int | None,
-        typer.Option(min=4, help="With --synthesis: fit so many shadow models (16, say), for attacks that need them."),
+        typer.Option(min=4, help="With --synthesis: number of shadow models, such as 16, for attacks that need them."),
     ] = None,
     model: Annotated[
         str | None,
@@ -86,77 +76,67 @@ def audit_run(
             help="Instead of scores: a language model to attack; a directory with safetensors, or a .gguf file."
         ),
     ] = None,
-    base_model: Annotated[str | None, typer.Option(help="What the training of --model started from.")] = None,
-    members: Annotated[Path | None, typer.Option(help="Rows that its generator had.")] = None,
-    non_members: Annotated[Path | None, typer.Option(help="Rows of the same kind that it did not have.")] = None,
+    base_model: Annotated[
+        str | None, typer.Option(help="The model from which the training of --model started.")
+    ] = None,
+    members: Annotated[Path | None, typer.Option(help="Rows that the generator used.")] = None,
+    non_members: Annotated[Path | None, typer.Option(help="Rows of the same population that it did not use.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="More rows of the population that it did not have, for stronger attacks.")
+        Path | None, typer.Option(help="More rows of the population that it did not use, for stronger attacks.")
     ] = None,
     categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
     sensitive: Annotated[
         list[str] | None,
-        typer.Option(help=f"With --reference: columns that are to be guessed from the others, {SEVERAL}."),
+        typer.Option(help=f"With --reference: columns to infer from the others, {SEVERAL}."),
     ] = None,
     text: Annotated[
-        str | None, typer.Option(help="Column of texts in all tables: attacks on texts, which look at nothing else.")
+        str | None, typer.Option(help="Column of texts in all tables: attacks on texts, which read no other column.")
     ] = None,
     outliers: Annotated[
-        float | None, typer.Option(help="With --text: ask only about this share of the texts, the most unusual ones.")
+        float | None, typer.Option(help="With --text: attack only this share of the texts, the most unusual ones.")
     ] = None,
     design: Annotated[
-        DesignName,
+        Literal["coins", "runs", "groups"],
         typer.Option(
-            help="coins: one run, each row in by a fair coin of its own; runs: each row is a run of its own, with or "
-            "without one target; groups: neither, so that no bound on epsilon follows."
+            help="How members were chosen. coins: one run, a fair coin for each row; runs: each row is a separate run, "
+            "with or without one target; groups: neither, so that no bound on epsilon follows."
         ),
-    ] = DesignName.groups,
+    ] = "groups",
     canaries: Annotated[
-        bool, typer.Option("--canaries", help="The rows are fictional, made without the data; may be published.")
+        bool, typer.Option("--canaries", help="The rows are fictional, made without the data, and may be published.")
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="The claim; without it there is no verdict.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The claimed epsilon; without it there is no verdict.")] = None,
     delta: Annotated[float, typer.Option(help="Delta of the claim and of the bounds.")] = 1e-5,
-    confidence: Annotated[float, typer.Option(help="Of all bounds together.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of all bounds together.")] = 0.95,
     guess_in: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the rows guessed in; fix it beforehand.")
+        float, typer.Option(min=0, max=1, help="Share of the rows guessed to be members; choose it before the audit.")
     ] = 0.125,
-    guess_out: Annotated[float, typer.Option(min=0, max=1, help="Share of the rows guessed out.")] = 0.125,
+    guess_out: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the rows guessed to be non-members.")
+    ] = 0.125,
     output: Annotated[
         Path | None, typer.Option(help="New directory for report, plot and raw scores, for this user alone.")
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Audits a model or table of your own: by scores of your attacks, or by attacks on rows, texts or a language model.
+    """Audits your own model or table: by scores of your attacks, or by attacks on rows, texts or a language model.
 
-    Without --epsilon nothing is judged, and it ends with 0; with it, it ends with 1 unless it passes.
+    With --epsilon there is a verdict, and exit status 1 unless the audit passes.
     """
+    given = dict(locals())
     from dpsynth_platform.audit.adhoc.outcomes import HEADER, audit_scores
+    from dpsynth_platform.sources.table_files import check_exists
 
-    terminal = TerminalOutput(as_json)
     if output is not None and output.exists():
-        raise SourceError(f"--output {output} is there already; accepted: a directory that is not")
+        raise SourceError(f"--output {output} exists; accepted: a new directory")
     if guess_in + guess_out > 1:
         raise SourceError(f"--guess-in {guess_in:g} and --guess-out {guess_out:g}; accepted: at most 1 together")
-    _check_together(
-        scores=scores,
-        synthetic=synthetic,
-        synthesis=synthesis,
-        shadows=shadows,
-        model=model,
-        members=members,
-        non_members=non_members,
-        reference=reference,
-        base_model=base_model,
-        attack=attack,
-        categorical=categorical,
-        drop=drop,
-        sensitive=sensitive,
-        text=text,
-        outliers=outliers,
-    )
     named = {"synthetic table": synthetic, "members": members, "non-members": non_members, "reference": reference}
     paths = {name: path for name, path in named.items() if path is not None}
-    with stages(terminal) as progress, workspace("dpsynth-audit-"):
+    for path in paths.values():
+        check_exists(path)
+    _check_together(given)
+    with bars(terminal.console) as progress, workspace("dpsynth-audit-"):
         if scores is not None:
             attacked = _scores_of(scores, included, attack, guess_in, guess_out, canaries)
         elif model is not None and text is not None:
@@ -167,19 +147,7 @@ def audit_run(
             attacked = _synthesis_of(synthesis, paths, attack, shadows or 0, canaries, progress)
         else:
             attacked = _tables_of(paths, attack, categorical, drop, sensitive, canaries)
-        audit = audit_scores(
-            attacked.of,
-            attacked.scored,
-            attacked.included,
-            design=design.value,
-            publishable=attacked.publishable,
-            epsilon=epsilon,
-            delta=delta,
-            confidence=confidence,
-            copies=attacked.copies,
-            reconstructed=attacked.reconstructed,
-            inferred=attacked.inferred,
-        )
+        audit = audit_scores(**vars(attacked), design=design, epsilon=epsilon, delta=delta, confidence=confidence)
     terminal.json(audit.to_json())
     terminal.print(audit.summary)
     terminal.print()
@@ -192,20 +160,18 @@ def audit_run(
 
 
 @audit_app.command("show")
-@command
 def audit_show(
+    output: TerminalOutput,
     what: Annotated[
         str,
-        typer.Argument(help="A dataset, the id or directory of a release, or what `dpsynth audit run --output` wrote."),
+        typer.Argument(help="A dataset, the id or directory of a release, or the output of `dpsynth audit run`."),
     ],
     period: Period = None,
-    as_json: Json = False,
 ) -> None:
-    """Shows an audit: of a dataset's present candidate, of a release, or one of your own."""
+    """Shows the audit of a dataset's current candidate, of a release, or from `dpsynth audit run`."""
     from dpsynth_platform.audit.adhoc.outcomes import FORMAT, HEADER, OwnAudit
     from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 
-    output = TerminalOutput(as_json)
     document = _document(what, period)
     if document.get("format") == FORMAT:
         audit = OwnAudit.from_json(document)
@@ -232,7 +198,7 @@ def audit_show(
 
 @dataclass(frozen=True)
 class _Attacked:
-    """What was attacked, in words, with the scores, who was in, and what else was found."""
+    """What `audit_scores` needs to know of the attacks."""
 
     of: str
     scored: list[Scored]
@@ -251,14 +217,15 @@ _TOGETHER = {
     "texts": (_TABLES | {"text"}, frozenset(["attack", "reference", "outliers"])),
     "model": (frozenset(["model", "members", "non_members", "text"]), frozenset(["base_model", "outliers"])),
 }
-"""What is attacked, with the options that it needs, and those that it knows besides."""
+"""For each kind of target: the options that it needs, and further ones that it accepts."""
 
 
-def _check_together(**options: Any) -> None:
+def _check_together(options: Mapping[str, Any]) -> None:
     """Refuses options that do not belong together. Raises `SourceError`."""
-    given = {name for name, value in options.items() if value not in (None, [])}
+    known = frozenset[str]().union(*(names for kinds in _TOGETHER.values() for names in kinds))
+    given = {name for name in known if options[name] not in (None, [])}
     if len(given & {"scores", "synthetic", "model"}) > 1:
-        raise SourceError("--scores, --synthetic or --model; accepted: one of them")
+        raise SourceError("--scores, --synthetic, --model; accepted: one of them")
     tables = "texts" if "text" in given else "rows"
     kind = next((name for name in ("scores", "model", "synthesis") if name in given), tables)
     needed, besides = _TOGETHER[kind]
@@ -296,26 +263,26 @@ def _tables_of(
     sensitive: list[str] | None,
     canaries: bool,
 ) -> _Attacked:
-    from dpsynth_platform.audit.adhoc.tables import MEMBERS, SYNTHETIC, table_evidence, who_was_in
+    from dpsynth_platform.audit.adhoc.tables import MEMBERS, SYNTHETIC, membership, table_evidence
     from dpsynth_platform.quality.one_type import read_tables
 
     members_first = {MEMBERS: paths[MEMBERS]} | paths
     tables = read_tables(members_first, without=listed(drop), categorical=listed(categorical))
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
     of = f"the synthetic table {paths[SYNTHETIC].name}"
-    return _rows_attacked(of, evidence, who_was_in(tables), attacks, listed(sensitive))
+    return _rows_attacked(of, evidence, membership(tables), attacks, listed(sensitive))
 
 
 def _synthesis_of(
     out: Path, paths: dict[str, Path], attacks: list[str] | None, shadows: int, canaries: bool, progress: Progress
 ) -> _Attacked:
-    from dpsynth_platform.audit.adhoc.tables import SYNTHETIC, who_was_in
+    from dpsynth_platform.audit.adhoc.tables import SYNTHETIC, membership
     from dpsynth_platform.one_table.audit import synthesis_evidence, with_shadows
 
     tables = _read_tables(paths)
     evidence = with_shadows(synthesis_evidence(out, tables, canaries=canaries), shadows, progress=progress)
     of = f"the synthetic table {paths[SYNTHETIC].name} and the model in {out.name}"
-    return _rows_attacked(of, evidence, who_was_in(tables), attacks)
+    return _rows_attacked(of, evidence, membership(tables), attacks)
 
 
 def _rows_attacked(
@@ -362,13 +329,13 @@ def _model_of(
     return _Attacked(of, scored, included, canaries, reconstructed=reconstructed)
 
 
-def _read_tables(paths: dict[str, Path], left_out: Collection[str] = ()) -> dict[str, pa.Table]:
-    """All tables; what is text among the members is text in the others, too."""
+def _read_tables(paths: dict[str, Path]) -> dict[str, pa.Table]:
+    """All tables; text columns of the members are text in the others, too."""
     from dpsynth_platform.audit.adhoc.tables import MEMBERS
     from dpsynth_platform.quality.files import read_file
 
-    like = read_file(paths[MEMBERS], without=left_out).schema
-    return {name: read_file(path, without=left_out, like=like) for name, path in paths.items()}
+    like = read_file(paths[MEMBERS]).schema
+    return {name: read_file(path, like=like) for name, path in paths.items()}
 
 
 def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coins) -> None:
@@ -386,7 +353,7 @@ def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coi
 
 
 def _document(what: str, period: str | None) -> dict[str, Any]:
-    """The report of a file or directory, of a dataset's audit step, or of a release."""
+    """The report in a file or directory, of a dataset's audit step, or of a release."""
     from dpsynth_platform.foundation.release_layout import DOSSIER
     from dpsynth_platform.foundation.storage import Place, Storage
     from dpsynth_platform.release.evidence import audit_report
@@ -406,13 +373,13 @@ def _document(what: str, period: str | None) -> dict[str, Any]:
         found = find_release(settings, what)
     except VerificationFailed:
         raise StaleInput(
-            f"{what}: no file or directory of an audit, no dataset with an audit{' of that period' if period else ''}, "
-            "and no release; make one with: dpsynth run, or dpsynth audit run --output"
+            f"{what}: not an audit report, a dataset with an audit{' of that period' if period else ''}, or a release; "
+            "make an audit with: dpsynth run, or dpsynth audit run --output"
         ) from None
     dossier = _read(found / DOSSIER)
     report = dossier.get("audit", {}).get("report")
     if not isinstance(report, dict):
-        raise ReleaseRefused(f"{found / DOSSIER}: it has no audit report")
+        raise ReleaseRefused(f"{found / DOSSIER}: contains no audit report")
     return report
 
 
@@ -422,5 +389,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise AccountingError(f"{path}: the report cannot be read ({reason_of(error)})") from None
     if not isinstance(document, dict):
-        raise AccountingError(f"{path}: the report is no JSON object; accepted: what `dpsynth audit run` wrote")
+        raise AccountingError(f"{path}: the report is not a JSON object; accepted: the output of `dpsynth audit run`")
     return document

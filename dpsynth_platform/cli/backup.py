@@ -1,6 +1,6 @@
 """`dpsynth backup` and `dpsynth restore`.
 
-What belongs here: arguments and words. What does not: the doing (`backup`).
+What belongs here: arguments and output. What does not: taking and restoring backups (`backup`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
+from dpsynth_platform.cli.terminal import Commands, TerminalOutput
 from dpsynth_platform.foundation.errors import VerificationFailed, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
@@ -19,51 +19,53 @@ from dpsynth_platform.foundation.settings import Settings
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import Head
 
-backup_app = typer.Typer()
+backup_app = Commands()
 
 
 @backup_app.command()
-@command
 def backup(
-    out: Annotated[Path, typer.Option(help="A new directory; it will hold fingerprints of owners (mode 0700).")],
-    as_json: Json = False,
+    output: TerminalOutput,
+    out: Annotated[Path, typer.Option(help="A new directory; it will contain fingerprints of owners (mode 0700).")],
 ) -> None:
-    """Backs up ledger and lineage of one moment, while others go on, and checks what was written. Holds no key."""
+    """Backs up a consistent state of ledger and lineage during operation, and checks the copy. Contains no key."""
     from dpsynth_platform.backup.taking import take
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     taken = take(settings, out)
     output.json({"backup": str(out), **asdict(taken)})
     output.print(
         f"{out}: {taken.head.sequence} events of the ledger's chain, {taken.entries} entries, {taken.lineage_events} "
-        "lineage events; whole, as it would be restored"
+        "lineage events; checked as for a restore"
     )
     output.print(
-        f"Restricted: it holds fingerprints of owners. The keys are not in it: back up {settings.vault} elsewhere"
+        f"Restricted: it contains fingerprints of owners. It contains no keys: back up {settings.vault} separately"
     )
 
 
 @backup_app.command()
-@command
 def restore(
-    directory: Annotated[Path, typer.Argument(help="What `dpsynth backup` wrote.")],
-    check: Annotated[bool, typer.Option("--check", help="Only say whether it would be put back.")] = False,
+    output: TerminalOutput,
+    directory: Annotated[Path, typer.Argument(help="Directory from `dpsynth backup`.")],
+    check: Annotated[bool, typer.Option("--check", help="Only check whether it could be restored.")] = False,
     ledger_export: Annotated[
-        Path | None, typer.Option(help="What `dpsynth ledger export` wrote last: the backup must know all of it.")
+        Path | None,
+        typer.Option(help="The latest file from `dpsynth ledger export`: the backup must contain all of it."),
     ] = None,
     at_least: Annotated[
-        int, typer.Option(help="How many events the chain had, as the metric dpsynth_ledger_events said last.", min=0)
+        int,
+        typer.Option(
+            help="Number of events of the chain, by the last value of the metric dpsynth_ledger_events.", min=0
+        ),
     ] = 0,
     public_key: Annotated[
         Path | None, typer.Option(help="The deployment's public key (PEM), where its vault is lost.")
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Puts a backup of ledger and lineage back, where there is no ledger, unless anything proves that it is too old."""
+    """Restores a backup of ledger and lineage where there is no ledger, unless evidence shows that it is too old."""
     from dpsynth_platform.backup import restoring
     from dpsynth_platform.ledger.words import whole_words
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     act = restoring.check if check else restoring.restore
     found = act(settings, directory, public_key=_key(public_key), known=_head(ledger_export), at_least=at_least)
     report = found.report
@@ -76,12 +78,12 @@ def restore(
         }
     )
     output.print(f"{directory}: {whole_words(report.events, report.entries, report.last_at, report.dossiers)}")
-    output.print("Nothing was written: --check" if check else "It is the deployment's ledger and lineage now")
+    output.print("Nothing was written: --check" if check else "Restored as the deployment's ledger and lineage")
     for family in found.frozen:
-        output.print(f"The vault lacks the fingerprint keys of family {family}: frozen until they are put back")
+        output.print(f"The vault lacks the fingerprint keys of family {family}: frozen until they are restored")
     output.print(
-        f"Nothing that survives here is later. What was spent after {found.manifest.taken_at} and left no record, "
-        "notice, lineage event or release cannot be known: if a run may have started since, look for a later backup"
+        f"No evidence here is later than the backup. Spending after {found.manifest.taken_at} that left no record, "
+        "notice, lineage event or release cannot be detected: if a run may have started since, use a later backup"
     )
 
 
@@ -93,7 +95,6 @@ def _key(path: Path | None) -> bytes | None:
 
 
 def _head(export: Path | None) -> list[Head]:
-    """The last link of an export."""
     from dpsynth_platform.ledger.records import Head
     from dpsynth_platform.release.heads import KnownChain
 

@@ -1,7 +1,7 @@
 """`dpsynth console`: the governance console, and its local users.
 
-What belongs here: arguments and words. What does not: the console itself (`console`), which is imported when it is
-started, for NiceGUI takes its time.
+What belongs here: arguments and output. What does not: the console itself (`console`), which is imported when it
+starts, since NiceGUI takes seconds to import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, TerminalOutput, command, listed
+from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, command, listed
 from dpsynth_platform.console.roles import ROLES, Action, Role
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.figures import moment
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 5000
 
-console_app = typer.Typer(help="The governance console: pages and a REST API for reviewers and auditors.")
-user_app = typer.Typer(no_args_is_help=True, help="The console's local users.")
+console_app = Commands(help="The governance console: pages and a REST API for reviewers and auditors.")
+user_app = Commands(no_args_is_help=True, help="The console's local users.")
 console_app.add_typer(user_app, name="user")
 
-Name = Annotated[str, typer.Argument(help="The user's name, as it will stand in the ledger.")]
+Name = Annotated[str, typer.Argument(help="The user's name, as the ledger will record it.")]
 Roles = Annotated[list[str] | None, typer.Option("--role", help=f"{', '.join(ROLES)}; {SEVERAL}.")]
 FromInput = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from standard input instead of asking for it.")
@@ -39,10 +39,10 @@ FromInput = Annotated[
 @console_app.callback(invoke_without_command=True)
 @command
 def console(
+    output: TerminalOutput,
     context: typer.Context,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 3900,
-    as_json: Json = False,
 ) -> None:
     """Starts the governance console (ends with Ctrl-C)."""
     if context.invoked_subcommand is not None:
@@ -53,45 +53,41 @@ def console(
     from dpsynth_platform.console.users import Users
     from dpsynth_platform.foundation.serving import listening_at
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     configured = console_settings(settings, host, port)
     listening = listening_at(host, port)
     app = application(settings, configured)
     output.json({"url": configured.url})
     output.print(f"the console is at {configured.url}; stop with Ctrl-C")
     if configured.local and not (configured.oidc or configured.proxy) and not Users(Store(configured.home)).all():
-        output.print("nobody can sign in yet; add somebody with: dpsynth console user add NAME --role reviewer")
+        output.print("there is no user yet; add one with: dpsynth console user add NAME --role reviewer")
     threading.Thread(target=_read_ahead, args=(settings,), daemon=True).start()
     serve(listening, app)
 
 
 def _read_ahead(settings: Settings) -> None:
-    """Reads what most pages need, so that nobody waits for it with the first one."""
+    """Loads what most pages need, so that the first page does not wait for it."""
     from dpsynth_platform.console.views.overview import overview
     from dpsynth_platform.console.views.releases import releases
 
-    # Whatever is wrong, the pages tell it; a thread's traceback would go to the terminal with all that it quotes.
+    # Pages report any error; a thread's traceback would go to the terminal with the data that it may quote.
     with suppress(Exception):
         overview(settings, frozenset(Action))
-        releases(settings, frozenset(Action), state="damaged")  # looks at every release there is
+        releases(settings, frozenset(Action), state="damaged")  # reads every release
 
 
 @user_app.command("add")
-@command
-def add(name: Name, role: Roles = None, password_stdin: FromInput = False, as_json: Json = False) -> None:
+def add(output: TerminalOutput, name: Name, role: Roles = None, password_stdin: FromInput = False) -> None:
     """Adds a user with one or several roles, and asks for a password."""
-    output, users = TerminalOutput(as_json), _users()
-    user = users.add(name, listed(role), _password(password_stdin))
+    user = _users().add(name, listed(role), _password(password_stdin))
     output.json({"name": user.name, "roles": _ordered(user.roles)})
     output.print(f"{user.name} can sign in now, as {', '.join(_ordered(user.roles))}")
 
 
 @user_app.command("list")
-@command
-def list_(as_json: Json = False) -> None:
-    """Every local user, with roles."""
-    output, users = TerminalOutput(as_json), _users().all()
-    rows = [(user.name, _ordered(user.roles), moment(user.changed)) for user in users]
+def list_(output: TerminalOutput) -> None:
+    """Lists the local users with their roles."""
+    rows = [(user.name, _ordered(user.roles), moment(user.changed)) for user in _users().all()]
     output.json([{"name": name, "roles": roles, "changed": changed} for name, roles, changed in rows])
     if not rows:
         output.print("There is no local user; add one with: dpsynth console user add NAME --role reviewer")
@@ -100,31 +96,25 @@ def list_(as_json: Json = False) -> None:
 
 
 @user_app.command("password")
-@command
-def password(name: Name, password_stdin: FromInput = False, as_json: Json = False) -> None:
+def password(output: TerminalOutput, name: Name, password_stdin: FromInput = False) -> None:
     """Changes a user's password, and ends their sessions."""
-    output = TerminalOutput(as_json)
     _users().change_password(name, _password(password_stdin))
     output.json({"name": name})
     output.print(f"{name} has a new password, and must sign in again")
 
 
 @user_app.command("roles")
-@command
-def roles(name: Name, role: Roles = None, as_json: Json = False) -> None:
-    """Gives a user these roles instead of what they had, and ends their sessions."""
-    output = TerminalOutput(as_json)
+def roles(output: TerminalOutput, name: Name, role: Roles = None) -> None:
+    """Replaces a user's roles, and ends their sessions."""
     given = listed(role)
     _users().change_roles(name, given)
     output.json({"name": name, "roles": given})
-    output.print(f"{name} is {', '.join(given)} now, and must sign in again")
+    output.print(f"{name} has the roles {', '.join(given)} now, and must sign in again")
 
 
 @user_app.command("remove")
-@command
-def remove(name: Name, as_json: Json = False) -> None:
-    """Removes a user, and ends their sessions. What they decided stays in the ledger."""
-    output = TerminalOutput(as_json)
+def remove(output: TerminalOutput, name: Name) -> None:
+    """Removes a user, and ends their sessions. Their decisions stay in the ledger."""
     _users().remove(name)
     output.json({"name": name})
     output.print(f"{name} is removed")
@@ -135,12 +125,12 @@ def _ordered(roles: Collection[Role]) -> list[str]:
 
 
 def _password(from_input: bool) -> str:
-    """The password that somebody types twice, or one line of standard input; shown nowhere."""
+    """The password, typed twice or read as one line of standard input; never shown."""
     if not from_input:
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     line = sys.stdin.readline(LONGEST_LINE)
     if not line.endswith("\n") and len(line) == LONGEST_LINE:
-        raise ConfigurationError(f"--password-stdin: a line of {LONGEST_LINE} characters and more; accepted: less")
+        raise ConfigurationError(f"--password-stdin: the line has {LONGEST_LINE} characters or more; accepted: fewer")
     return line.rstrip("\r\n")
 
 

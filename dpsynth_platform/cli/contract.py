@@ -1,78 +1,251 @@
-"""`dpsynth contract init`: a draft of a contract for a table, with questions on a terminal.
+"""`dpsynth contract`: drafts, checks and the schema of contracts.
 
-What belongs here: arguments, questions, and showing what is still open. What does not: drafting (`drafting`),
-checking (`planning`), nor what is asked (`draft_questions`). The command line adds `draft_app` to its `contract` group.
+What belongs here: arguments, questions on a terminal, and what is still missing. What does not: drafting (`drafting`)
+and checking (`synth.planning`).
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, TerminalOutput, command, plain
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.cli.csv_arguments import CsvDialect
+from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, plain
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import Settings
 
-draft_app = typer.Typer()
+_DATABASES = "Databases and Iceberg catalogs"
+
+contract_app = Commands(
+    no_args_is_help=True, help="Contracts: draft one for a table, check a file, print the schema for editors."
+)
 
 
-@draft_app.command("init")
-@command
+@contract_app.command("check")
+def contract_check(
+    output: TerminalOutput,
+    contract: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A dataset of this deployment, or a contract's file (YAML).")
+    ],
+) -> None:
+    """Checks a contract, alone and against its family's budget; shows all faults that it finds."""
+    from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.contracts.loading import contract_path
+    from dpsynth_platform.synth.automatic import method_for
+    from dpsynth_platform.synth.planning import check_contract
+
+    settings = Settings.from_environment()
+    file = contract_path(settings, contract)
+    found = check_contract(settings, file)
+    chosen = method_for(found)
+    shortage = shortage_of(found)
+    output.json(
+        {
+            "dataset": found.dataset,
+            "digest": found.digest(),
+            "valid": True,
+            "method": chosen.method,
+            "why_method": chosen.why,
+            "audit_shortage": shortage,
+        }
+    )
+    texts = "no modelled column, texts alone"
+    columns = f"{len(found.modelled)} modelled columns" if found.modelled else texts
+    output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
+    output.print(f"method {chosen.method}: {chosen.why}")
+    if shortage:
+        output.print(f"audit: {shortage}")
+
+
+@contract_app.command("schema")
+def contract_schema(output: TerminalOutput) -> None:
+    """Prints the JSON schema of a contract file, for editors."""
+    from dpsynth_platform.contracts.loading import contract_json_schema
+
+    schema = contract_json_schema()
+    output.json(schema)
+    if not output.as_json:
+        output.print(json.dumps(schema, indent=2))
+
+
+@contract_app.command("init")
 def contract_init(
-    table: Annotated[Path, typer.Argument(help="Parquet file or a directory of them, Delta table, or CSV file.")],
+    output: TerminalOutput,
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Parquet file or a directory of them, Delta table, CSV file, or JSON lines (.json, .jsonl, "
+            ".ndjson), or an Iceberg table's metadata file; not for a database or catalog."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The contract's file; default: in the deployment's contracts/, by the table's name."),
+        typer.Option(help="The contract's file; default: the table's name in the deployment's contracts/."),
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(help="The family whose budget pays; a new one gets a draft of its file in families/, too."),
+        typer.Option(help="The family whose budget pays; for a new one, its file in families/ is drafted, too."),
     ] = None,
     ask: Annotated[
         bool,
-        typer.Option("--ask", help="Ask for what must not be guessed; Enter leaves a gap, Ctrl-D all that follow."),
+        typer.Option(
+            "--ask",
+            help="Ask for what must not be guessed, in about ten questions; Enter takes the shown value or leaves it "
+            "open, Ctrl-D ends.",
+        ),
     ] = False,
-    csv_header: Annotated[
-        bool,
-        typer.Option("--csv-header", help="Of a CSV file: its first line holds the names of the columns."),
-    ] = False,
-    as_json: Json = False,
+    format: Annotated[  # noqa: A002
+        Literal["iceberg", "json", "sql"] | None,
+        typer.Option(help="json: whatever the file's name; sql: a database; iceberg: an Iceberg table."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help=f"JSON lines: the keys, which are not read; {SEVERAL}.")
+    ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            help="SQLAlchemy URL of the database, or URI of the catalog, without a password.",
+            rich_help_panel=_DATABASES,
+        ),
+    ] = None,
+    database_table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            help="Table or view, also as schema.table; in a catalog namespace.table.",
+            rich_help_panel=_DATABASES,
+        ),
+    ] = None,
+    catalog: Annotated[
+        str | None, typer.Option(help="The catalog's name; default: default.", rich_help_panel=_DATABASES)
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="SELECT statement in place of a table.", rich_help_panel=_DATABASES)
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the password, in the form of ~/.pgpass; default: what the driver finds.",
+            rich_help_panel=_DATABASES,
+        ),
+    ] = None,
+    *,
+    csv: CsvDialect,
 ) -> None:
-    """Drafts a contract from the names and types of a table's columns. What must not be guessed is left open.
+    """Drafts a contract from the names and types of a table's columns; what must not be guessed stays open.
 
-    No value, range, count or category is looked at. No file is ever overwritten.
+    Reads no value, range, count or category. Never overwrites a file.
     """
-    from dpsynth_platform.drafting.draft import check_free, dataset_of, drafted, write
-    from dpsynth_platform.drafting.questions import asked
+    from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.drafting.draft import (
+        add_instance,
+        check_free,
+        dataset_of,
+        drafted,
+        drafted_database,
+        drafted_iceberg,
+        drafted_json,
+        write,
+    )
+    from dpsynth_platform.drafting.questions import ask_gaps
+    from dpsynth_platform.sources.dialect import Dialect
     from dpsynth_platform.synth.planning import check_contract
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
-    target = settings.contracts / f"{dataset_of(table)}.yaml" if out is None else out
+    settings = Settings.from_environment()
+    if format is None and table is not None and table.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+        format = "json"  # noqa: A001
+    password = None if password_file is None else str(password_file.resolve())
+    options = {"uri": uri, "table": database_table, "query": query, "password_file": password, "catalog": catalog}
+    place = {name: value for name, value in options.items() if value is not None}
+    if not _is_one_place(format, table, place.keys()):
+        raise ConfigurationError(
+            "contract init: accepted: the path of a table; or, for a database, --format sql with --uri and one of "
+            "--table and --query, and no path; or, for a table of an Iceberg catalog, --format iceberg with --uri and "
+            "--table, and no path"
+        )
+    if columns and format != "json":
+        raise ConfigurationError("--columns: is for JSON lines; accepted: --format json, or no such option")
+    dialect = Dialect(**{name.removeprefix("csv_"): value for name, value in vars(csv).items()})
+    if format is not None and dialect != Dialect():
+        raise ConfigurationError(f"--csv-...: is for CSV files; accepted: --format {format} without those options")
+    named = table or Path((database_table or "query").replace(".", "_"))
+    if table is not None and format == "iceberg":
+        named = table.resolve().parent.parent  # of a metadata file, TABLE/metadata/NUMBER-ID.metadata.json
+    target = settings.contracts / f"{dataset_of(named)}.yaml" if out is None else out
     check_free(target)
-    draft = drafted(settings, table, dataset_of(target), family, csv_header=csv_header)
+    _check_place(settings, target)
+    dataset = dataset_of(target)
+    if format == "iceberg":
+        draft = drafted_iceberg(settings, place or {"uri": str(table)}, dataset, family)
+    elif table is None:
+        draft = drafted_database(settings, place, dataset, family)
+    elif format == "json":
+        draft = drafted_json(settings, table, column_names("--columns", columns, ContractError), dataset, family)
+    else:
+        draft = drafted(settings, table, dataset, family, dialect)
     if ask:
-        draft = asked(settings, draft, _answer, lambda problem: typer.echo(plain(problem), err=True))
-    written = write(settings, draft, target)
+        draft = ask_gaps(settings, draft, _answer, lambda problem: typer.echo(plain(problem), err=True))
+    family_file = write(settings, draft, target)
+    instance = add_instance(settings)
     gaps: list[str] = []
+    shortage = None
     try:
-        check_contract(settings, written.contract)
+        shortage = shortage_of(check_contract(settings, target))
     except ContractError as error:
         gaps = str(error).split("\n")
-    output.json({"contract": str(written.contract), "family": str(written.family or ""), "open": gaps})
-    output.print(f"drafted: {written.contract}")
-    if written.family is not None:
-        output.print(f"budget:  {written.family}")
+    output.json({"contract": str(target), "family": str(family_file or ""), "open": gaps})
+    output.print(f"drafted: {target}")
+    if family_file is not None:
+        output.print(f"budget:  {family_file}")
+    if shortage:
+        output.print(f"audit: {shortage}")
+    if instance is not None:
+        output.print(f"for Dagster: {instance}, as the platform's own")
     for gap in gaps:
         output.print(f"  {gap}")
     output.print(
-        f"{len(gaps)} to fill in; then: dpsynth contract check {written.contract}" if gaps else "nothing is open"
+        f"{len(gaps)} to fill in; then: dpsynth contract check {target}"
+        if gaps
+        else f"nothing is open; next: dpsynth plan {draft.contract['dataset']}"
+    )
+
+
+def _is_one_place(format_: str | None, path: Path | None, options: Collection[str]) -> bool:
+    """Whether a path alone is given, or what a database or catalog needs."""
+    if path is not None:
+        return format_ != "sql" and not options
+    if format_ == "sql":
+        needed, others = {"uri"}, {"table", "query", "password_file"}
+    elif format_ == "iceberg":
+        needed, others = {"uri", "table"}, {"catalog"}
+    else:
+        return False
+    return needed <= set(options) <= needed | others
+
+
+def _check_place(settings: Settings, target: Path) -> None:
+    """Says where files will be written, and asks where that is not the user's own place."""
+    from dpsynth_platform.drafting.draft import is_ours
+
+    typer.echo(plain(f"writes {target}, and a new family's budget into {settings.families}"), err=True)
+    if is_ours(settings):
+        return
+    if sys.stdin.isatty() and typer.confirm("That is not below the working directory. Write there?", err=True):
+        return
+    raise ConfigurationError(
+        f"{settings.deploy}: is not below the working directory, and no variable names it as the deployment; accepted: "
+        "DPSYNTH_DEPLOY=DIRECTORY (a new one gets contracts/, families/ and dagster.yaml), or the working directory "
+        "above it"
     )
 
 
 def _answer(question: str) -> str:
-    """What somebody types, which may be nothing. Questions go beside the output."""
+    """What the user types, possibly nothing. Questions go to standard error."""
     from dpsynth_platform.drafting.questions import NoAnswer
 
     try:

@@ -1,7 +1,7 @@
-"""`dpsynth ledger raise|approve-raise|void|rotate-key|owners|export|check-export`: the budget's authority and auditors.
+"""`dpsynth ledger`: accounts, their history, and the commands of the budget's authority and of auditors.
 
-What belongs here: arguments, files, and showing what the ledger answers. What does not: deciding (`ledger`). The
-command line adds `authority_app` to its `ledger` group. `check-export` needs no deployment: auditors run it anywhere.
+What belongs here: arguments, files, and showing what the ledger answers. What does not: deciding (`ledger`).
+`check-export` needs no deployment: auditors run it anywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
+from dpsynth_platform.cli.terminal import By, Commands, Reason, TerminalOutput
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.foundation.people import acting, recorded
@@ -26,16 +26,87 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.export import ExportReport
     from dpsynth_platform.ledger.records import Head
 
-authority_app = typer.Typer()
+ledger_app = Commands(no_args_is_help=True, help="The privacy budget: what was spent, what is left.")
 
-Family = Annotated[str, typer.Argument(help="The family whose cap it is.")]
-By = Annotated[str | None, typer.Option("--as", help="Who says so; default: DPSYNTH_USER or the login.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the ledger.")]
+Family = Annotated[str, typer.Argument(help="The family that owns the cap.")]
 
 
-@authority_app.command("raise")
-@command
+@ledger_app.command("show")
+def ledger_show(output: TerminalOutput) -> None:
+    """Accounts with their caps, remaining budget and entries."""
+    from dpsynth_platform.ledger.words import change_words
+    from dpsynth_platform.reviewing import accounts
+
+    listing = accounts.listing(Settings.from_environment())
+    output.json(listing)
+    if not listing:
+        output.print("There is no account yet; the first run of a dataset opens the account of its family.")
+    for account in listing:
+        output.heading(f"{account['family']} ({account['mode']})")
+        cap = account["cap"]
+        output.print(
+            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
+            f"{accounts.left_words(account['epsilon_left'], account['mode'])}"
+        )
+        for asked in account["raises_asked"]:
+            output.print(
+                f"event {asked['event']}: {asked['by']} asks for {change_words(asked['was'], asked['cap'])} "
+                f"({asked['reason']}); another person approves it with: dpsynth ledger approve-raise "
+                f"{account['family']} {asked['event']}"
+            )
+        output.table(
+            ("entry", "dataset", "epsilon", "delta", "state", "since", "pays for"),
+            [
+                (
+                    item["entry_id"],
+                    item["place"],
+                    f"{item['epsilon']:g}",
+                    f"{item['delta']:.3g}",
+                    item["state"],
+                    item["since"],
+                    "a learned bound" if item["purpose"] == "bound" else "a release",
+                )
+                for item in account["entries"]
+            ],
+        )
+
+
+@ledger_app.command("history")
+def ledger_history(output: TerminalOutput) -> None:
+    """Every event of the ledger's hash chain, oldest first."""
+    from dpsynth_platform.ledger.words import SHORT, in_words
+    from dpsynth_platform.reviewing import accounts
+
+    events = accounts.ledger(Settings.from_environment()).history()
+    output.json([asdict(event) for event in events])
+    output.table(
+        ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
+        [
+            (event.sequence, event.at[:19], event.kind, event.subject, by, words, event.hash[:SHORT])
+            for event, (by, words) in zip(events, in_words(events), strict=True)
+        ],
+    )
+
+
+@ledger_app.command("verify")
+def ledger_verify(output: TerminalOutput) -> None:
+    """Recomputes the hash chain and everything that follows from it."""
+    from dpsynth_platform.ledger.words import broken_words, whole_words
+    from dpsynth_platform.reviewing import verification
+
+    report = verification.verify_ledger(Settings.from_environment())
+    output.json({"ok": report.ok} | asdict(report))
+    for problem in report.problems:
+        output.print(problem)
+    if not report.ok:
+        output.print(broken_words(report.events, report.entries))
+        raise typer.Exit(1)
+    output.print(whole_words(report.events, report.entries, report.last_at, report.dossiers))
+
+
+@ledger_app.command("raise")
 def ask_raise(
+    output: TerminalOutput,
     family: Family,
     epsilon: Annotated[float, typer.Option(help="The new cap's epsilon, for life.")],
     delta: Annotated[float, typer.Option(help="The new cap's delta, for life.")],
@@ -45,12 +116,11 @@ def ask_raise(
         typer.Option(help=f"Why the cap may be above epsilon {WEAK_EPSILON:g}, or its delta {WEAK_DELTA:g} or more."),
     ] = None,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Asks for a larger cap; nothing changes before somebody else approves, and the family's file declares it."""
+    """Asks for a larger cap; it holds once another person approves it and the family's file declares it."""
     from dpsynth_platform.reviewing import raises
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     accepted = accept_weak_guarantee
     event = raises.ask(
         settings,
@@ -63,44 +133,40 @@ def ask_raise(
     )
     output.json({"family": family, "asked": event.sequence} | event.payload)
     output.print(f"event {event.sequence}: {event.payload['by']} asks for epsilon {epsilon:g}, delta {delta:g}")
-    output.print(f"somebody else approves it with: dpsynth ledger approve-raise {family} {event.sequence}")
+    output.print(f"another person approves it with: dpsynth ledger approve-raise {family} {event.sequence}")
 
 
-@authority_app.command("approve-raise")
-@command
+@ledger_app.command("approve-raise")
 def approve_raise(
+    output: TerminalOutput,
     family: Family,
     asked: Annotated[int, typer.Argument(help="Number of the event that asks for the raise.")],
     by: By = None,
     reason: Reason = "",
-    as_json: Json = False,
 ) -> None:
-    """Raises a cap as somebody else asked; from then on the family's file must declare it."""
+    """Raises a cap as another person asked; from then on the family's file must declare it."""
     from dpsynth_platform.reviewing import raises
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     words = recorded(reason, "--reason", optional=True)
     account = raises.approve(settings, family, asked, by=acting(by, settings.user), reason=words)
     file = settings.families / f"{family}.yaml"
     output.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}, "file": str(file)})
     output.print(f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}")
-    output.print(
-        f"no run is admitted before {file} declares it: cap: {{epsilon: {account.epsilon}, delta: {account.delta}}}"
-    )
+    output.print(f"runs are refused until {file} declares: cap: {{epsilon: {account.epsilon}, delta: {account.delta}}}")
 
 
-@authority_app.command("void")
-@command
+@ledger_app.command("void")
 def void(
-    entry: Annotated[str, typer.Argument(help="Id of a ledger entry that is reserved and was not started.")],
+    output: TerminalOutput,
+    entry: Annotated[str, typer.Argument(help="Id of a ledger entry that is reserved but not started.")],
     reason: Reason,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Withdraws a reservation, so that it charges nobody; what has started is never given back."""
+    """Withdraws a reservation, so that it charges no owner; a started entry is never refunded."""
     from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     store = accounts.ledger(settings)
     was_void = store.entry(entry).state == "void"
@@ -111,21 +177,20 @@ def void(
     )
 
 
-@authority_app.command("rotate-key")
-@command
+@ledger_app.command("rotate-key")
 def rotate_key(
+    output: TerminalOutput,
     namespace: Annotated[str, typer.Argument(help="The identity namespace, as family files name it.")],
     reason: Reason,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Adds a fingerprint key and carries all accounts of a namespace over to it; nobody's spend changes."""
+    """Adds a fingerprint key and moves all accounts of a namespace to it; no owner's spend changes."""
     from dpsynth_platform.foundation.storage import Storage
     from dpsynth_platform.lifecycle import owner_keys
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.secrets.vault import Vault
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     done = owner_keys.rotate(
         Vault(settings.vault),
         accounts.ledger(settings),
@@ -145,32 +210,31 @@ def rotate_key(
             "outdated": [place.label for place in done.outdated],
         }
     )
-    output.print(f"namespace {namespace}: owners are fingerprinted under key {done.key_id} from now on")
+    output.print(f"namespace {namespace}: from now on, owners are fingerprinted with key {done.key_id}")
     for event in done.events:
-        output.print(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
+        output.print(f"  family {event.subject}: event {event.sequence}; every owner's spend is unchanged")
     for place in done.outdated:
-        output.print(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
+        output.print(f"  {place.label}/scrubbed is outdated; renew it with: dpsynth run {place.arguments}")
     if done.still_held is not None:
-        output.print(f"  The earlier fingerprints are not gone yet: {done.still_held}")
+        output.print(f"  The earlier fingerprints are not deleted yet: {done.still_held}")
     output.print(
-        f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger "
-        "and tables still hold the fingerprints as they were"
+        f"Back up {settings.vault} now: the accounts depend on the new key and on all earlier keys. Backups of ledger "
+        "and tables still contain the earlier fingerprints"
     )
 
 
-@authority_app.command("export")
-@command
+@ledger_app.command("export")
 def export(
-    file: Annotated[Path, typer.Argument(help="Where to write it; a file that is there is not replaced.")],
-    as_json: Json = False,
+    output: TerminalOutput,
+    file: Annotated[Path, typer.Argument(help="File to write; an existing file is not replaced.")],
 ) -> None:
-    """Writes the ledger for an auditor, signed: chain, accounts and entries; nothing of owners."""
+    """Writes a signed export of the ledger for an auditor: chain, accounts and entries; nothing about owners."""
     from dpsynth_platform.foundation.signature import fingerprint
     from dpsynth_platform.ledger.export import sign_export
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.secrets.vault import Vault
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     content = accounts.ledger(settings).export()
     key = Vault(settings.vault).signing_key()
     document = sign_export(content, key)
@@ -181,51 +245,46 @@ def export(
     output.print(f"signed by key {name}; the auditor gets it from: dpsynth release key")
 
 
-@authority_app.command("owners")
-@command
+@ledger_app.command("owners")
 def owners(
+    output: TerminalOutput,
     family: Annotated[str, typer.Argument(help="A family of mode per-owner.")],
     file: Annotated[
         Path,
         typer.Argument(
-            help="A new file in the restricted zone, DPSYNTH_HOME/restricted; nobody else may read it (mode 0600)."
+            help="A new file in the restricted zone, DPSYNTH_HOME/restricted; only you may read it (mode 0600)."
         ),
     ],
-    as_json: Json = False,
 ) -> None:
-    """Writes what single owners have left: the worst, the distribution, the classes. Restricted."""
+    """Writes the remaining budget of single owners: the least, the distribution, the classes. Restricted."""
     from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     if not file.resolve().is_relative_to(settings.restricted):
         raise ConfigurationError(
-            f"{file}: what single owners have left is restricted; accepted: a file below {settings.restricted}"
+            f"{file}: the remaining budget of single owners is restricted; accepted: a file below {settings.restricted}"
         )
     _write_new(file, accounts.ledger(settings).owner_spending(family).to_json())
     output.json({"family": family, "file": str(file)})
-    output.print(
-        f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it"
-    )
+    output.print(f"{file}: restricted; it names no owner, but allows conclusions about who took part")
 
 
-@authority_app.command("check-export")
-@command
+@ledger_app.command("check-export")
 def check_export(
-    file: Annotated[Path, typer.Argument(help="What `dpsynth ledger export` wrote.")],
+    output: TerminalOutput,
+    file: Annotated[Path, typer.Argument(help="File from `dpsynth ledger export`.")],
     dossier: Annotated[
         list[Path] | None,
         typer.Option(help="A release's directory, or its dossier.json, whose ledger head must be in the chain."),
     ] = None,
     public_key: Annotated[
-        Path | None, typer.Option(help="The deployment's public key (PEM), got over another channel.")
+        Path | None, typer.Option(help="The deployment's public key (PEM), received over another channel.")
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Verifies an export offline; exit status 1 if anything does not fit."""
+    """Verifies an export offline; exit status 1 if it finds a problem."""
     from dpsynth_platform.ledger.export import verify_export
     from dpsynth_platform.ledger.words import broken_words, whole_words
 
-    output = TerminalOutput(as_json)
     key = None if public_key is None else _text(public_key).encode()
     text, heads = _text(file), [_head(path / "dossier.json" if path.is_dir() else path) for path in dossier or []]
     report = verify_export(text, heads, key)
@@ -233,10 +292,10 @@ def check_export(
     for problem in report.problems:
         output.print(problem)
     for family in report.unchecked:
-        output.print(f"family {family}: its cap holds owner by owner; only `dpsynth ledger verify` can check that")
+        output.print(f"family {family}: its cap holds for each owner; only `dpsynth ledger verify` can check that")
     output.print(_signer(report))
     if not heads:
-        output.print("without --dossier it cannot be seen whether the chain's end was cut off")
+        output.print("without --dossier, a chain whose end was cut off is not detected")
     if not report.ok:
         output.print(broken_words(report.events, report.entries))
         raise typer.Exit(1)
@@ -245,21 +304,21 @@ def check_export(
 
 def _signer(report: ExportReport) -> str:
     if report.key_fingerprint is None:
-        return "no signature that could be checked: anybody can have written this"
+        return "no signature that could be checked: anyone can have written this export"
     if report.key_trusted:
-        return f"held against your key {report.key_fingerprint}"
+        return f"checked with your key {report.key_fingerprint}"
     return (
-        f"held against key {report.key_fingerprint}, which the export itself names: compare it with the deployment's, "
-        "or give that with --public-key"
+        f"checked with key {report.key_fingerprint}, which the export itself names: compare it with the deployment's "
+        "key, or name that with --public-key"
     )
 
 
 def _write_new(file: Path, document: dict[str, Any]) -> None:
-    """Writes a file that nobody else may read, and none over another."""
+    """Writes a new file that only this user may read."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigurationError(f"{file} is there already and is not replaced; name another file") from None
+        raise ConfigurationError(f"{file} exists and is not replaced; name another file") from None
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written: {file_problem(error)}") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
@@ -280,4 +339,6 @@ def _head(path: Path) -> Head:
         head = json.loads(_text(path))["ledger"]["head"]
         return Head(int(head["sequence"]), str(head["hash"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise LedgerError(f"{path}: no dossier with a ledger head") from None
+        raise LedgerError(
+            f"{path}: not a dossier with a ledger head; accepted: a release's directory, or its dossier.json"
+        ) from None

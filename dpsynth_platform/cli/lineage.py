@@ -1,23 +1,20 @@
-"""`dpsynth lineage`: the graph, who reports to it, and what is said of it.
+"""`dpsynth lineage`: the graph, its producers and receivers, declarations about it, and clearance forecasts.
 
-What belongs here: arguments and words. What does not: the graph itself (`lineage`), and how it reads (`lineage_words`).
-
-Exit status of `contamination`: 5 where something was found, so that a pipeline can stop there.
+What belongs here: arguments and output. What does not: the graph itself (`lineage`), its texts (`lineage.words`) and
+verdicts (`lineage.clearance`).
 """
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpsynth_platform.cli.clearance import clearance_app
-from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
+from dpsynth_platform.cli.terminal import BLOCKED, By, Commands, Period, Reason, TerminalOutput
 from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.people import acting, recorded
@@ -32,46 +29,38 @@ if TYPE_CHECKING:
 
 CONTAMINATED = 5
 
-lineage_app = typer.Typer(no_args_is_help=True, help="Lineage: what came of what, who reports it, and what follows.")
-lineage_app.add_typer(clearance_app)
-
-By = Annotated[str | None, typer.Option("--as", help="Who says so; default: DPSYNTH_USER or the login.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the record.")]
-
-
-class Purpose(enum.StrEnum):
-    """What a release is used for."""
-
-    train = "train"
-    evaluate = "evaluate"
-    other = "other"
+lineage_app = Commands(no_args_is_help=True, help="Lineage: origins, descendants, producers of events, contamination.")
 
 
 @lineage_app.command("show")
-@command
 def show(
+    output: TerminalOutput,
     dataset: Annotated[
-        str | None, typer.Option(help="A dataset's contract (its source table), or a dataset's name or path.")
+        str | None, typer.Option(help="A dataset with a contract (for its source table), or a dataset's name or path.")
     ] = None,
     release: Annotated[str | None, typer.Option(help="A release: its id, name or path.")] = None,
     model: Annotated[str | None, typer.Option(help="A model or checkpoint: its name or path.")] = None,
     record: Annotated[
         bool,
         typer.Option(
-            "--record", help="With --release: what is kept to check for further loss (restricted parts by reference)."
+            "--record",
+            help="With --release: what is kept to check further privacy loss (restricted parts by reference).",
         ),
     ] = False,
-    as_json: Json = False,
 ) -> None:
-    """What something came from, what came of it, and what it was used for."""
-    from dpsynth_platform.lineage import uses
-    from dpsynth_platform.lineage import words as words
+    """Ancestors, descendants and uses of a dataset, release or model."""
+    from dpsynth_platform.lineage import uses, words
+    from dpsynth_platform.lineage.records import SyntheticRecord
+    from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     if sum(item is not None for item in (dataset, release, model)) != 1 or (record and release is None):
         raise typer.BadParameter("name one of --dataset, --release and --model; --record goes with --release")
     store = _store(settings)
-    node = _node(settings, store, dataset, release, model)
+    if release is not None:
+        node = store.release(release)
+    else:
+        node = _data(settings, store, dataset) if dataset is not None else _one(store, str(model), models=True)
     above, below = store.ancestry([node.name]), store.descent([node.name])
     declared, used = store.public(node.name), uses.registered(store, node) if node.kind == "release" else []
     withdrawn = _withdrawal(settings, node)
@@ -87,7 +76,7 @@ def show(
         "distrusted": [asdict(item) for item in distrusts],
     }
     if record:
-        found["record"] = _record(settings, store, node)
+        found["record"] = SyntheticRecord.of(store, accounts.ledger(settings), node.name).to_json()
     output.json(found)
     output.print(words.node_words(node))
     if withdrawn is not None:
@@ -96,14 +85,14 @@ def show(
         output.print(f"also called {other}")
     if declared is not None:
         output.print(f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}")
-    for heading, walk in (("It came from", above), ("What came of it", below)):
+    for heading, walk in (("Ancestors", above), ("Descendants", below)):
         output.heading(heading)
         lines = list(words.tree(walk))
-        for line in lines or ["  nothing that the graph knows of"]:
+        for line in lines or ["  none in the graph"]:
             output.print(line)
     for name in above.unknown:
-        output.print(f"unknown: nobody has told what {name} was made from, and nobody declared it public")
-    for line in words.foreign_words(foreign):
+        output.print(f"unknown: the origin of {name} is not recorded, and it was not declared public")
+    for line in words.unverified_source_lines(foreign):
         output.print(line)
     for item in distrusts:
         output.print(words.distrust_words(item))
@@ -118,30 +107,67 @@ def show(
         output.print(json.dumps(found["record"], indent=2, ensure_ascii=False))
 
 
-@lineage_app.command("use")
-@command
-def use(
-    release: Annotated[str, typer.Option(help="The release: its id, name or path.")],
-    purpose: Annotated[Purpose, typer.Option(help="What it was used for.")],
-    reason: Reason,
-    product: Annotated[
-        str, typer.Option(help="What was trained, or evaluated, on it: a name of its own, path or URI.")
-    ] = "",
-    by: By = None,
-    as_json: Json = False,
+@lineage_app.command("check")
+def check(
+    output: TerminalOutput,
+    dataset: Annotated[str, typer.Option(help="The dataset: its contract's file name without the suffix.")],
+    period: Period = None,
+    base_model: Annotated[
+        str | None, typer.Option(help="The checkpoint that training would start from: a name, a path or a release.")
+    ] = None,
 ) -> None:
-    """Registers that a release was used elsewhere; what is trained on it descends from it from then on."""
+    """Shows earlier releases that a run would add to, by public facts alone, and the guarantee of all. Spends nothing.
+
+    Exit status 3 where the run would not be cleared. With `on_overlap: block` a run may still be refused: only the run
+    itself sees whether an owner took part before.
+    """
+    from dpsynth_platform.reviewing.forecasts import clearance_forecast
+
+    if base_model is not None and not base_model.strip():
+        raise ConfigurationError("--base-model is empty; accepted: a name or a path")
+    cleared, entry = clearance_forecast(Settings.from_environment(), dataset, period, base_model)
+    output.json(cleared.to_json() | {"entry": None if entry is None else entry.entry_id})
+    for sentence in cleared.words:
+        output.print(sentence)
+    if entry is not None:
+        output.print(
+            f"That is the clearance of the run against what was before it. Ledger entry {entry.entry_id} "
+            f"({entry.state}) belongs to the run itself: it is charged to the family {entry.family}, once, and "
+            "counts for every later run."
+        )
+    if cleared.findings:
+        output.table(
+            ("finding", "entry", "family", "dataset", "path"),
+            [
+                (item.kind, item.entry or "", item.family or "", item.place or "", " -> ".join(item.path))
+                for item in cleared.findings
+            ],
+        )
+    if cleared.decision == "refuse":
+        raise typer.Exit(BLOCKED)
+
+
+@lineage_app.command("use")
+def use(
+    output: TerminalOutput,
+    release: Annotated[str, typer.Option(help="The release: its id, name or path.")],
+    purpose: Annotated[Literal["train", "evaluate", "other"], typer.Option(help="What it was used for.")],
+    reason: Reason,
+    product: Annotated[str, typer.Option(help="What was trained or evaluated on it: an own name, path or URI.")] = "",
+    by: By = None,
+) -> None:
+    """Registers a use of a release; what is trained on it then descends from it in the graph."""
     from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.lineage.words import withdrawn_words
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
-    if purpose is not Purpose.other and not product:
-        raise typer.BadParameter("--product: what was trained, or evaluated, on the release")
+    settings = Settings.from_environment()
+    if purpose != "other" and not product:
+        raise typer.BadParameter("--product is missing: what was trained or evaluated on the release")
     store = _store(settings)
     done = store.use(
         release,
         by=acting(by, settings.user),
-        purpose=purpose.value,
+        purpose=purpose,
         product=recorded(product, "--product", optional=True),
         reason=recorded(reason, "--reason"),
     )
@@ -163,53 +189,53 @@ def use(
         output.print(withdrawn_words(withdrawn))
     for warning in report.warnings:
         output.print(warning)
-    _say_found(output, found)
+    for item in found:
+        output.print(item.words)
 
 
 @lineage_app.command("contamination")
-@command
 def contamination(
-    product: Annotated[str, typer.Option(help="A model, or whatever was made of releases: its name or path.")],
+    output: TerminalOutput,
+    product: Annotated[str, typer.Option(help="A model, or another product of releases: its name or path.")],
     on: Annotated[
         list[str] | None,
-        typer.Option(help="A dataset, table or release that it is to be evaluated on, beside those registered."),
+        typer.Option(help="A dataset, table or release for its evaluation, in addition to the registered ones."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Whether a product is evaluated on data that its synthetic training data came from, or weighs data twice.
+    """Checks whether a product is evaluated on the origin of its synthetic training data, or weighs data twice.
 
-    Exit status 5 if so.
+    Exit status 5 if so, so that a pipeline can stop.
     """
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     store = _store(settings)
     named = _one(store, product)
     found = _contaminations(settings, store, named.name, [_data(settings, store, item).name for item in on or []])
     output.json({"product": str(named.name), "contamination": [item.to_json() for item in found]})
-    _say_found(output, found)
+    for item in found:
+        output.print(item.words)
     if found:
         raise typer.Exit(CONTAMINATED)
-    output.print(f"{named.name}: nothing that the graph knows of contaminates it")
+    output.print(f"{named.name}: no contamination in the graph")
 
 
 @lineage_app.command("declare-public")
-@command
 def declare_public(
-    model: Annotated[str, typer.Argument(help="A checkpoint or dataset of others: its name, path or URI.")],
+    output: TerminalOutput,
+    model: Annotated[str, typer.Argument(help="A checkpoint or dataset of other origin: its name, path or URI.")],
     reason: Reason,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Puts your word into the ledger's chain that no guarded person's data is in something that others made.
+    """Declares in the ledger's chain that a checkpoint or dataset of other origin contains no protected person's data.
 
-    Your name and the reason stand in the public statement of each release that starts from it.
+    The public statement of each release that starts from it contains your name and the reason.
     """
     from dpsynth_platform.lineage.naming import is_place
     from dpsynth_platform.lineage.survey import model_name
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     store = _store(settings)
     recorded(model, "MODEL")
-    found = [] if is_place(model) else store.find(model)  # what is called so elsewhere is not what is there
+    found = [] if is_place(model) else store.find(model)  # another node of the same name is not the file at a path
     if len(found) > 1:
         raise _several(model, found)
     name = found[0].name if found else model_name(model)
@@ -221,49 +247,47 @@ def declare_public(
         | {"known": known, "new": new}
     )
     if not new:
-        output.print(f"event {done.sequence} of the ledger says so already: nothing is recorded")
+        output.print(f"event {done.sequence} of the ledger already declares this: nothing is recorded")
         return
     output.print(f"event {done.sequence} of the ledger: {done.by} declares {name} public")
     if not known:
-        output.print(f"no lineage event has named it so far: the declaration is for exactly this name, {name}")
+        output.print(f"no lineage event names it yet: the declaration holds for exactly the name {name}")
     if before is not None:
-        output.print(f"{before.by} declared it public before, at {moment(before.at)}; statements name the latest word")
-    output.print("what the graph knows that it was made from still counts; a declaration takes nothing back")
+        output.print(f"{before.by} declared it public before, at {moment(before.at)}; statements name the latest one")
+    output.print("its ancestors in the graph still count; a declaration withdraws nothing")
 
 
 @lineage_app.command("distrust")
-@command
 def distrust(
+    output: TerminalOutput,
     event: Annotated[int, typer.Argument(help="Number of an event of another producer (dpsynth lineage show).", min=1)],
     reason: Reason,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Takes a mistaken event of another producer back, by your word in the ledger's chain, with the rest of its run.
+    """Revokes a wrong event of another producer, with the rest of its run, by a record in the ledger's chain.
 
-    It stays stored, and its content is ignored. Releases and clearances that were made under it stay as they are.
+    The event stays stored, and its content is ignored. Earlier releases and clearances stay as they are.
     """
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     done = _store(settings).distrust(event, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
     output.json(asdict(done))
     output.print(
         f"event {done.sequence} of the ledger: {done.by} distrusts lineage event {event} of the producer "
-        f"{done.source}, and what else its run told up to event {done.through}"
+        f"{done.source}, and all events of its run up to event {done.through}"
     )
-    output.print("what is unknown without it has to be told anew, or declared public")
+    output.print("what is unknown without it must be reported again, or declared public")
 
 
 @lineage_app.command("status")
-@command
-def status(as_json: Json = False) -> None:
-    """Whether every recorded event reached its receivers, and what waits or was refused. Exit status 1 if it alerts."""
+def status(output: TerminalOutput) -> None:
+    """Shows which recorded events reached their receivers, wait or were refused. Exit status 1 if there is an alert."""
     from dpsynth_platform.lineage import outbox
     from dpsynth_platform.lineage.emitter import LineageEmitter
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
-    standing = LineageEmitter.of(settings).status()
-    refused, alerts = outbox.refusals(_store(settings)), standing.alerts()
-    output.json(asdict(standing) | {"refusals": [asdict(item) for item in refused], "alerts": list(alerts)})
+    settings = Settings.from_environment()
+    delivery = LineageEmitter.of(settings).status()
+    refused, alerts = outbox.refusals(_store(settings)), delivery.alerts()
+    output.json(asdict(delivery) | {"refusals": [asdict(item) for item in refused], "alerts": list(alerts)})
     output.table(
         ("receiver", "delivered", "refused", "waiting", "since (UTC)", "tried", "next (UTC)"),
         [
@@ -276,10 +300,10 @@ def status(as_json: Json = False) -> None:
                 item.attempts,
                 (item.next_at or "")[:19],
             )
-            for item in standing.targets
+            for item in delivery.targets
         ],
     )
-    output.print(f"{standing.spooled} events wait for the database; {standing.unrecorded} could not be recorded")
+    output.print(f"{delivery.spooled} events wait for the database; {delivery.unrecorded} could not be recorded")
     for event in refused:
         output.print(f"{event.target} refused event {event.sequence}, {event.kind} of {event.job}: {event.reason}")
     for alert in alerts:
@@ -289,19 +313,18 @@ def status(as_json: Json = False) -> None:
 
 
 @lineage_app.command("flush")
-@command
 def flush(
+    output: TerminalOutput,
     give_up: Annotated[
         str | None,
-        typer.Option(help="A receiver that is gone for good: what waits for it counts as refused from now on."),
+        typer.Option(help="A receiver that will not return: events that wait for it then count as refused."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Delivers now what waits for its receivers, whatever pause they were given. Exit status 1 if any of it fails."""
+    """Delivers all waiting events now, without waiting for the next retry. Exit status 1 if a delivery fails."""
     from dpsynth_platform.lineage import outbox
     from dpsynth_platform.lineage.emitter import LineageEmitter
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     given_up = 0
     if give_up is not None:
         store = _store(settings)
@@ -322,23 +345,22 @@ def flush(
 
 
 @lineage_app.command("ingest")
-@command
 def ingest(
+    output: TerminalOutput,
     file: Annotated[Path, typer.Argument(help="One OpenLineage event, a list of events, or one event on each line.")],
-    source: Annotated[str, typer.Option(help="The producer whose events they are, by a short name.")],
-    as_json: Json = False,
+    source: Annotated[str, typer.Option(help="Short name of the producer of the events.")],
 ) -> None:
-    """Takes in another producer's events; what is known already changes nothing. Exit status 1 if any is refused."""
-    from dpsynth_platform.lineage import ingest as taking
+    """Records another producer's events; known events change nothing. Exit status 1 if an event is refused."""
+    from dpsynth_platform.lineage import ingest as ingestion
 
-    output, store = TerminalOutput(as_json), _store(Settings.from_environment())
+    store = _store(Settings.from_environment())
     outcomes = []
-    for outcome in taking.take_file(store, file, taking.producer_name(source)):
+    for outcome in ingestion.record_file(store, file, ingestion.producer_name(source)):
         outcomes.append(outcome)
-        if not outcome.taken:
+        if not outcome.accepted:
             output.print(f"{outcome.place} {outcome.number}: {outcome.state}: {outcome.reason}")
     counts = {state: sum(item.state == state for item in outcomes) for state in ("recorded", "known")}
-    refused = [asdict(item) for item in outcomes if not item.taken]
+    refused = [asdict(item) for item in outcomes if not item.accepted]
     output.json(counts | {"refused": refused})
     output.print(f"{counts['recorded']} recorded, {counts['known']} known before, {len(refused)} refused")
     if refused:
@@ -346,40 +368,40 @@ def ingest(
 
 
 @lineage_app.command("serve")
-@command
 def serve(
-    host: Annotated[str, typer.Option(help="Address; other than this machine's only with tokens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 5000,
-    as_json: Json = False,
+    output: TerminalOutput,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other addresses than this machine's need tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", min=0, max=65535)] = 5000,
 ) -> None:
     """Receives the events of other producers (POST /api/v1/lineage) until it is stopped."""
     from dpsynth_platform.lineage import server
     from dpsynth_platform.lineage.producers import load_producers
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     producers = load_producers(settings.lineage_tokens) if settings.lineage_tokens else ()
     listening = server.listen(host, port, producers)
     app = server.application(_store(settings), producers)
     url = f"http://{host}:{listening.getsockname()[1]}"
-    who = f"{len(producers)} tokens" if producers else "whoever is on this machine"
+    senders = f"holders of {len(producers)} tokens" if producers else "every process of this machine"
     output.json({"url": url, "tokens": len(producers)})
-    output.print(f"receiving lineage at {url}{server.PATH} from {who}; stop with Ctrl-C")
+    output.print(f"receiving lineage at {url}{server.PATH} from {senders}; stop with Ctrl-C")
     server.serve(listening, app)
 
 
 @lineage_app.command("token")
-@command
 def token(
-    producer: Annotated[str, typer.Argument(help="Who will report with it, by a short name.")],
+    output: TerminalOutput,
+    producer: Annotated[str, typer.Argument(help="Short name of the producer that will use it.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the producer's earlier tokens out; else they count beside it.")
+        bool, typer.Option("--replace", help="Revoke the producer's earlier tokens; otherwise they stay valid.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
-    """Makes a token for a producer, shows it once, and adds its hash to the file that DPSYNTH_LINEAGE_TOKENS names."""
+    """Makes a token for a producer, shows it once, and adds its hash to the file in DPSYNTH_LINEAGE_TOKENS."""
     from dpsynth_platform.lineage.producers import add_token
 
-    output, file = TerminalOutput(as_json), Settings.from_environment().lineage_tokens
+    file = Settings.from_environment().lineage_tokens
     if file is None:
         raise ConfigurationError("DPSYNTH_LINEAGE_TOKENS is not set; accepted: the path of the file of tokens")
     made = add_token(file, producer, replace=replace)
@@ -394,18 +416,15 @@ def token(
     )
     output.print(made.token)
     output.print(
-        f"its hash stands in {file}; the token itself is kept nowhere. The receiver reads the file when it starts"
+        f"{file} contains its hash; the token itself is not stored. The receiver reads the file when it starts"
     )
     if made.earlier:
         count = number_of(made.earlier, "earlier token")
-        fate = (
-            "are taken out" if replace else f"still count; --replace takes them out (or delete their lines in {file})"
-        )
-        output.print(f"{count} of {producer} {fate}")
+        still_valid = f"still valid; --replace revokes (or delete the lines in {file})"
+        output.print(f"{count} of {producer}: {'revoked' if replace else still_valid}")
 
 
 def _withdrawal(settings: Settings, node: Node) -> Decision | None:
-    """The withdrawal of a release, or None."""
     from dpsynth_platform.ledger import Ledger
 
     release = node.facets.get("version", {}).get("datasetVersion") if node.kind == "release" else None
@@ -420,39 +439,33 @@ def _store(settings: Settings) -> LineageStore:
     return LineageStore(settings.ledger_url)
 
 
-def _node(settings: Settings, store: LineageStore, dataset: str | None, release: str | None, model: str | None) -> Node:
-    if release is not None:
-        return store.release(release)
-    return _data(settings, store, dataset) if dataset is not None else _one(store, str(model), models=True)
-
-
 def _data(settings: Settings, store: LineageStore, text: str) -> Node:
-    """The source table of a dataset of ours, or what else is called so."""
+    """The source table of a dataset with a contract, or the node of that name."""
     from dpsynth_platform.lineage.naming import dataset_name
     from dpsynth_platform.synth.planning import load_dataset
 
     if not os.path.lexists(settings.contracts / f"{text}.yaml"):
         return _one(store, text)
     contract, _ = load_dataset(settings, text)
-    return _one(store, str(dataset_name(contract.source.uri)))
+    return _one(store, str(dataset_name(contract.source.place)))
 
 
 def _one(store: LineageStore, text: str, *, models: bool = False) -> Node:
-    """The one node that people call so. Raises `LineageRefused`."""
+    """The only node with that name. Raises `LineageRefused`."""
     from dpsynth_platform.lineage.nodes import MODELS
 
     named = store.find(text)
     found = [node for node in named if not models or node.kind in MODELS]
     if not found and named:
         raise LineageRefused(
-            f"the lineage graph knows {text!r} as a {named[0].kind}: nobody said that it is a model (by the facet "
-            f"datasetType, MODEL); accepted: --{'release' if named[0].kind == 'release' else 'dataset'} {text}"
+            f"the lineage graph contains {text!r} as a {named[0].kind}: no event declares it a model (facet "
+            f"datasetType: MODEL); accepted: --{'release' if named[0].kind == 'release' else 'dataset'} {text}"
         )
     if not found:
         kind = "model" if models else "dataset, model or release"
         raise LineageRefused(
-            f"the lineage graph knows no {kind} {text!r}; accepted: what some event has named, by name, "
-            "NAMESPACE:NAME, path, URI or a release's id"
+            f"the lineage graph contains no {kind} {text!r}; accepted: a name from an event, as name, NAMESPACE:NAME, "
+            "path, URI or release id"
         )
     if len(found) > 1:
         raise _several(text, found)
@@ -460,14 +473,7 @@ def _one(store: LineageStore, text: str, *, models: bool = False) -> Node:
 
 
 def _several(text: str, found: list[Node]) -> LineageRefused:
-    return LineageRefused(f"{text!r} names several; accepted: one of {', '.join(str(node.name) for node in found)}")
-
-
-def _record(settings: Settings, store: LineageStore, release: Node) -> dict[str, Any]:
-    from dpsynth_platform.lineage.records import SyntheticRecord
-    from dpsynth_platform.reviewing import accounts
-
-    return SyntheticRecord.of(store, accounts.ledger(settings), release.name).to_json()
+    return LineageRefused(f"{text!r} is ambiguous; accepted: one of {', '.join(str(node.name) for node in found)}")
 
 
 def _contaminations(
@@ -480,12 +486,7 @@ def _contaminations(
 
     contracts, _ = load_all(settings)
     families = Families(
-        tables={dataset_name(contract.source.uri): contract.family for contract, _ in contracts},
+        tables={dataset_name(contract.source.place): contract.family for contract, _ in contracts},
         entries={entry.entry_id: entry.family for entry in Ledger(settings.ledger_url).entries()},
     )
     return contaminations(store, product, families, on=on)
-
-
-def _say_found(output: TerminalOutput, found: list[Contamination]) -> None:
-    for item in found:
-        output.print(item.words)

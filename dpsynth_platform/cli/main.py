@@ -3,23 +3,18 @@
 What belongs here: arguments, and showing what the library returns, as text or (with --json) as one JSON value on
 standard output. What does not: doing anything itself.
 
-What a command needs of the library is imported when it runs, here and in the modules of the other commands (a test
-holds it): much of it takes seconds to import, and no command needs all. Dagster is imported only by those that run
-assets.
+Every command imports what it needs when it runs (a test checks it): much of the library takes seconds to import. Only
+commands that run assets import Dagster.
 
 Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget, 4 verified but withdrawn, 5 contaminated.
 """
 
 from __future__ import annotations
 
-import enum
-import json
 import os
 import socket
 import sys
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,8 +22,8 @@ from dpsynth_platform.cli.audit import audit_app
 from dpsynth_platform.cli.backup import backup_app
 from dpsynth_platform.cli.bound import bound_app
 from dpsynth_platform.cli.console import console_app
-from dpsynth_platform.cli.contract import draft_app
-from dpsynth_platform.cli.ledger import authority_app
+from dpsynth_platform.cli.contract import contract_app
+from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.cli.lineage import lineage_app
 from dpsynth_platform.cli.privacy import privacy_app
 from dpsynth_platform.cli.quality import quality_app
@@ -36,24 +31,19 @@ from dpsynth_platform.cli.release import release_app
 from dpsynth_platform.cli.retention import hold_app, owner_app, purge_app
 from dpsynth_platform.cli.scrub import scrub_app
 from dpsynth_platform.cli.synth import synth_app
-from dpsynth_platform.cli.terminal import BLOCKED, Dataset, Json, Period, TerminalOutput, command, keep_unexpected
-from dpsynth_platform.cli.watching import watching_app
+from dpsynth_platform.cli.terminal import BLOCKED, Commands, Dataset, Period, TerminalOutput, keep_unexpected
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.garbage_collection import collect_seldom
 from dpsynth_platform.foundation.restricted_log import no_tracebacks
 from dpsynth_platform.foundation.settings import Settings
 
-app = typer.Typer(
+app = Commands(
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # it would put a traceback of its own in the place of `no_tracebacks`
-    help="From a sensitive table to a differentially private synthetic release that proves itself.",
+    pretty_exceptions_enable=False,  # its tracebacks would replace `no_tracebacks`
+    help="From a sensitive table to a differentially private synthetic release with verifiable evidence.",
 )
-contract_app = typer.Typer(
-    no_args_is_help=True, help="Contracts: draft one for a table, check a file, print the schema for editors."
-)
-ledger_app = typer.Typer(no_args_is_help=True, help="The privacy budget: what was spent, what is left.")
 app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(lineage_app, name="lineage")
@@ -66,125 +56,100 @@ app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
-app.add_typer(watching_app)
 app.add_typer(hold_app, name="hold")
 app.add_typer(owner_app, name="owner")
 app.add_typer(purge_app)
-ledger_app.add_typer(authority_app)
-contract_app.add_typer(draft_app)
-
-
-class DemoLine(enum.StrEnum):
-    """The datasets whose whole line is demonstrated."""
-
-    census = "census"
-    mail = "mail"
-    flights = "flights"
-
-
-class DemoSource(enum.StrEnum):
-    """The demonstration sources."""
-
-    census = "census"
-    visits = "visits"
-    mail = "mail"
-    flights = "flights"
 
 
 @app.command()
-@command
 def demo(
+    output: TerminalOutput,
     line: Annotated[
-        DemoLine,
+        Literal["census", "mail", "flights"],
         typer.Argument(
-            help="census: a table of fictional people, in minutes; mail: texts of a language model that is fine-tuned "
-            "on a public mail corpus, in about a quarter of an hour on two cores; flights: a year of monthly releases "
-            "and what overlap policies make of it, in some minutes."
+            help="census: a table of fictional people, takes minutes; mail: texts of a language model that is "
+            "fine-tuned on a public mail corpus, takes about 15 minutes on two cores; flights: a year of monthly "
+            "releases under different overlap policies, takes some minutes."
         ),
-    ] = DemoLine.census,
+    ] = "census",
     source: Annotated[
-        DemoSource | None, typer.Option(help="Only make this demonstration source, so that you can run it yourself.")
+        Literal["census", "visits", "mail", "flights"] | None,
+        typer.Option(help="Only make this demonstration source, so that you can run it yourself."),
     ] = None,
-    months: Annotated[int, typer.Option(help="Of `flights`: how many months are released.", min=1, max=12)] = 12,
-    as_json: Json = False,
+    months: Annotated[int, typer.Option(help="flights: number of months to release.", min=1, max=12)] = 12,
 ) -> None:
-    """The whole line on demonstration data: from the source to a published, verified release."""
+    """Runs all steps on demonstration data: from the source to a published, verified release."""
     from dpsynth_platform.demo.line import make_source, run_demo
     from dpsynth_platform.demo.year import run_year
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
-    if source is None and line is DemoLine.flights:
+    if source is None and line == "flights":
         from dpsynth_platform.definitions import build_definitions
 
         output.json(run_year(settings, build_definitions, months, output))
         return
     if source is None:
-        output.json(run_demo(settings, line.value, output))
+        output.json(run_demo(settings, line, output))
         return
-    path = make_source(settings, source.value)
+    path = make_source(settings, source)
     output.json({"source": str(path)})
     output.print(f"Delta table {path}")
 
 
 @app.command()
-@command
 def run(
+    output: TerminalOutput,
     dataset: Dataset,
     period: Period = None,
     up_to: Annotated[
         str | None,
-        typer.Option(help="The last step to run, such as scrubbed (then `dpsynth bound learn` can ask); default: all."),
+        typer.Option(help="The last step to run, such as scrubbed (needed by `dpsynth bound learn`); default: all."),
     ] = None,
     spend_again: Annotated[
         str | None,
-        typer.Option(help="Id of a started ledger entry to give up for lost: the explicit word for a second spend."),
+        typer.Option(help="Id of a started ledger entry to give up as lost; permits to spend its cost a second time."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """Runs a dataset's line up to a release candidate; publishes it if it is approved already (or needs no approval).
+    """Runs a dataset's steps up to a release candidate; publishes it if it is already approved or needs no approval.
 
-    Running again costs nothing while contract, source and plan are the same: what is there is used.
+    A repeated run costs nothing while contract, source and plan are the same: it uses the existing outputs.
     """
     from dpsynth_platform.operations.operating import run_dataset
 
-    output = TerminalOutput(as_json)
     result = run_dataset(Settings.from_environment(), dataset, period, spend_again, output.print, up_to=up_to)
     output.json(result.to_json())
     if result.facts:
         output.heading("What the steps counted (for you, not for the public)")
         output.table(("step", "what", "how many"), result.facts_rows())
     if result.failures:
-        for step, message in result.failures:
-            if not as_json:
-                print(f"{step} failed: {message}", file=sys.stderr)
+        output.print_failures(result.failures)
         raise typer.Exit(BLOCKED if result.blocked else 1)
     for line in result.next_steps:
         output.print(line)
 
 
 @app.command()
-@command
 def plan(
-    dataset: Dataset,
+    output: TerminalOutput,
+    dataset: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A dataset of this deployment, or the path of its contract.")
+    ],
     period: Period = None,
     mock_rows: Annotated[
         int,
-        typer.Option(
-            help="Rows of the mock table that the line is tried on (with texts, for minutes); 0: do not try it.", min=0
-        ),
+        typer.Option(help="Rows of the table for a trial of all steps (takes minutes with texts); 0: no trial.", min=0),
     ] = 400,
-    as_json: Json = False,
 ) -> None:
-    """Says what a run would do and cost, and tries the line on a table made from the contract alone. Free of charge."""
+    """Shows what a run would do and cost, and tries it on a table made from the contract alone. Spends nothing."""
     from dpsynth_platform.compute.choice import check_usable, engine_choice
+    from dpsynth_platform.contracts.loading import dataset_named
     from dpsynth_platform.definitions import build_definitions
     from dpsynth_platform.operations.rehearsal import rehearse
     from dpsynth_platform.reviewing import forecasts
     from dpsynth_platform.worker.choice import worker_choice
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
+    dataset = dataset_named(settings, dataset)
     known = {path.stem for path in settings.contracts.glob("*.yaml")}
     engine = engine_choice(settings.compute, dataset, known)
     check_usable(engine)
@@ -200,40 +165,39 @@ def plan(
 
 
 @app.command()
-@command
 def notify(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what waits.")] = False,
-    as_json: Json = False,
+    output: TerminalOutput,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which notices wait.")] = False,
 ) -> None:
-    """Tells the receivers of notices (DPSYNTH_NOTIFY, and with _URL or _MAIL) what happened to candidates and releases.
+    """Sends notices about candidates and releases to the receivers in DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL and _MAIL.
 
-    A sensor does the same every half minute where Dagster's daemon runs; another one tells of runs that failed.
+    Where Dagster's daemon runs, a sensor does the same every half minute, and another one sends notices of failed runs.
     """
-    from dpsynth_platform.notices.notifying import notify as tell
+    from dpsynth_platform.notices.notifying import notify as send
     from dpsynth_platform.notices.receivers import receivers_of
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     if not receivers_of(settings):
-        raise ConfigurationError("there is no receiver of notices; name one in DPSYNTH_NOTIFY, _URL or _MAIL")
-    look = tell(settings, dry_run=dry_run)
-    output.json(look.to_json())
-    for item in look.standings:
-        waiting = look.waiting[item.receiver]
-        output.print(f"{item.receiver}: {look.sent[item.receiver]} notices sent, {len(waiting)} wait")
+        raise ConfigurationError(
+            "there is no receiver of notices; name one in DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL or DPSYNTH_NOTIFY_MAIL"
+        )
+    report = send(settings, dry_run=dry_run)
+    output.json(report.to_json())
+    for item in report.cursors:
+        waiting = report.waiting[item.receiver]
+        output.print(f"{item.receiver}: {report.sent[item.receiver]} notices sent, {len(waiting)} wait")
         if item.problem:
             output.print(f"  tried {item.attempts} times, next at {moment(item.not_before)}: {item.problem}")
         for notice in waiting:
             output.print(f"  {notice.id} {notice.event}: {notice.text}")
-    if any(item.problem for item in look.standings):
+    if any(item.problem for item in report.cursors):
         raise typer.Exit(1)
 
 
 @app.command()
-@command
 def up(
+    output: TerminalOutput,
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.", min=1, max=65535)] = 3000,
-    as_json: Json = False,
 ) -> None:
     """Starts Dagster's UI and daemon on this deployment (ends with Ctrl-C)."""
     from dpsynth_platform.operations.running import open_instance
@@ -241,140 +205,48 @@ def up(
     settings = Settings.from_environment()
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise ConfigurationError(f"--port {port} is taken on this machine; choose another one, or end what uses it")
+            raise ConfigurationError(
+                f"--port {port} is in use on this machine; choose another port, or stop the process that uses it"
+            )
     with open_instance(settings):
-        pass  # makes the databases, which UI and daemon would otherwise make both at once
+        pass  # makes the databases: otherwise UI and daemon would both make them at once
     settings.export()
     arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
-    output = TerminalOutput(as_json)
     output.print(f"Dagster is starting at http://127.0.0.1:{port}")
     output.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
     os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - nothing but our own arguments
 
 
-@contract_app.command("check")
-@command
-def contract_check(
-    file: Annotated[Path, typer.Argument(help="Contract file (YAML).")],
-    as_json: Json = False,
+@app.command()
+def metrics(
+    output: TerminalOutput,
+    host: Annotated[str, typer.Option(help="Address to listen on. Readers need no password.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", min=0, max=65535)] = 9464,
 ) -> None:
-    """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
-    from dpsynth_platform.audit.shortage import shortage_of
-    from dpsynth_platform.synth.automatic import method_for
-    from dpsynth_platform.synth.planning import check_contract
+    """Serves metrics for Prometheus at /metrics, and /health and /live (ends with Ctrl-C)."""
+    from dpsynth_platform.foundation.serving import listening_at
+    from dpsynth_platform.watching import server
 
-    output = TerminalOutput(as_json)
-    contract = check_contract(Settings.from_environment(), file)
-    chosen = method_for(contract)
-    shortage = shortage_of(contract)
-    output.json(
-        {
-            "dataset": contract.dataset,
-            "digest": contract.digest(),
-            "valid": True,
-            "method": chosen.method,
-            "why_method": chosen.why,
-            "audit_shortage": shortage,
-        }
-    )
-    texts = "no modelled column, texts alone"
-    columns = f"{len(contract.modelled)} modelled columns" if contract.modelled else texts
-    output.print(f"{file}: valid; dataset {contract.dataset}, {columns}")
-    output.print(f"method {chosen.method}: {chosen.why}")
-    if shortage:
-        output.print(f"audit: {shortage}")
+    settings = Settings.from_environment()
+    listening = listening_at(host, port)
+    url = f"http://{host}:{listening.getsockname()[1]}"
+    output.json({"url": url})
+    output.print(f"metrics at {url}/metrics, health at {url}/health; stop with Ctrl-C")
+    server.serve(listening, server.application(settings))
 
 
-@contract_app.command("schema")
-@command
-def contract_schema(as_json: Json = False) -> None:
-    """Prints the JSON schema of a contract file, for editors."""
-    from dpsynth_platform.contracts.loading import contract_json_schema
+@app.command()
+def health(output: TerminalOutput) -> None:
+    """Checks that the ledger is reachable and intact, and that places are writable with room. Exit status 1 if not."""
+    from dpsynth_platform.watching.health import checks
 
-    schema = contract_json_schema()
-    output = TerminalOutput(as_json)
-    output.json(schema)
-    if not as_json:
-        output.print(json.dumps(schema, indent=2))
-
-
-@ledger_app.command("show")
-@command
-def ledger_show(as_json: Json = False) -> None:
-    """Accounts with their caps, what is left of them, and their entries."""
-    from dpsynth_platform.ledger.words import change_words
-    from dpsynth_platform.reviewing import accounts
-
-    output = TerminalOutput(as_json)
-    listing = accounts.listing(Settings.from_environment())
-    output.json(listing)
-    if not listing:
-        output.print("No account has been opened yet; the first run of a dataset opens its family's.")
-    for account in listing:
-        output.heading(f"{account['family']} ({account['mode']})")
-        cap = account["cap"]
-        output.print(
-            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
-            f"{accounts.left_words(account['epsilon_left'], account['mode'])}"
-        )
-        for asked in account["raises_asked"]:
-            output.print(
-                f"event {asked['event']}: {asked['by']} asks for {change_words(asked['was'], asked['cap'])} "
-                f"({asked['reason']}); somebody else approves it with: dpsynth ledger approve-raise "
-                f"{account['family']} {asked['event']}"
-            )
-        output.table(
-            ("entry", "dataset", "epsilon", "delta", "state", "since", "pays for"),
-            [
-                (
-                    item["entry_id"],
-                    item["place"],
-                    f"{item['epsilon']:g}",
-                    f"{item['delta']:.3g}",
-                    item["state"],
-                    item["since"],
-                    "a learned bound" if item["purpose"] == "bound" else "a release",
-                )
-                for item in account["entries"]
-            ],
-        )
-
-
-@ledger_app.command("history")
-@command
-def ledger_history(as_json: Json = False) -> None:
-    """Every event of the ledger's hash chain, oldest first."""
-    from dpsynth_platform.ledger.words import SHORT, in_words
-    from dpsynth_platform.reviewing import accounts
-
-    output = TerminalOutput(as_json)
-    events = accounts.ledger(Settings.from_environment()).history()
-    output.json([asdict(event) for event in events])
-    output.table(
-        ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
-        [
-            (event.sequence, event.at[:19], event.kind, event.subject, by, words, event.hash[:SHORT])
-            for event, (by, words) in zip(events, in_words(events), strict=True)
-        ],
-    )
-
-
-@ledger_app.command("verify")
-@command
-def ledger_verify(as_json: Json = False) -> None:
-    """Recomputes the hash chain and everything that must follow from it."""
-    from dpsynth_platform.ledger.words import broken_words, whole_words
-    from dpsynth_platform.reviewing import verification
-
-    output = TerminalOutput(as_json)
-    report = verification.verify_ledger(Settings.from_environment())
-    output.json({"ok": report.ok} | asdict(report))
-    for problem in report.problems:
-        output.print(problem)
-    if not report.ok:
-        output.print(broken_words(report.events, report.entries))
+    found = checks(Settings.from_environment())
+    ok = all(item.ok for item in found)
+    output.json({"ok": ok, "checks": [vars(item) for item in found]})
+    for item in found:
+        output.print(f"{item.name}: {'OK' if item.ok else 'FAIL'}: {item.words}")
+    if not ok:
         raise typer.Exit(1)
-    output.print(whole_words(report.events, report.entries, report.last_at, report.dossiers))
 
 
 def main() -> None:

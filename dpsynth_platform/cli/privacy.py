@@ -16,17 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dpsynth_platform.cli.privacy_arguments import (
-    Asked,
-    Mechanism,
-    Neighbours,
-    Sampling,
-    Solve,
-    checked_delta,
-    needs,
-)
-from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
+from dpsynth_platform.cli.privacy_arguments import Mechanism, MechanismArguments, Target, checked_delta, needs
+from dpsynth_platform.cli.terminal import Commands, TerminalOutput
 from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 
@@ -37,196 +30,94 @@ if TYPE_CHECKING:
 
 
 class PlainCommand(TyperCommand):
-    """A command that words a wrong value itself, where its parser's library would speak of its own types."""
+    """A command whose errors about a wrong value name no types of the parser's library."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = _plain(error.message)
+            message = error.message.removeprefix("Value error, ")
+            for found, kind in (("number", "a number"), ("integer", "a whole number")):
+                if found in error.message and "nput" in error.message:
+                    message = f"accepted: {kind}"
+            error.message = message
             raise
 
 
-def _plain(message: str) -> str:
-    for told, kind in (("integer", "a whole number"), ("number", "a number")):
-        if told in message and "nput" in message:
-            return f"accepted: {kind}"
-    return message.removeprefix("Value error, ")
-
-
-privacy_app = typer.Typer(
+privacy_app = Commands(
     no_args_is_help=True, help="Privacy arithmetic on public numbers: cost, calibration, explanation. Reads no data."
 )
 
-MechanismName = Annotated[Mechanism, typer.Argument(help="The mechanism; below is what each needs.")]
-Records = Annotated[
-    int | None, typer.Option(help="dp-sgd: expected number of records (users, with --sampled user); public.")
-]
-BatchSize = Annotated[int | None, typer.Option(help="dp-sgd, tokens: expected size of a batch.")]
-Steps = Annotated[int | None, typer.Option(help="dp-sgd: number of steps; tokens: number of tokens from one batch.")]
-Noise = Annotated[
-    float | None,
-    typer.Option(
-        help="dp-sgd: noise multiplier, the noise's deviation over the clipping norm of one record (of one user, with "
-        "--sampled user), whatever b is; histograms: deviation in records; mst: deviation of the one-column counts in "
-        "records, the rest in its usual proportion."
-    ),
-]
-Contributions = Annotated[int, typer.Option(help="Most records of one unit (b).")]
-AdjacencyName = Annotated[
-    Neighbours,
-    typer.Option(
-        "--adjacency",
-        help="What may differ between neighbours. add-or-remove: one unit's records are there or not; zero-out: there "
-        "or blank; replace-one: any others; fixed-graph: what they say, not who owns them (records with several "
-        "owners).",
-    ),
-]
-SampledName = Annotated[
-    Sampling,
-    typer.Option(
-        "--sampled",
-        help="dp-sgd: what is drawn for a batch and clipped. record (with b above 1: DP-SGD-ELS, example-level "
-        "sampling): each record by itself; user (DP-SGD-ULS, user-level sampling): all of a user as one.",
-    ),
-]
-HistogramNoise = Annotated[
-    float | None, typer.Option(help="Deviation, in records, of a discrete Gaussian histogram beside the mechanism.")
-]
-Threshold = Annotated[float | None, typer.Option(help="thresholded-histogram: least noisy count that is shown.")]
-ClippingNorm = Annotated[float | None, typer.Option(help="tokens: bound on each logit.")]
-Temperature = Annotated[float | None, typer.Option(help="tokens: by which the logits are divided.")]
-Columns = Annotated[int | None, typer.Option(help="mst: number of columns.")]
 Delta = Annotated[
     float | None,
     typer.Option(
-        help="Delta, well below 1/n for n privacy units; default: 1/n^1.1, n from --units or, of dp-sgd with b = 1 or "
+        help="Delta, well below 1/n for n privacy units; default: 1/n^1.1, n from --units or, for dp-sgd with b = 1 or "
         "--sampled user, --records."
     ),
 ]
-OwnDelta = Annotated[float | None, typer.Option(help="Delta; default: the file's own, or 1/n^1.1 of --units.")]
 Units = Annotated[int | None, typer.Option(help="Number n of privacy units, to derive delta from and to judge it by.")]
 METHODS = (
-    "The smaller of two bounds is told: PLD (privacy loss distributions, close to exact) and Renyi (moments of the "
-    "privacy loss, looser, and what the ledger adds up)."
+    "The result is the smaller of two bounds: PLD (privacy loss distributions, close to exact) and Renyi (moments of "
+    "the privacy loss, looser, and what the ledger adds up)."
 )
 _EPILOG = f"{needs()}\n\n{METHODS}"
 
 
 @privacy_app.command("epsilon", cls=PlainCommand, epilog=_EPILOG)
-@command
 def privacy_epsilon(
-    mechanism: MechanismName,
-    noise: Noise = None,
-    records: Records = None,
-    batch_size: BatchSize = None,
-    steps: Steps = None,
-    contributions: Contributions = 1,
-    adjacency: AdjacencyName = Neighbours.add_or_remove,
-    sampled: SampledName = Sampling.record,
-    histogram_noise: HistogramNoise = None,
-    threshold: Threshold = None,
-    clipping_norm: ClippingNorm = None,
-    temperature: Temperature = None,
-    columns: Columns = None,
-    delta: Delta = None,
-    units: Units = None,
-    as_json: Json = False,
+    output: TerminalOutput, arguments: MechanismArguments, delta: Delta = None, units: Units = None
 ) -> None:
     """What a mechanism costs: epsilon at a delta."""
     from dpsynth_platform.privacy.accounting import epsilon
 
-    asked = Asked(
-        mechanism,
-        records=records,
-        batch_size=batch_size,
-        steps=steps,
-        noise=noise,
-        contributions=contributions,
-        adjacency=adjacency,
-        sampled=sampled,
-        histogram_noise=histogram_noise,
-        threshold=threshold,
-        clipping_norm=clipping_norm,
-        temperature=temperature,
-        columns=columns,
-    )
-    asked.complete()
-    event, at = asked.event(), asked.delta(delta, units)
-    output = TerminalOutput(as_json)
-    _show(output, event, epsilon(event, at), _alone_each(asked, at), units=asked.known_units(units))
-    if mechanism is Mechanism.mst:
-        _say_parts(output, event, at)
+    event, at = arguments.event(), arguments.delta(delta, units)
+    _show(output, event, epsilon(event, at), _alone_each(arguments, at), units=arguments.known_units(units))
+    if arguments.mechanism == "mst":
+        _print_parts(output, event, at)
 
 
 @privacy_app.command("calibrate", cls=PlainCommand, epilog=_EPILOG)
-@command
 def privacy_calibrate(
-    mechanism: MechanismName,
-    target: Annotated[float, typer.Option("--epsilon", help="The epsilon that all together may cost.")],
-    solve: Annotated[Solve | None, typer.Option("--for", help="What to look for; default: what is missing.")] = None,
-    noise: Noise = None,
-    records: Records = None,
-    batch_size: BatchSize = None,
-    steps: Steps = None,
-    contributions: Contributions = 1,
-    adjacency: AdjacencyName = Neighbours.add_or_remove,
-    sampled: SampledName = Sampling.record,
-    histogram_noise: HistogramNoise = None,
-    threshold: Threshold = None,
-    clipping_norm: ClippingNorm = None,
-    temperature: Temperature = None,
-    columns: Columns = None,
+    output: TerminalOutput,
+    arguments: MechanismArguments,
+    limit: Annotated[float, typer.Option("--epsilon", help="The epsilon that everything together may cost.")],
+    solve: Annotated[
+        Target | None, typer.Option("--for", help="What to look for; default: the argument that is missing.")
+    ] = None,
     delta: Delta = None,
     units: Units = None,
-    as_json: Json = False,
 ) -> None:
     """Looks for what a guarantee allows: the least noise, threshold or temperature, the most steps, the largest bound.
 
-    A histogram beside the mechanism (--histogram-noise) is part of what all together may cost.
+    The cost of a histogram beside the mechanism (--histogram-noise) is part of --epsilon.
     """
-    asked = Asked(
-        mechanism,
-        records=records,
-        batch_size=batch_size,
-        steps=steps,
-        noise=noise,
-        contributions=contributions,
-        adjacency=adjacency,
-        sampled=sampled,
-        histogram_noise=histogram_noise,
-        threshold=threshold,
-        clipping_norm=clipping_norm,
-        temperature=temperature,
-        columns=columns,
-    )
-    if not (math.isfinite(target) and target > 0):
-        raise AccountingError(f"--epsilon {target:g}; accepted: a finite number above 0")
-    sought, at = asked.looked_for(solve), asked.delta(delta, units)
-    found = _found(asked, sought, target, at)
-    asked = replace(asked, **{sought.value: found.value})
-    output = TerminalOutput(as_json)
-    output.print(f"{_found_words(mechanism, sought)}: {found.value}")
-    more = {"target_epsilon": target, "for": sought.value, sought.value: found.value} | _alone_each(asked, at)
-    _show(output, found.event, found.result, more, units=asked.known_units(units))
-    if mechanism is Mechanism.mst:
-        _say_parts(output, found.event, at)
+    if not (math.isfinite(limit) and limit > 0):
+        raise AccountingError(f"--epsilon {limit:g}; accepted: a finite number above 0")
+    target, at = arguments.target(solve), arguments.delta(delta, units)
+    found = _found(arguments, target, limit, at)
+    arguments = replace(arguments, **{target: found.value})
+    output.print(f"{_found_words(arguments.mechanism, target)}: {found.value}")
+    more = {"target_epsilon": limit, "for": target, target: found.value} | _alone_each(arguments, at)
+    _show(output, found.event, found.result, more, units=arguments.known_units(units))
+    if arguments.mechanism == "mst":
+        _print_parts(output, found.event, at)
 
 
 @privacy_app.command("explain", cls=PlainCommand, epilog=METHODS)
-@command
 def privacy_explain(
+    output: TerminalOutput,
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSON file with an event, or that holds one: of dpsynth plan, of dpsynth privacy, a statement, a "
+            help="JSON file that is or contains an event: output of dpsynth plan or dpsynth privacy, a statement, a "
             "dossier."
         ),
     ],
-    delta: OwnDelta = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta; default: the one in the file, or 1/n^1.1 with n from --units.")
+    ] = None,
     units: Units = None,
-    group: Annotated[int | None, typer.Option(help="Also for a group of so many units (loose).")] = None,
-    as_json: Json = False,
+    group: Annotated[int | None, typer.Option(help="Also the cost for a group of this many units (loose).")] = None,
 ) -> None:
     """What an event costs part by part, in words."""
     from dpsynth_platform.privacy.accounting import cost, epsilon, group_epsilon
@@ -248,15 +139,13 @@ def privacy_explain(
     }
     if group is not None:
         more["group"] = {"size": group, "epsilon": group_epsilon(event, at, group), "bound": "loose"}
-    output = TerminalOutput(as_json)
     _show(output, event, result, more, units=units)
-    _say_parts(output, event, at)
+    _print_parts(output, event, at)
     if group is not None:
         output.print(f"For {group} units together: epsilon {_rounded(more['group']['epsilon'])} (a loose bound)")
 
 
 def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
-    """The event's mechanisms, each with what it would cost alone."""
     from dp_accounting import dp_event
 
     from dpsynth_platform.privacy.accounting import epsilon
@@ -273,7 +162,7 @@ def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
     ]
 
 
-def _say_parts(output: TerminalOutput, event: DpEvent, delta: float) -> None:
+def _print_parts(output: TerminalOutput, event: DpEvent, delta: float) -> None:
     output.print("By parts (their epsilons do not simply add up):")
     output.table(
         ("part", "epsilon alone"),
@@ -282,8 +171,6 @@ def _say_parts(output: TerminalOutput, event: DpEvent, delta: float) -> None:
 
 
 def _in_words(leaf: DpEvent, times: int) -> str:
-    """A mechanism with its numbers, as often as it runs."""
-    from dpsynth_platform.foundation.figures import number_of
     from dpsynth_platform.privacy import events
 
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
@@ -301,12 +188,11 @@ def _in_words(leaf: DpEvent, times: int) -> str:
 
 
 def _counted(leaf: DpEvent) -> str:
-    """What is counted, where it is not rows."""
     return ", owners counted once each" if getattr(leaf, "weighting", "rows") == "owners" else ""
 
 
 def _read_event(file: Path) -> tuple[DpEvent, float | None]:
-    """The event in a file, and the delta that stands beside it, if one does."""
+    """The event in a file, and the delta beside it, if there is one."""
     from dpsynth_platform.privacy.events import event_from_json
 
     try:
@@ -322,7 +208,7 @@ def _read_event(file: Path) -> tuple[DpEvent, float | None]:
         raise AccountingError(
             f"{file}: holds no event; accepted: JSON of dpsynth plan or dpsynth privacy, a statement, or a dossier"
         )
-    if "kind" in document:  # the event itself, which may be a repetition with an event of its own
+    if "kind" in document:  # the event itself, which may be a repetition that contains an event
         return event_from_json(document), None
     return event_from_json(document["event"]), _own_delta(file, document)
 
@@ -337,85 +223,83 @@ def _own_delta(file: Path, document: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _found(asked: Asked, sought: Solve, target: float, delta: float) -> Calibrated[Any]:
-    """What is looked for. Where the histogram beside the mechanism is too dear, the refusal says so."""
+def _found(arguments: MechanismArguments, target: Target, limit: float, delta: float) -> Calibrated[Any]:
+    """The calibrated value; the refusal says so where the histogram beside the mechanism costs too much."""
     from dpsynth_platform.privacy.accounting import epsilon
 
-    beside = asked.histogram_beside()
+    beside = arguments.histogram_beside()
     if beside is None:
-        return _search(asked, sought, target, delta)
+        return _search(arguments, target, limit, delta)
     alone = epsilon(beside, delta).epsilon
-    if alone > target:
+    if alone > limit:
         raise AccountingError(
-            f"the histogram alone costs epsilon {_rounded(alone)} at delta {delta:.3g}, above the {target:g} of all "
+            f"the histogram alone costs epsilon {_rounded(alone)} at delta {delta:.3g}, above the {limit:g} of all "
             "together; accepted: a larger --histogram-noise, or a larger --epsilon"
         )
     try:
-        return _search(asked, sought, target, delta)
+        return _search(arguments, target, limit, delta)
     except AccountingError as error:
         raise AccountingError(
             f"{error} (the histogram alone costs epsilon {_rounded(alone)}: a larger --histogram-noise leaves more)"
         ) from None
 
 
-def _search(asked: Asked, sought: Solve, target: float, delta: float) -> Calibrated[Any]:
+def _search(arguments: MechanismArguments, target: Target, limit: float, delta: float) -> Calibrated[Any]:
     from dpsynth_platform.privacy import calibration
 
     def event_of(value: float) -> DpEvent:
-        looked_at: dict[str, Any] = {sought.value: value}
-        return replace(asked, **looked_at).event()
+        changed: dict[str, Any] = {target: value}
+        return replace(arguments, **changed).event()
 
-    if sought is Solve.noise:
-        if asked.mechanism is Mechanism.mst:
-            return _mst_noise(asked, target, delta)
-        return calibration.noise_for(event_of, target, delta)
-    if sought is Solve.temperature:
-        return calibration.temperature_for(event_of, target, delta)
-    if sought is Solve.threshold:
-        return calibration.threshold_for(event_of, target, delta, above=asked.contributions)
-    if sought is Solve.steps:
-        return calibration.steps_for(event_of, target, delta)
-    return calibration.contributions_for(event_of, target, delta)
+    if target == "noise" and arguments.mechanism == "mst":
+        return _mst_noise(arguments, limit, delta)
+    if target == "noise":
+        return calibration.noise_for(event_of, limit, delta)
+    if target == "temperature":
+        return calibration.temperature_for(event_of, limit, delta)
+    if target == "threshold":
+        return calibration.threshold_for(event_of, limit, delta, above=arguments.contributions)
+    if target == "steps":
+        return calibration.steps_for(event_of, limit, delta)
+    return calibration.contributions_for(event_of, limit, delta)
 
 
-def _mst_noise(asked: Asked, target: float, delta: float) -> Calibrated[float]:
-    """The noise of MST as a plan's is calibrated."""
+def _mst_noise(arguments: MechanismArguments, limit: float, delta: float) -> Calibrated[float]:
+    """The noise of MST, calibrated as for a plan."""
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.calibration import Calibrated
-    from dpsynth_platform.privacy.events import mst_event
     from dpsynth_platform.privacy.guarantee import Guarantee
-    from dpsynth_platform.privacy.mst import calibrate_mst
+    from dpsynth_platform.privacy.mst import calibrate_mst, mst_event
 
-    columns, adjacency, b = asked.columns or 1, asked.adjacency.value, asked.contributions
-    budget = calibrate_mst(columns, Guarantee(target, delta, "user", adjacency, b))
+    columns, adjacency, b = arguments.columns or 1, arguments.adjacency, arguments.contributions
+    budget = calibrate_mst(columns, Guarantee(limit, delta, "user", adjacency, b))
     event = mst_event(columns, budget, adjacency, b)
     return Calibrated(budget.sigma_one, event, epsilon(event, delta))
 
 
-def _found_words(mechanism: Mechanism, sought: Solve) -> str:
-    """What was found, with its unit."""
-    if sought is Solve.noise and mechanism is Mechanism.dp_sgd:
+def _found_words(mechanism: Mechanism, target: Target) -> str:
+    if target == "noise" and mechanism == "dp-sgd":
         return "noise multiplier (times the clipping norm)"
-    if sought is Solve.noise and mechanism is Mechanism.mst:
+    if target == "noise" and mechanism == "mst":
         return "noise of the one-column counts (standard deviation, in records)"
-    if sought is Solve.steps and mechanism is Mechanism.tokens:
+    if target == "steps" and mechanism == "tokens":
         return "tokens from one batch, at most"
     return {
-        Solve.noise: "noise (standard deviation, in records)",
-        Solve.steps: "steps, at most",
-        Solve.contributions: "records of one unit (b), at most",
-        Solve.threshold: "threshold (noisy records), at least",
-        Solve.temperature: "temperature, at least",
-    }[sought]
+        "noise": "noise (standard deviation, in records)",
+        "steps": "steps, at most",
+        "contributions": "records of one unit (b), at most",
+        "threshold": "threshold (noisy records), at least",
+        "temperature": "temperature, at least",
+    }[target]
 
 
-def _alone_each(asked: Asked, delta: float) -> dict[str, Any]:
-    """What the histogram and the mechanism beside it cost each by itself; nothing where there is one of them."""
+def _alone_each(arguments: MechanismArguments, delta: float) -> dict[str, Any]:
+    """The costs of the mechanism and of the histogram beside it; empty without a histogram."""
     from dpsynth_platform.privacy.accounting import epsilon
 
-    if asked.histogram_noise is None:
+    if arguments.histogram_noise is None:
         return {}
-    return {"alone": {name: epsilon(event, delta).epsilon for name, event in asked.parts().items()}}
+    return {"alone": {name: epsilon(event, delta).epsilon for name, event in arguments.parts().items()}}
 
 
 _METHOD_WORDS = {"pld": "PLD, privacy loss distributions", "renyi": "Renyi, moments of the privacy loss"}
@@ -423,14 +307,13 @@ _ADJACENCY_WORDS = {
     "add-or-remove": "there or not",
     "zero-out": "there or blank",
     "replace-one": "there or replaced by any others",
-    "fixed-graph": "whatever its records say; who owns which is not protected",
+    "fixed-graph": "whatever its records contain; who owns which is not protected",
 }
 
 
 def _show(
     output: TerminalOutput, event: DpEvent, result: EpsilonResult, more: Mapping[str, Any], *, units: int | None = None
 ) -> None:
-    from dpsynth_platform.foundation.figures import number_of
     from dpsynth_platform.privacy.events import adjacency_of, event_to_json
     from dpsynth_platform.privacy.guarantee import tier
 
@@ -464,19 +347,18 @@ def _show(
 
 
 def _delta_notes(delta: float, units: int | None) -> list[str]:
-    """Why delta is too large to promise anything, where it is."""
+    """Why delta is too large to promise anything; empty where it is not."""
     if units is not None and delta >= 1 / units:
-        return [f"delta {delta:.3g} is not below 1/{units}: it would allow to show one unit of them all in full"]
+        return [f"delta {delta:.3g} is not below 1/{units}: a mechanism may then show one unit in full"]
     if delta > WEAK_DELTA:
         return [
-            "delta must be well below 1/n, n the number of privacy units: a mechanism that shows one unit of them all "
-            "in full has delta 1/n"
+            "delta must be well below 1/n, n the number of privacy units: a mechanism that shows one random unit in "
+            "full has delta 1/n"
         ]
     return []
 
 
 def _loose_notes(event: DpEvent, result: EpsilonResult) -> list[str]:
-    """Where only the looser of the two bounds can be computed."""
     from dpsynth_platform.privacy.events import SampledGaussianEvent, adjacency_of, leaves
     from dpsynth_platform.privacy.units import replaces
 
@@ -489,7 +371,5 @@ def _loose_notes(event: DpEvent, result: EpsilonResult) -> list[str]:
 
 
 def _rounded(epsilon: float) -> str:
-    """Five digits, rounded up: what is shown is never less than what is meant."""
-    from dpsynth_platform.foundation.figures import upper_bound
-
+    """Five digits, rounded up: the shown epsilon is never less than the computed one."""
     return upper_bound(epsilon, 5) if epsilon > 0 else "0"

@@ -1,38 +1,31 @@
 """Commands about release candidates and releases: review, decide, verify.
 
-What belongs here: arguments and words of `dpsynth release`. What does not: what they show and record (`reviewing`),
-and the evidence that a release rests on (`release`).
+What belongs here: arguments and output of `dpsynth release`. What does not: what they show and record (`reviewing`),
+and the evidence of a release (`release`).
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Dataset, Json, Period, TerminalOutput, command
+from dpsynth_platform.cli.terminal import By, Commands, Dataset, Period, Reason, TerminalOutput
 from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
 
-if TYPE_CHECKING:
-    pass
-
-_KEPT = "kept in the ledger for ever, so it must hold no data"
-
-release_app = typer.Typer(no_args_is_help=True, help="Release candidates and releases: review, decide, verify.")
+release_app = Commands(no_args_is_help=True, help="Release candidates and releases: review, decide, verify.")
 
 
 @release_app.command("list")
-@command
-def release_list(as_json: Json = False) -> None:
-    """Candidates that wait for a decision, and published releases."""
+def release_list(output: TerminalOutput) -> None:
+    """Lists candidates that wait for a decision, and published releases."""
     from dpsynth_platform.reviewing import releases
 
-    output = TerminalOutput(as_json)
     listing = releases.listing(Settings.from_environment())
     output.json(listing)
     if not listing:
@@ -45,78 +38,69 @@ def release_list(as_json: Json = False) -> None:
 
 
 @release_app.command("show")
-@command
-def release_show(dataset: Dataset, period: Period = None, as_json: Json = False) -> None:
-    """A candidate as a reviewer needs it: guarantee, audit, quality, approvals; and its whole dossier (restricted)."""
+def release_show(output: TerminalOutput, dataset: Dataset, period: Period = None) -> None:
+    """Shows a candidate to its reviewer: guarantee, audit, quality, approvals; and its whole dossier (restricted)."""
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.reviewing import decisions
     from dpsynth_platform.reviewing.review_text import review_text
 
-    output = TerminalOutput(as_json)
     review = decisions.review(Settings.from_environment(), Place(dataset, period))
     output.json(review.to_json())
     review_text(output, review)
 
 
 @release_app.command("approve")
-@command
 def release_approve(
+    output: TerminalOutput,
     dataset: Dataset,
     period: Period = None,
-    by: Annotated[str | None, typer.Option("--as", help="Who approves; default: DPSYNTH_USER or the login.")] = None,
-    reason: Annotated[str, typer.Option(help=f"Free words; {_KEPT}.")] = "",
+    by: By = None,
+    reason: Reason = "",
     after_withdrawal: Annotated[
         bool,
-        typer.Option("--after-withdrawal", help="The word for content of which a release was withdrawn before."),
+        typer.Option("--after-withdrawal", help="Confirms an approval of content whose release was withdrawn before."),
     ] = False,
-    as_json: Json = False,
 ) -> None:
-    """Records an approval of exactly this content and, if that was the last one needed, publishes.
+    """Records an approval of exactly this content, and publishes it if no further approval is needed.
 
-    Not by whoever ran any of its steps, or withdrew a release of it; and only of what could be released otherwise.
+    Refused from a person who ran one of its steps or withdrew a release of it, and where other evidence is missing.
     """
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.operations.operating import publish_if_approved
     from dpsynth_platform.reviewing import decisions
     from dpsynth_platform.synth.planning import load_dataset
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     place = Place(dataset, period)
     load_dataset(settings, dataset)
-    who = acting(by, settings.user)
-    words = recorded(reason, "--reason", optional=True)
-    decision = decisions.approve(settings, place, who, words, after_withdrawal=after_withdrawal)
+    who, why = acting(by, settings.user), recorded(reason, "--reason", optional=True)
+    decision = decisions.approve(settings, place, who, why, after_withdrawal=after_withdrawal)
     output.print(f"approved by {decision.by}: candidate {decision.candidate}")
     outcome = publish_if_approved(settings, place, output.print)
     output.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
     for line in outcome.next_steps:
         output.print(line)
     if outcome.failures:
-        for step, message in outcome.failures:
-            if not as_json:
-                print(f"{step} failed: {message}", file=sys.stderr)
+        output.print_failures(outcome.failures)
         raise typer.Exit(1)
 
 
 @release_app.command("refuse")
-@command
 def release_refuse(
+    output: TerminalOutput,
     dataset: Dataset,
-    reason: Annotated[str, typer.Option(help=f"Why; {_KEPT}.")],
+    reason: Reason,
     period: Period = None,
-    by: Annotated[str | None, typer.Option("--as", help="Who refuses; default: DPSYNTH_USER or the login.")] = None,
-    as_json: Json = False,
+    by: By = None,
 ) -> None:
-    """Records a refusal of this content, under whatever description; an approval afterwards takes it back.
+    """Records a refusal of this content, whatever its description; a later approval revokes it.
 
-    Not of what is public, which `withdraw` takes back.
+    Published content cannot be refused: `dpsynth release withdraw` withdraws it.
     """
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.reviewing import decisions
     from dpsynth_platform.synth.planning import load_dataset
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     load_dataset(settings, dataset)
     place = Place(dataset, period)
@@ -128,22 +112,20 @@ def release_refuse(
 
 
 @release_app.command("withdraw")
-@command
 def release_withdraw(
+    output: TerminalOutput,
     release: Annotated[str, typer.Argument(help="Id of the release, as `dpsynth release list` shows it.")],
     reason: Annotated[
-        str, typer.Option(help="Why, in one sentence; it is published, kept for ever, and must hold no data.")
+        str, typer.Option(help="Why, in one sentence; published and kept forever, so it must contain no data.")
     ],
-    by: Annotated[str | None, typer.Option("--as", help="Who withdraws; default: DPSYNTH_USER or the login.")] = None,
-    as_json: Json = False,
+    by: By = None,
 ) -> None:
-    """Withdraws a published release for ever: its rows are deleted, its dossier stays beside a signed tombstone.
+    """Withdraws a published release forever: deletes its rows, keeps its dossier and adds a signed tombstone.
 
-    What it cost stays spent. Copies that others made are beyond reach. Repeat the command if it was interrupted.
+    Its cost stays spent. Copies that others made remain. Repeat the command if it was interrupted.
     """
     from dpsynth_platform.reviewing.withdrawing import withdraw
 
-    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     done = withdraw(settings, release, acting(by, settings.user), recorded(reason, "--reason"))
     output.json(done.to_json())
@@ -154,8 +136,8 @@ def release_withdraw(
 
 
 @release_app.command("verify")
-@command
 def release_verify(
+    output: TerminalOutput,
     names: Annotated[
         list[str],
         typer.Argument(metavar="RELEASE...", help="Directory of a release, its id, or a dataset (its newest release)."),
@@ -164,19 +146,18 @@ def release_verify(
         Path | None, typer.Option(help="The publisher's key (PEM); default: this deployment's, if it has one.")
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="An export of the publisher's ledger, in which the releases' heads must stand.")
+        Path | None,
+        typer.Option(help="An export of the publisher's ledger, which must contain the releases' ledger heads."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Verifies published releases offline: signature, every byte, schema, table, and the ledger heads that they name.
 
-    Several are also held against one another: their heads must be of one chain. With --json, a list if several. Exit
-    status 4: all is as it was signed, but a release was withdrawn.
+    The ledger heads of several releases must belong to one chain; --json then prints a list. Exit status 4: everything
+    is as signed, but a release was withdrawn.
     """
     from dpsynth_platform.release.verify import exit_status
     from dpsynth_platform.reviewing import verification
 
-    output = TerminalOutput(as_json)
     reports = verification.verify_all(Settings.from_environment(), names, public_key, ledger)
     output.json([report.to_json() for report in reports] if len(reports) > 1 else reports[0].to_json())
     for report in reports:
@@ -185,18 +166,16 @@ def release_verify(
         if report.ok:
             output.print(report.words_with(note))
     damaged = [report.words_with(None) for report in reports if not report.ok]
-    if damaged and not as_json:
+    if damaged and not output.as_json:
         raise VerificationFailed("\n".join(damaged))
     raise typer.Exit(exit_status(reports))
 
 
 @release_app.command("key")
-@command
-def release_key(as_json: Json = False) -> None:
-    """Prints this deployment's public key (PEM), for those who verify its releases."""
+def release_key(output: TerminalOutput) -> None:
+    """Prints this deployment's public key (PEM), which verifies its releases."""
     from dpsynth_platform.reviewing import verification
 
-    output = TerminalOutput(as_json)
     pem, fingerprint = verification.public_key(Settings.from_environment())
     output.json({"public_key": pem, "fingerprint": fingerprint})
     output.print(pem.rstrip())

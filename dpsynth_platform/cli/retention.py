@@ -1,21 +1,22 @@
-"""`dpsynth purge`, `dpsynth hold add|list|remove`, `dpsynth owner fingerprint|readmit`: deleting on request, or not.
+"""`dpsynth purge`, `dpsynth hold`, `dpsynth owner`: retention, erasure requests and legal holds.
 
-What belongs here: arguments, standard input, and showing what the library returns. What does not: what is due
-(`retention`), deleting (`purging`), holds (`holds`), and the list of erased owners (`erasure`).
+What belongs here: arguments, standard input, and output. What does not: retention, purging, holds and erasure
+(`lifecycle`).
 
-Ids of people come on standard input only: arguments stay in a shell's history and are seen by others of the machine.
+Ids of people come from standard input only: arguments stay in a shell's history, and other users of the machine see
+them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Period, TerminalOutput, command
+from dpsynth_platform.cli.terminal import By, Commands, Period, Reason, TerminalOutput
 from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from dpsynth_platform.lifecycle.holds import Hold
     from dpsynth_platform.lifecycle.retention import Expired
 
-purge_app = typer.Typer()
-hold_app = typer.Typer(no_args_is_help=True, help="Legal holds: outputs that must not be deleted for now.")
-owner_app = typer.Typer(no_args_is_help=True, help="Single owners: the fingerprint that they are known by. Restricted.")
+purge_app = Commands()
+hold_app = Commands(no_args_is_help=True, help="Legal holds: outputs that must not be deleted for now.")
+owner_app = Commands(no_args_is_help=True, help="Single owners: their fingerprints, and erased owners. Restricted.")
 
-By = Annotated[str | None, typer.Option("--as", help="Who says so; default: DPSYNTH_USER or the login.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the ledger for ever, so it names nobody.")]
 HeldDataset = Annotated[str, typer.Argument(help="A dataset that has a contract, or outputs.")]
 Namespace = Annotated[
     str | None, typer.Option(help="The identity namespace of a fingerprint, where there are several.")
@@ -39,45 +38,45 @@ _LINES = "-"
 
 
 @purge_app.command()
-@command
 def purge(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    output: TerminalOutput,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     owner: Annotated[
         str | None,
         typer.Option(
-            help="An erasure request: the owner's fingerprint, or - for one a line on standard input. See: dpsynth "
-            "owner fingerprint."
+            help="An erasure request: the owner's fingerprint (see dpsynth owner fingerprint); -: one a line on "
+            "standard input."
         ),
     ] = None,
     namespace: Namespace = None,
-    reason: Annotated[str, typer.Option(help="With --owner: why; kept in the ledger, so it names nobody.")] = "",
+    reason: Annotated[str, typer.Option(help="With --owner: why; kept forever, so it must name no person.")] = "",
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Deletes sensitive intermediates (and old logs) that have outlived their retention, and records it.
+    """Deletes sensitive intermediates and old logs whose retention has ended, and records it.
 
-    With --owner, those besides that may hold the owner's records: whole outputs with rows, of every dataset of the
-    identity namespace, which later runs make again without the owner.
+    With --owner, also deletes all outputs that may contain the owner's records: every output with rows, of all datasets
+    of the identity namespace. Later runs make them again without the owner.
     """
     from dpsynth_platform.lifecycle import erasure
     from dpsynth_platform.lifecycle.purging import due_and_held, purge_all
     from dpsynth_platform.synth.planning import load_all
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     if owner is None and (namespace or reason):
         raise ConfigurationError("--namespace, --reason: accepted: with --owner only")
     if owner is not None:
         if dry_run:
             raise ConfigurationError(
-                "--dry-run: accepted without --owner; a request deletes every output with rows of its identity "
-                "namespace, and every log"
+                "--dry-run: accepted only without --owner; an erasure request deletes every output with rows of its "
+                "identity namespace, and every log"
             )
-        _erase(settings, owner, namespace, reason, by)
+        # The outputs are due from now on, even if this command is interrupted.
+        _record_request(erasure.erase, settings, owner, namespace, reason, by)
     loaded, faults = load_all(settings)
     for fault in faults:
         print(f"left out: {fault}", file=sys.stderr)
     contracts = [contract for contract, _ in loaded]
-    # What cannot be looked at is told by the purge itself.
+    # The purge itself reports what cannot be read.
     looked = due_and_held(settings, contracts, onerror=lambda _, __: None)
     kept = [(item, hold) for item, hold in looked if hold is not None]
     purged = purge_all(settings, contracts, dry_run=dry_run)
@@ -94,23 +93,30 @@ def purge(
     if rows:
         output.table(("dataset", "step", "why", "age"), rows)
     for item, hold in kept:
-        output.print(f"{item.label}/{item.step} stays: {_words(hold)}")
+        output.print(f"{item.label}/{item.step} is kept: {_describe(hold)}")
     if owner is not None:
         output.print(
-            "Later runs make the deleted outputs again, without the owner; what a running mechanism reads goes with "
-            "the first sweep after its end. What cannot be deleted:"
+            "Later runs make the deleted outputs again, without the owner. Inputs of a running mechanism are deleted "
+            "by the first purge after its end. What cannot be deleted:"
         )
         for words in erasure.REMAINS:
             output.print(f"  {words}.")
         if kept:
-            output.print("A legal hold outweighs the request: what is on hold goes with the first sweep after its end")
-    if purged.failed and as_json:  # said above
+            output.print("Legal holds have priority: outputs on hold are deleted by the first purge after the hold")
+    if purged.failed and output.as_json:  # the JSON lists them
         raise typer.Exit(1)
     purged.require()
 
 
-def _erase(settings: Settings, owner: str, namespace: str | None, reason: str, by: str | None) -> None:
-    """Records the request; what must go because of it is due from then on, also if this command is cut short."""
+def _record_request(
+    record: Callable[..., object],
+    settings: Settings,
+    owner: str,
+    namespace: str | None,
+    reason: str,
+    by: str | None,
+) -> tuple[str, int]:
+    """Records an erasure or readmission; returns the namespace and the number of owners."""
     from dpsynth_platform.lifecycle import erasure
     from dpsynth_platform.reviewing import accounts
 
@@ -118,7 +124,8 @@ def _erase(settings: Settings, owner: str, namespace: str | None, reason: str, b
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     store = accounts.ledger(settings)
     account = erasure.account_of(store, namespace)
-    erasure.erase(settings.restricted, store, account, owners, by=who, reason=why)
+    record(settings.restricted, store, account, owners, by=who, reason=why)
+    return account.namespace, len(owners)
 
 
 _COLUMNS = ("dataset", "step", "reason", "age")
@@ -128,63 +135,66 @@ def _row(item: Expired) -> tuple[str, str, str, str]:
     return item.label, item.step, item.reason, str(item.age).split(".")[0]
 
 
-def _words(hold: Hold) -> str:
+def _describe(hold: Hold) -> str:
     return f"hold {hold.number} on {hold.place.label} by {hold.by} since {hold.at[:10]}: {hold.reason}"
 
 
 @hold_app.command("add")
-@command
-def hold_add(dataset: HeldDataset, reason: Reason, period: Period = None, by: By = None, as_json: Json = False) -> None:
+def hold_add(
+    output: TerminalOutput, dataset: HeldDataset, reason: Reason, period: Period = None, by: By = None
+) -> None:
     """Keeps a dataset's outputs (of one period, or of all) from being deleted until the hold is removed."""
     from dpsynth_platform.lifecycle.holds import place_hold
     from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     place, store = _known(settings, dataset, period), accounts.ledger(settings)
     hold = place_hold(store, place, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
     output.json(_as_json(hold))
-    output.print(f"{place.label} is on hold ({hold.number}); nothing of it is deleted until: {_way_out(hold)}")
+    output.print(
+        f"{place.label} is on hold ({hold.number}); its outputs are kept until: "
+        f"dpsynth hold remove {hold.place.arguments} --reason ..."
+    )
 
 
 @hold_app.command("list")
-@command
-def hold_list(as_json: Json = False) -> None:
-    """The holds that stand."""
-    standing = _standing(Settings.from_environment())
-    output = TerminalOutput(as_json)
-    output.json([_as_json(hold) for hold in standing])
+def hold_list(output: TerminalOutput) -> None:
+    """Lists the active holds."""
+    active = _active(Settings.from_environment())
+    output.json([_as_json(hold) for hold in active])
     output.table(
         ("hold", "dataset", "since (UTC)", "by", "reason"),
-        [(hold.number, hold.place.label, hold.at[:19], hold.by, hold.reason) for hold in standing],
+        [(hold.number, hold.place.label, hold.at[:19], hold.by, hold.reason) for hold in active],
     )
 
 
 @hold_app.command("remove")
-@command
 def hold_remove(
+    output: TerminalOutput,
     dataset: HeldDataset,
     reason: Reason,
     period: Period = None,
-    number: Annotated[int | None, typer.Option(help="Which, where several holds stand on the same outputs.")] = None,
+    number: Annotated[
+        int | None, typer.Option(help="Number of the hold, where several apply to the same outputs.")
+    ] = None,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Ends a hold; what is due goes with the next sweep."""
+    """Ends a hold; outputs that are due are deleted by the next purge."""
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.lifecycle.holds import lift_hold
     from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     hold = lift_hold(accounts.ledger(settings), Place(dataset, period), by=who, reason=why, number=number)
-    left = [other for other in _standing(settings) if other.covers(hold.place)]
+    left = [other for other in _active(settings) if other.covers(hold.place)]
     output.json(_as_json(hold) | {"left": [other.number for other in left]})
     output.print(f"hold {hold.number} on {hold.place.label} is removed")
     for other in left:
-        output.print(f"still kept: {_words(other)}")
+        output.print(f"still on hold: {_describe(other)}")
 
 
-def _standing(settings: Settings) -> Sequence[Hold]:
+def _active(settings: Settings) -> Sequence[Hold]:
     from dpsynth_platform.lifecycle.holds import holds
     from dpsynth_platform.reviewing import accounts
 
@@ -192,18 +202,14 @@ def _standing(settings: Settings) -> Sequence[Hold]:
 
 
 def _known(settings: Settings, dataset: str, period: str | None) -> Place:
-    """A place that there is or can be: a hold on a misspelt one would keep nothing.
-
-    Raises:
-        NotFound: there is neither a contract nor an output of the dataset, or no output of the period.
-    """
+    """The place of a dataset with a contract or outputs: a hold on a misspelt name would keep nothing."""
     from dpsynth_platform.foundation.storage import Place, Storage
     from dpsynth_platform.synth.planning import load_all
 
     places = Storage(settings.restricted).places()
     datasets = {contract.dataset for contract, _ in load_all(settings)[0]} | {place.dataset for place in places}
     if dataset not in datasets:
-        raise NotFound(f"dataset {dataset!r}: there is none; accepted: {', '.join(sorted(datasets)) or 'none yet'}")
+        raise NotFound(f"there is no dataset {dataset!r}; accepted: {', '.join(sorted(datasets)) or 'none yet'}")
     periods = sorted(place.period for place in places if place.dataset == dataset and place.period is not None)
     if period is not None and period not in periods:
         raise NotFound(f"{dataset}: period {period!r} has no outputs; accepted: {', '.join(periods) or 'no --period'}")
@@ -214,65 +220,51 @@ def _as_json(hold: Hold) -> dict[str, object]:
     return {"number": hold.number, **asdict(hold.place), "by": hold.by, "at": hold.at, "reason": hold.reason}
 
 
-def _way_out(hold: Hold) -> str:
-    return f"dpsynth hold remove {hold.place.arguments} --reason ..."
-
-
 @owner_app.command("fingerprint")
-@command
 def owner_fingerprint(
-    family: Annotated[str, typer.Argument(help="A family of the identity namespace that the id is of.")],
-    as_json: Json = False,
+    output: TerminalOutput,
+    family: Annotated[str, typer.Argument(help="A family whose identity namespace the ids belong to.")],
 ) -> None:
-    """Reads ids from standard input, one a line, and writes the fingerprints of their owners. Restricted.
+    """Reads ids from standard input, one a line, and prints the fingerprints of their owners. Restricted.
 
-    On a terminal it asks for one id, and what is typed does not show. Whether an owner occurs in any data is neither
-    looked up nor shown.
+    On a terminal it asks for one id without showing it. It does not look up whether an owner occurs in any data.
     """
     from dpsynth_platform.lifecycle import owner_keys
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.scrub.fingerprints import canonical_text, owner_fingerprint
     from dpsynth_platform.secrets.vault import Vault
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
+    settings = Settings.from_environment()
     account = accounts.ledger(settings).account(family)
     keys = owner_keys.keys_in_use(Vault(settings.vault), account)
     texts = [canonical_text(line, account.owner_normalization) for line in _lines("id")]
     found = [owner_fingerprint(text, keys) for text in texts if text is not None]
     if not found:
-        raise ConfigurationError("standard input: no id; accepted: ids as the source has them, one a line")
+        raise ConfigurationError("standard input: no id; accepted: ids as in the source, one a line")
     output.json(found)
     for fingerprint in found:
         output.print(fingerprint)
 
 
 @owner_app.command("readmit")
-@command
 def owner_readmit(
-    owner: Annotated[str, typer.Argument(help="The owner's fingerprint, or - for one a line on standard input.")],
+    output: TerminalOutput,
+    owner: Annotated[str, typer.Argument(help="The owner's fingerprint; -: one a line on standard input.")],
     reason: Reason,
     namespace: Namespace = None,
     by: By = None,
-    as_json: Json = False,
 ) -> None:
-    """Takes an owner off the list of those who were erased: what is scrubbed from now on holds their records again."""
+    """Removes an owner from the list of erased owners: later scrubbing keeps their records again."""
     from dpsynth_platform.lifecycle import erasure
-    from dpsynth_platform.reviewing import accounts
 
-    output, settings = TerminalOutput(as_json), Settings.from_environment()
-    owners = erasure.parse_owners(_lines() if owner == _LINES else [owner])
-    who, why = acting(by, settings.user), recorded(reason, "--reason")
-    store = accounts.ledger(settings)
-    account = erasure.account_of(store, namespace)
-    erasure.readmit(settings.restricted, store, account, owners, by=who, reason=why)
-    output.json({"namespace": account.namespace, "readmitted": len(owners)})
-    output.print(
-        f"{len(owners)} owners of namespace {account.namespace} take part again in what is scrubbed from now on"
-    )
+    settings = Settings.from_environment()
+    known, count = _record_request(erasure.readmit, settings, owner, namespace, reason, by)
+    output.json({"namespace": known, "readmitted": count})
+    output.print(f"{count} owners of namespace {known} are readmitted: later scrubbing keeps their records")
 
 
-def _lines(asked: str = "fingerprint") -> list[str]:
-    """Lines of standard input that are not empty; on a terminal one, which does not show."""
+def _lines(prompt: str = "fingerprint") -> list[str]:
+    """Lines of standard input that are not empty; on a terminal one hidden line."""
     if sys.stdin.isatty():
-        return [typer.prompt(asked, hide_input=True)]
+        return [typer.prompt(prompt, hide_input=True)]
     return [line for line in sys.stdin.read().split("\n") if line]

@@ -1,23 +1,25 @@
-"""What every command of `dpsynth` shares: where results go, and how errors are shown.
+"""What every command of `dpsynth` shares: common options, output, safe errors, a temporary directory.
 
-What belongs here: arguments that many have, text, progress or JSON on the terminal, the wrapper that lets no unsafe
-error text out, and a place for what a command makes in passing. What does not: any command (`cli`, `privacy_command`).
+What belongs here: what several command modules need. What does not: any command.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
+import re
 import select
 import signal
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,115 +35,151 @@ from dpsynth_platform.foundation.scratch import scratch_directory
 from dpsynth_platform.foundation.settings import Settings, terminal_copy
 from dpsynth_platform.foundation.volumes import require_encrypted
 
-if TYPE_CHECKING:
-    from dpsynth_platform.foundation.progress import Progress as Told
-
 BLOCKED = 3
 WIDE = 160
-SEVERAL = "with commas between, or the option repeated"
-P = ParamSpec("P")
+SEVERAL = "separated by commas (in double quotes what has one), or with the option repeated"
 
-Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
+Dataset = Annotated[str, typer.Argument(help="Name of the dataset: its contract's file name without the suffix.")]
+By = Annotated[str | None, typer.Option("--as", help="Who acts; default: DPSYNTH_USER or the login.")]
+Reason = Annotated[
+    str, typer.Option(help="Why; kept forever, so it must contain no data and name no person whose data it is about.")
+]
 Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
+_JSON = inspect.Parameter(
+    "as_json",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")],
+)
 
 
 class TerminalOutput:
     """Where results go: text for people, or one JSON value."""
 
     def __init__(self, as_json: bool) -> None:
-        # Steps run with standard output and error sent to a restricted file; the terminal is reached by a copy.
+        # While steps run, standard output and error go to a restricted file: this copy still reaches the terminal.
         self._file = terminal_copy()
-        self._as_json = as_json
-        # Where nobody looks at a screen, ids must not be cut to its width.
+        self.as_json = as_json
+        # A file has no width to which ids must be cut.
         width = None if self._file.isatty() else WIDE
         self.console = Console(
             file=self._file, highlight=False, emoji=False, soft_wrap=True, quiet=as_json, width=width
         )
 
     def print(self, text: str = "") -> None:
-        """A sentence for people."""
         self.console.print(plain(text), markup=False)
 
     def heading(self, text: str) -> None:
-        """A heading for people."""
         self.console.print(f"\n[bold]{text}[/bold]")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table for people."""
         table = Table(*(Column(name, overflow="fold") for name in header), show_edge=False, pad_edge=False)
         for row in rows:
             table.add_row(*(Text(plain(str(cell))) for cell in row))
         self.console.print(table)
 
     def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
-        if self._as_json:
+        if self.as_json:
             print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=self._file)
 
+    def print_failures(self, failures: Iterable[tuple[str, str]]) -> None:
+        """Steps that failed, with their messages; on standard error, unless results are JSON."""
+        if not self.as_json:
+            for step, message in failures:
+                print(f"{step} failed: {message}", file=sys.stderr)
+
     def fail(self, error: DpsynthError) -> typer.Exit:
-        """Shows a safe error and returns what to raise."""
-        if self._as_json:
+        """Shows a safe error and returns the exit to raise."""
+        if self.as_json:
             self.json({"error": {"code": error.code, "message": str(error)}})
         else:
             print(plain(str(error)), file=sys.stderr)
         return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
 
 
-@contextmanager
-def stages(output: TerminalOutput) -> Iterator[Told]:
-    """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    silenced = not output.console.is_terminal or output.console.quiet
-    with Progress(
-        *columns, console=output.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
-    ) as bars:
-        known: dict[str, int] = {}
-
-        def report(stage: str, done: int, total: int, beside: str = "") -> None:
-            if stage not in known:
-                known[stage] = int(bars.add_task(stage, total=total))
-            bars.update(known[stage], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield report
-
-
 def plain(text: str) -> str:
-    """Text without what could steer a terminal: a file or a ledger from elsewhere may hold it."""
+    """Text without control characters: a file or ledger of other origin may contain some."""
     return "".join("\ufffd" if is_control(item) and item not in "\n\t" else item for item in text)
 
 
-def command(body: Callable[P, None]) -> Callable[P, None]:
-    """Shows errors of ours as one message, and of others, which may quote data, their type only."""
+class Commands(typer.Typer):
+    """A group of commands, each of them a `command`."""
+
+    def command(  # type: ignore[override]
+        self, name: str | None = None, **options: Any
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        register = super().command(name, **options)
+        return lambda body: register(command(body))
+
+
+def command(body: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function a command: options by types of its parameters, safe errors.
+
+    A parameter of type `TerminalOutput` becomes the option --json, a dataclass one option for each of its fields. A
+    safe error is shown as one message. Of any other error, which may quote data, only the type is shown.
+    """
+    shown: list[inspect.Parameter] = []
+    outputs: list[str] = []
+    groups: dict[str, type] = {}
+    signature = inspect.signature(body, eval_str=True)
+    for item in signature.parameters.values():
+        if item.annotation is TerminalOutput:
+            outputs.append(item.name)
+        elif isinstance(item.annotation, type) and is_dataclass(item.annotation):
+            groups[item.name] = item.annotation
+            shown += inspect.signature(item.annotation, eval_str=True).parameters.values()
+        else:
+            shown.append(item)
 
     @functools.wraps(body)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapped(*, as_json: bool, **given: Any) -> None:
         error: DpsynthError | None = None
         unexpected: BaseException | None = None
         try:
-            body(*args, **kwargs)
+            for name, group in groups.items():
+                given[name] = group(**{option: given.pop(option) for option in inspect.signature(group).parameters})
+            body(**given, **{name: TerminalOutput(as_json) for name in outputs})
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except DpsynthError as caught:
             error = caught
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as caught:  # the panics of libraries in Rust are no `Exception`
+        except BaseException as caught:  # panics of Rust libraries are no `Exception`
             unexpected = caught
-        if unexpected is not None:  # out here nothing that fails can carry the error as its context
-            if isinstance(unexpected, BrokenPipeError) and _nobody_reads():
+        if unexpected is not None:  # outside of `except`, a further error does not carry this one as its context
+            if isinstance(unexpected, BrokenPipeError) and _reader_is_gone():
                 raise typer.Exit(1)
             error = _unexpected(unexpected)
         if error is not None:
-            raise TerminalOutput(bool(kwargs.get("as_json"))).fail(error)
+            raise TerminalOutput(as_json).fail(error)
 
+    options = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in shown]
+    wrapped.__signature__ = signature.replace(parameters=[*options, _JSON])  # type: ignore[attr-defined]
     return wrapped
 
 
+_VALUE = re.compile(r'(?:^|(?<=,))\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^,]*?)\s*)(?=,|$)', re.DOTALL)
+
+
 def listed(texts: Sequence[str] | None) -> list[str]:
-    """The parts of an option that takes several with commas between, and may be repeated, in order."""
-    return [part.strip() for text in texts or () for part in text.split(",")]
+    """The values of an option that accepts several, separated by commas or repeated, in order.
+
+    A value in double quotes is as it is, with its commas and blanks; a double quote in it is doubled.
+    """
+    return [
+        plain if quoted is None else quoted.replace('""', '"')
+        for text in texts or ()
+        for quoted, plain in (match.group("quoted", "plain") for match in _VALUE.finditer(text))
+    ]
+
+
+def column_names(option: str, texts: Sequence[str] | None, error: type[DpsynthError]) -> list[str]:
+    """The values of an option for columns. Raises `error` if one is empty or named twice."""
+    names = listed(texts)
+    if not all(names) or len(set(names)) < len(names):
+        raise error(f"{option} {','.join(names)!r}; accepted: names of different columns, {SEVERAL}")
+    return names
 
 
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
@@ -149,24 +187,23 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A temporary directory for this user alone, which also takes what libraries print.
+    """A temporary directory for this user alone; it also takes what libraries print.
 
-    Results go through a `TerminalOutput` that was made before. The directory is removed afterwards, also where the
-    process receives SIGTERM or SIGHUP, which become a `SystemExit` inside. What a kill leaves is removed later
-    (`scratch`).
+    Make a `TerminalOutput` for results before. The directory is removed at the end, also after SIGTERM or SIGHUP, which
+    raise `SystemExit` inside. What a killed process leaves is removed later (`scratch`).
 
     Args:
-        parent: where it is made; None: the system's place.
+        parent: where it is made; None: the system's place for temporary files.
 
     Raises:
-        ConfigurationError: what is written there would reach a disk in clear, and must not (`volumes`).
+        ConfigurationError: the deployment requires encryption, and that disk has none (`volumes`).
     """
     written = {"temporary directory": Path(tempfile.gettempdir()) if parent is None else parent}
     require_encrypted(written, Settings.from_environment().require_encrypted)
-    # What is ignored already stays so: that is how `nohup` works.
+    # A signal that is already ignored stays ignored: `nohup` works so.
     caught = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    leave = _Leaving()
-    earlier = {number: signal.signal(number, leave) for number in caught}
+    handler = _EndOnce()
+    earlier = {number: signal.signal(number, handler) for number in caught}
     try:
         with (
             scratch_directory(prefix, parent) as place,
@@ -175,19 +212,19 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         ):
             yield place
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+        for number, replaced in earlier.items():
+            signal.signal(number, replaced)
 
 
 class _Ending(SystemExit):
-    """Of a signal. Unlike `SystemExit` itself it can be referred to weakly."""
+    """The exit after a signal. Unlike `SystemExit` itself it allows weak references."""
 
 
-class _Leaving:
-    """A handler that ends the process once, and again only where nothing keeps the first ending any more.
+class _EndOnce:
+    """A signal handler that raises `_Ending` once, and again only after the first one was dropped.
 
-    While the first one travels, nothing interrupts what tidies up. Python drops an error that is raised in a finalizer
-    or in a callback: without a second one, such a process could not be ended in order.
+    While the first one propagates, no signal interrupts the cleanup. Python drops an error that is raised in a
+    finalizer or callback; then the next signal has to end the process.
     """
 
     def __init__(self) -> None:
@@ -201,28 +238,28 @@ class _Leaving:
         try:
             raise ending
         finally:
-            del ending  # it would keep itself by way of its traceback
+            del ending  # its traceback refers to this frame, which would keep it alive
 
 
 def keep_unexpected(caught: BaseException) -> str:
-    """Keeps a command's traceback in a restricted log; says where it is, or that it could not be kept. Never raises."""
+    """Writes a command's traceback to a restricted log; returns where it is, or why it was not kept. Never raises."""
     try:
         log = new_log(logs_of(Settings.from_environment().restricted), "command")
-    except Exception:  # it says which settings cannot be used wherever they are needed
+    except Exception:  # settings that cannot be used are reported where they are needed
         return "its traceback could not be kept: there is no deployment for it"
     return keep_traceback(log, caught)
 
 
 def _unexpected(caught: BaseException) -> DpsynthError:
-    """A safe account of an error that is not ours; its traceback goes to a restricted file."""
+    """A safe error in place of a library's; the traceback goes to a restricted log."""
     code, what = safe_error(caught)
     error = DpsynthError(f"{'unexpected error: ' if code == UNEXPECTED else ''}{what} ({keep_unexpected(caught)})")
     error.code = code
     return error
 
 
-def _nobody_reads() -> bool:
-    """Whether standard output is a pipe whose reader has left, as `head` does."""
+def _reader_is_gone() -> bool:
+    """Whether standard output is a pipe whose reader has ended, as `head` does."""
     poll = select.poll()
     poll.register(1, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -1,15 +1,14 @@
-"""Which SQL engine a dataset has: a choice of the deployment, in `deploy/compute.yaml`.
+"""The SQL engine of a dataset: a choice of the deployment, in `deploy/compute.yaml`.
 
 What belongs here: the models of that file, reading it, and opening the engine that it names. What does not: an engine.
-The choice is no part of a contract: both engines keep the same rows and count the same, so it changes nothing that a
-guarantee rests on.
+The choice is no part of a contract: both engines keep the same rows and count the same, so no guarantee depends on it.
 
     default: {engine: duckdb, memory: 2GB, threads: 2}
     datasets:
       visits: {engine: spark, master: "local[2]", memory: 2GB}
 
-Memory is written alike for all engines: 2GB are 2,000,000,000 bytes. What it bounds is each engine's own to say, and
-so is what its processes take beside it.
+Memory has one notation for all engines: 2GB are 2,000,000,000 bytes. Each engine documents what it limits, and the
+additional memory of its processes.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class DuckDBChoice(_Choice):
     """DuckDB in the step's process.
 
     Attributes:
-        memory: what its tables, sorts and joins may take together; what goes beyond is written to disk. Its process,
-            which is the step's, holds Python, libraries and batches of rows beside it: 0.5 GB are enough.
-        threads: processors that it may use.
+        memory: memory of its tables, sorts and joins together; it spills the rest to disk. The step's process needs
+            about 0.5 GB in addition, for Python, libraries and batches of rows.
+        threads: the most threads.
     """
 
     least_memory = "100MB"
@@ -94,11 +93,11 @@ class SparkChoice(_Choice):
     Attributes:
         master: `local[N]`: N threads of one process; `local-cluster[N,cores,megabytes]`: N processes on this machine;
             `spark://host:port`: a standalone cluster.
-        memory: heap of the one process, or of each worker's. Java takes about a third beside it, and on a cluster the
-            driver has 1 GiB of its own.
-        partitions: how many parts a shuffle has at most; Spark joins small ones.
-        options: further settings of Spark; `spark.authenticate` and its like for a standalone cluster only, since on
-            one machine the engine makes a secret of its own.
+        memory: heap of the one process, or of each worker. Java takes about a third in addition, and on a cluster the
+            driver has another 1 GiB.
+        partitions: the most parts of a shuffle; Spark joins small ones.
+        options: further settings of Spark; `spark.authenticate...` for a standalone cluster only, since on one machine
+            the engine makes its own secret.
     """
 
     least_memory = "500MB"
@@ -117,7 +116,7 @@ class SparkChoice(_Choice):
         ours = ("spark.authenticate",) if str(info.data.get("master")).startswith("local") else ()
         for key in options:
             if not key.startswith("spark.") or key in RESERVED or key.startswith(ours):
-                raise ValueError(f"{key!r}; accepted: settings of Spark ('spark. ...') that the engine does not make")
+                raise ValueError(f"{key!r}; accepted: settings of Spark ('spark. ...') that the engine does not set")
         return options
 
     @model_validator(mode="after")
@@ -155,7 +154,7 @@ _CHOICES: dict[str, type[DuckDBChoice] | type[SparkChoice]] = {"duckdb": DuckDBC
 
 
 def check_usable(choice: EngineChoice) -> None:
-    """Raises `ConfigurationError` where this machine lacks what the engine needs: Java and PySpark for Spark."""
+    """Raises `ConfigurationError` if this machine lacks Java or PySpark and the engine is Spark."""
     from dpsynth_platform.compute.spark_driver import missing_for_spark
 
     missing = missing_for_spark() if choice.engine == "spark" else None
@@ -164,24 +163,24 @@ def check_usable(choice: EngineChoice) -> None:
 
 
 def engine_choice(path: Path | None, dataset: str, known: Collection[str] | None = None) -> EngineChoice:
-    """The engine of a dataset. Without a file it is DuckDB as it comes.
+    """The engine of a dataset; without a file, DuckDB with its defaults.
 
     Args:
-        known: names of the deployment's datasets; the file may speak of no others. None: not looked at.
+        known: names of the deployment's datasets; the file may name no others. None: names are not checked.
 
     Raises:
-        ConfigurationError: the file cannot be read, or something in it is not accepted, whichever dataset it is about.
+        ConfigurationError: the file cannot be read, or an entry of any dataset is not accepted.
     """
     return choice_for(path, dataset, _choice, {"engine": "duckdb"}, known)
 
 
 def write_choice(path: Path, choice: EngineChoice) -> None:
-    """Writes a choice to a file of its own, for this user alone: its options may hold a cluster's secret."""
+    """Writes a choice to a file that only this user can read: its options may contain a cluster's secret."""
     write_durably(path, choice.model_dump_json())
 
 
 def read_choice(path: Path) -> EngineChoice:
-    """Reads `write_choice` back. Raises `ConfigurationError` for anything else."""
+    """Reads a file of `write_choice`. Raises `ConfigurationError` for other content."""
     try:
         return _choice(json.loads(path.read_text(encoding="utf-8")), path.name)
     except (OSError, ValueError, ContractError):

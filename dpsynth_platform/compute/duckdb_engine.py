@@ -1,14 +1,13 @@
 """DuckDB in process: the default SQL engine.
 
-What belongs here: one short-lived session whose spill files lie in a directory of its own under the restricted zone and
-are gone with it, and which can reach nothing but the data that it is handed. What does not: any SQL of a step.
+What belongs here: one short-lived session, which reads only registered data and whose spill files are in a private
+directory of the restricted zone and are deleted with it. What does not: any SQL of a step.
 
-The engine's own error texts quote values, so they stop here: what leaves is the error's type.
+The engine's error texts quote values, so only the error's type leaves this module.
 
-Memory: DuckDB counts what its tables, sorts and joins hold, and writes to its spill files what goes beyond the limit.
-What it has given back to the system's allocator and the allocator still holds is not counted: a sixth more, measured
-with 100 million ownerships. So it is told of less. Files are read in small batches on their way in (`reading`), since
-Arrow's own memory is not counted either.
+Memory: DuckDB counts the memory of its tables, sorts and joins, and spills what exceeds the limit. It does not count
+freed memory that the allocator keeps: a sixth more, measured with 100 million ownerships. So its limit is set lower.
+Files are read in small batches (`reading`), since Arrow's memory is not counted either.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
-from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
+from dpsynth_platform.compute.engine import Value, refuse_missing, refuse_names, stopped, whole_table
+from dpsynth_platform.foundation.errors import EngineError
 from dpsynth_platform.foundation.permissions import no_core_dumps, private_directory
-from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.foundation.reading import BATCH_ROWS, read_batches, selected
+from dpsynth_platform.foundation.storage import delta_dataset, write_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,18 +35,17 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _COUNTED_SHARE = 0.85
-"""Of the memory, what DuckDB is told of."""
+"""DuckDB's limit, as a share of the memory."""
 
+_BAR = "enable_progress_bar"
 _SETTINGS = (
     "SET TimeZone = 'UTC'",
-    # Spark's order of nulls, so that one text means the same in both engines.
+    # Spark's order of nulls, so that a query means the same in both engines.
     "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",
-    # It would be written to standard output.
-    "SET enable_progress_bar = false",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-# Spark's names, so that one text serves both engines.
+# Spark's names, so that a query runs in both engines.
 _MACROS = (
     "CREATE MACRO sha2(value, bits) AS sha256(value)",
     "CREATE MACRO explode(list) AS unnest(list)",
@@ -59,8 +58,7 @@ class DuckDBEngine:
 
     Args:
         spill: directory of the restricted zone; a private directory is made in it and removed at the end.
-        memory: bytes that its tables, sorts and joins may take; what goes beyond is written to disk.
-        threads: processors that it may use.
+        memory: bytes of its tables, sorts and joins; it spills the rest to disk.
     """
 
     def __init__(self, spill: Path, *, memory: int, threads: int) -> None:
@@ -81,11 +79,15 @@ class DuckDBEngine:
             "threads": self._threads,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            # No name in the SQL may turn into a Python variable that happens to be called so.
+            # No name in the SQL may refer to a Python variable.
             "python_enable_replacements": False,
         }
         try:
             self._open_connection = self._run(lambda: duckdb.connect(":memory:", config=config))
+            # The bar would be written to standard output. In a notebook without ipywidgets, DuckDB refuses the setting,
+            # also the one that it has.
+            if self._run(lambda: self._query(f"SELECT current_setting('{_BAR}')", ()).fetchall()) == [(True,)]:
+                self._execute(f"SET {_BAR} = false")
             for statement in (*_MACROS, *_SETTINGS):
                 self._execute(statement)
         except BaseException:
@@ -111,19 +113,17 @@ class DuckDBEngine:
         self, name: str, uri: Path, *, columns: Sequence[str] | None = None, version: int | None = None
     ) -> None:
         """Makes a Delta table readable as `name`, through Arrow (DuckDB's own Delta extension is not available)."""
-        from deltalake import DeltaTable
-
-        data = self._run(lambda: DeltaTable(str(uri), version=version).to_pyarrow_dataset())
+        data = self._run(lambda: delta_dataset(uri, version))
         self._register(name, _Batches(data, selected(data.schema, columns)))
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
-        """Runs a query once and keeps its rows as the table `name`. Raises `EngineError`."""
+        """Runs a query once and stores its rows as the table `name`. Raises `EngineError`."""
         self._execute(f"CREATE OR REPLACE TEMPORARY TABLE _new AS {sql}", parameters)
         self.drop(name)
         self._execute(f"ALTER TABLE _new RENAME TO {name}")
 
     def drop(self, name: str) -> None:
-        """Forgets a table, if there is one, and frees its space. Raises `EngineError`."""
+        """Removes a table, if it exists, and frees its space. Raises `EngineError`."""
         self._run(lambda: self._connection.unregister(name))
         self._execute(f"DROP TABLE IF EXISTS {name}")
 
@@ -133,7 +133,7 @@ class DuckDBEngine:
         return rows[0][0] if rows else None
 
     def stream(self, sql: str, parameters: Sequence[Value] = ()) -> Generator[pa.RecordBatch]:
-        """The rows of a query as record batches, as they come. Raises `EngineError`."""
+        """The rows of a query as record batches, streamed. Raises `EngineError`."""
         reader = self._run(lambda: self._query(sql, parameters).to_arrow_reader(BATCH_ROWS))
         with reader:  # until it is closed the connection takes no other query
             while (batch := self._run(lambda: next(reader, None))) is not None:
@@ -161,7 +161,7 @@ class DuckDBEngine:
         self._run(lambda: self._connection.execute(sql, list(parameters)))
 
     def _query(self, sql: str, parameters: Sequence[Value]) -> duckdb.DuckDBPyRelation:
-        # A result of `execute` that stays half read would block the connection; one of a relation goes with it.
+        # A partly read result of `execute` would block the connection; one of a relation is released with the relation.
         return self._connection.sql(sql, params=list(parameters))
 
     @property
@@ -182,7 +182,7 @@ class DuckDBEngine:
 
 
 class _Batches:
-    """A dataset of files as DuckDB may read it: as often as it likes, each time from the beginning, batch by batch."""
+    """A dataset of files that DuckDB can read repeatedly, each time from the beginning, batch by batch."""
 
     def __init__(self, data: ds.Dataset, schema: pa.Schema) -> None:
         self._data = data

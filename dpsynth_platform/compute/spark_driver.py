@@ -1,12 +1,12 @@
-"""A Spark driver of one's own: a Java process for the length of one engine.
+"""A private Spark driver: a Java process with the lifetime of one engine.
 
-What belongs here: starting the process so that it shows nothing and leaves nothing, reaching it, and ending it with all
-that it has started. What does not: the session in it and its settings (`spark_engine`).
+What belongs here: starting the process so that it prints nothing and leaves no files, connecting to it, and ending it
+with its child processes. What does not: its session and settings (`spark_engine`).
 
-PySpark's `SparkSession` is one for a whole Python process and outlives its use, so that neither the memory of the next
-one could be chosen nor its files be removed. The driver is therefore started and spoken to by py4j, PySpark's own way
-into Java, and does all the work: no row but the one value of a `scalar` passes through py4j, and no Python runs on
-Spark's workers.
+PySpark has one `SparkSession` for a Python process, which outlives its use: the memory of the next one could not be
+chosen, nor the files of this one removed. So this module starts the driver itself and controls it through py4j,
+PySpark's bridge to Java. The driver does all the work: only the value of a `scalar` passes through py4j, and no Python
+runs on Spark's workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.compute.engine import EngineError, Value
+from dpsynth_platform.compute.engine import Value
+from dpsynth_platform.foundation.errors import EngineError
 from dpsynth_platform.foundation.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.foundation.settings import inherited_environment
 
@@ -32,7 +33,7 @@ START_SECONDS = 120.0
 
 
 def missing_for_spark() -> str | None:
-    """What this machine lacks for Spark, with the way out; None if nothing."""
+    """What this machine lacks for Spark and how to provide it, or None."""
     if importlib.util.find_spec("pyspark") is None:
         return "PySpark is not installed; install the extra `spark`"
     environment = inherited_environment()
@@ -43,12 +44,12 @@ def missing_for_spark() -> str | None:
 
 
 class SparkDriver:
-    """The process and the way into it.
+    """The process and the connection to it.
 
     Args:
-        directory: private directory for all that Spark writes while it works: its process group starts in it.
-        launch: settings that must be there before Java starts.
-        environment: variables beside the inherited ones.
+        directory: private, for all files of Spark; the working directory of its processes.
+        launch: settings that are needed before Java starts.
+        environment: variables in addition to the inherited ones.
 
     Attributes:
         jvm: py4j's view of the process's Java classes.
@@ -62,12 +63,12 @@ class SparkDriver:
         # Workers on this machine write below SPARK_HOME, so it lies in the private directory.
         home = _spark_home(directory / "home")
         settings = [word for key, value in launch.items() for word in ("--conf", f"{key}={value}")]
-        no_core_dumps()  # of this process, which hands rows over, of Java and of the workers that it starts
+        no_core_dumps()  # of this process, which passes rows, of Java and of its workers
         self._process = subprocess.Popen(
             [str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
-            # Its end of this pipe is how the driver learns that we are gone, even by a kill.
+            # The driver notices the end of this process by this pipe, also after a kill.
             stdin=subprocess.PIPE,
-            # What Java prints may quote rows.
+            # Java's output may quote rows.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=directory,
@@ -99,7 +100,7 @@ class SparkDriver:
         return self._array(self.jvm.java.lang.String, values)
 
     def end(self) -> None:
-        """Kills the process with the workers that it has started on this machine."""
+        """Kills the process and its workers on this machine."""
         if self._gateway is not None:
             with contextlib.suppress(Exception):
                 self._gateway.close()
@@ -134,7 +135,7 @@ class SparkDriver:
 
 
 def _spark_home(home: Path) -> Path:
-    """A Spark home that holds PySpark's programs by reference."""
+    """A Spark home with links to PySpark's programs."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EngineError("PySpark is not installed; install the extra `spark`")

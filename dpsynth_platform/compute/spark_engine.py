@@ -1,22 +1,23 @@
-"""Spark: the SQL engine for what one machine's memory or processors are too small for.
+"""Spark: the SQL engine for tables that are too large for one machine's memory or processors.
 
-What belongs here: one short-lived session, its settings, and moving tables in and out of it. What does not: the process
-that it runs in (`spark_driver`), any SQL of a step.
+What belongs here: one short-lived session, its settings, and moving tables in and out of it. What does not: its process
+(`spark_driver`), and any SQL of a step.
 
-Every intermediate table is written to Parquet files in a private spill directory, and read from there: a worker that
-dies takes nothing with it that cannot be computed again from files. (Spark's `localCheckpoint` keeps its blocks in the
-workers, so that the job is lost with one of them; a reliable checkpoint would write the same data as Java objects.) The
-rows of `stream` come by such files too, so that neither driver nor Python ever holds more than a batch. On a cluster of
-several machines the spill directory and the tables must be on a file system that all of them see.
+Every intermediate table is written to Parquet files in a private spill directory and read from there, so the loss of a
+worker loses nothing that cannot be computed again from files. (Spark's `localCheckpoint` keeps its blocks in the
+workers, so the job fails with one of them; a reliable checkpoint would write the same data as Java objects.) `stream`
+also reads such files, so neither driver nor Python holds more than a batch. On a cluster of several machines, all of
+them must see the spill directory and the tables.
 
-Delta tables are read by the list of their files and written as files with one commit after them, both through
-`deltalake`, so that Spark needs no Delta library of its own.
+Delta tables are read by the list of their files, and written as files followed by one commit, both through `deltalake`,
+so Spark needs no Delta library.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import shutil
 import tempfile
@@ -29,10 +30,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
-from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
+from dpsynth_platform.compute.engine import Value, refuse_missing, refuse_names, stopped, whole_table
 from dpsynth_platform.compute.spark_driver import SparkDriver
+from dpsynth_platform.foundation.errors import EngineError
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.reading import BATCH_ROWS, read_batches, selected
+from dpsynth_platform.foundation.storage import arrow_files
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -40,31 +43,31 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MEBIBYTE = 1 << 20
-"""What Java and Spark count memory in."""
+"""The unit of memory of Java and Spark."""
 
 _SETTINGS = {
-    # One text means the same here as in DuckDB.
+    # A query means the same as in DuckDB.
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.parser.escapedStringLiterals": "true",
+    # A column's name may look like a variable: ${env:HOME}.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Dates and times as everybody else writes them into Parquet files.
+    # Dates and times in the standard form of Parquet files.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # A task that is done again, because its worker died, must not leave its rows twice.
+    # A task that is repeated after its worker died must not write its rows twice.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Nothing is shown, told or kept.
+    # No user interface, event log or readable file.
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # SQL reads registered tables and no files.
+    # SQL reads registered tables only.
     "spark.sql.runSQLOnFiles": "false",
 }
-# Spark writes rows into its log wherever a worker meets a value that it cannot use. Without any appender it would take
-# its own configuration instead.
+# Spark logs rows with values that it cannot use. Without any appender it would use its default configuration.
 _NO_LOG = """
 status = off
 appender.none.type = Null
@@ -85,7 +88,7 @@ RESERVED = frozenset(
         "spark.sql.shuffle.partitions",
     }
 )
-"""Settings of Spark that are the engine's own and no deployment's."""
+"""Settings of Spark that a deployment may not set."""
 
 
 class SparkEngine:
@@ -95,10 +98,10 @@ class SparkEngine:
         spill: directory of the restricted zone; a private directory is made in it and removed at the end.
         master: `local[N]` (N threads of one process), `local-cluster[N,cores,megabytes]` (N processes on this
             machine) or `spark://host:port`.
-        memory: bytes of heap of the one process, or of each worker's.
-        partitions: how many parts a shuffle has at most; Spark joins small ones by itself.
-        options: further settings of Spark, none of them in `RESERVED`. A cluster whose machines know each other by a
-            secret (`spark.authenticate`) needs it here; on one machine the engine makes its own.
+        memory: bytes of heap of the one process, or of each worker.
+        partitions: the most parts of a shuffle; Spark joins small ones.
+        options: further settings of Spark, none in `RESERVED`. The secret of a cluster (`spark.authenticate`) is given
+            here; on one machine the engine makes its own.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class SparkEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A cluster is told when all is well. Otherwise Spark may be dead, or busy for hours with what was interrupted.
+        # A cluster's session is closed after success only. Otherwise Spark may be dead, or busy for hours.
         if self._session is not None and kind is None and not self._is_local:
             with contextlib.suppress(EngineError):
                 self._run(self._session.stop)
@@ -157,12 +160,12 @@ class SparkEngine:
         from deltalake import DeltaTable, Schema
 
         table = self._run(lambda: DeltaTable(str(uri), version=version))
-        # Refuses what the log says that only other readers understand, such as deletion vectors.
-        dataset = self._run(table.to_pyarrow_dataset)
+        # Refuses reader features that this reader lacks, such as deletion vectors.
+        dataset = self._run(lambda: table.to_pyarrow_dataset(filesystem=arrow_files(uri)))
         schema = selected(dataset.schema, columns)
         files = table.file_uris()
         if table.metadata().partition_columns or not files:
-            # Values of partition columns stand in the log, not in the files.
+            # Values of partition columns are in the log, not in the files.
             self._copy(name, schema, read_batches(dataset, columns))
             return
         refuse_names(name, schema.names)
@@ -172,7 +175,7 @@ class SparkEngine:
         self._keep(name, self._run(lambda: reader.parquet(self._driver.texts(files))))
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
-        """Runs a query once and keeps its rows as the table `name`. Raises `EngineError`."""
+        """Runs a query once and stores its rows as the table `name`. Raises `EngineError`."""
         directory = self._new_directory()
 
         def write() -> Any:
@@ -183,7 +186,7 @@ class SparkEngine:
         self._keep(name, self._run(write), directory)
 
     def drop(self, name: str) -> None:
-        """Forgets a table, if there is one, and frees its space. Raises `EngineError`."""
+        """Removes a table, if it exists, and frees its space. Raises `EngineError`."""
         self._run(lambda: self._session.catalog().dropTempView(name))
         self._forget(name)
 
@@ -193,7 +196,7 @@ class SparkEngine:
         return rows[0].get(0) if rows else None
 
     def stream(self, sql: str, parameters: Sequence[Value] = ()) -> Generator[pa.RecordBatch]:
-        """The rows of a query as record batches, once all have been written. Raises `EngineError`."""
+        """The rows of a query as record batches, after all were written to files. Raises `EngineError`."""
         directory = self._new_directory()
         try:
             self._run(lambda: self._query(sql, parameters).write().parquet(str(directory)))
@@ -222,18 +225,18 @@ class SparkEngine:
         logging = spill / "log4j2.properties"
         with private_files():
             logging.write_text(_NO_LOG, encoding="utf-8")
-        # Spark takes the options apart again by spaces outside quotes.
+        # Spark splits the options at spaces outside quotes.
         java = f'-Duser.timezone=UTC "-Dlog4j2.configurationFile={logging.as_uri()}"'
-        # Whatever else of Java or Hadoop looks for a place for its files finds it here.
+        # For temporary files of Java and Hadoop.
         place = f'"-Djava.io.tmpdir={private_directory(spill / "tmp")}"'
         launch = {
             "spark.driver.memory": self._heap if self._is_one_process else "1g",
             "spark.driver.extraJavaOptions": f"{java} {place}",
             "spark.executor.extraJavaOptions": f"{java} {place}",
         }
-        environment = {"SPARK_LOCAL_DIRS": str(spill / "local")}  # would outrank the setting
+        environment = {"SPARK_LOCAL_DIRS": str(spill / "local")}  # takes precedence over the setting
         if self._is_local:
-            environment["SPARK_LOCAL_IP"] = "127.0.0.1"  # nobody else may connect
+            environment["SPARK_LOCAL_IP"] = "127.0.0.1"  # no other machine may connect
         return SparkDriver(spill, launch, environment)
 
     def _open_session(self) -> Any:
@@ -261,14 +264,14 @@ class SparkEngine:
         return self._master.startswith("local")
 
     def _query(self, sql: str, parameters: Sequence[Value]) -> Any:
-        return self._session.sql(sql, self._driver.objects(parameters))
+        return self._session.sql(_in_backticks(sql), self._driver.objects(parameters))
 
     def _type(self, schema: str) -> Any:
-        """Spark's type of a Delta schema, which is written as Spark writes its own."""
+        """Spark's type of a Delta schema; both have the same JSON form."""
         return self._driver.jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
 
     def _copy(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Makes batches readable as a table: Spark reads files."""
+        """Writes batches to files and registers them as a table."""
         import pyarrow.dataset as ds
 
         refuse_names(name, schema.names)
@@ -278,14 +281,14 @@ class SparkEngine:
         def write() -> Any:
             with private_files():
                 ds.write_dataset(batches, directory, schema=schema, format="parquet", file_options=options)
-                if not any(directory.iterdir()):  # no row, no file; but Spark takes the schema from one
+                if not any(directory.iterdir()):  # no rows, no file; but Spark reads the schema from one
                     pq.write_table(schema.empty_table(), directory / "part-0.parquet")
             return self._session.read().parquet(self._driver.texts([str(directory)]))
 
         self._keep(name, self._run(write), directory)
 
     def _keep(self, name: str, rows: Any, directory: Path | None = None) -> None:
-        """Gives a table its name; the one that had it before goes, with its files."""
+        """Names a table; removes the earlier one of that name with its files."""
         self._run(lambda: rows.createOrReplaceTempView(name))
         self._forget(name)
         if directory is not None:
@@ -312,7 +315,7 @@ class SparkEngine:
         return self._open_driver
 
     def _run(self, action: Callable[[], _T]) -> _T:
-        """Runs an action; of what goes wrong in Spark, Arrow or Delta only the type leaves."""
+        """Runs an action; only the type of an error of Spark, Arrow or Delta leaves it."""
         from deltalake.exceptions import DeltaError
         from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -330,9 +333,9 @@ class SparkEngine:
 
 
 def _commit(directory: Path, schema: Any) -> int:
-    """Makes a directory of Spark's Parquet files a Delta table; the number of its rows.
+    """Makes a directory of Spark's Parquet files a Delta table; returns the number of rows.
 
-    The log holds their number and no minima and maxima of columns, which would be values of the data.
+    The log contains their number and no minima and maxima of columns, which would be values of the data.
     """
     from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -351,13 +354,26 @@ def _commit(directory: Path, schema: Any) -> int:
     return total
 
 
+_TEXT_OR_NAME = re.compile(r"""'[^']*'|"((?:[^"]|"")*)\"""")
+
+
+def _in_backticks(sql: str) -> str:
+    """The SQL with Spark's quotes around names. Its double quotes hold neither a double quote nor a backslash."""
+
+    def written(part: re.Match[str]) -> str:
+        name = part[1]
+        return part[0] if name is None else "`" + name.replace('""', '"').replace("`", "``") + "`"
+
+    return _TEXT_OR_NAME.sub(written, sql)
+
+
 def _parts(directory: Path) -> list[Path]:
     """The Parquet files that Spark wrote, in the order of the query."""
     return sorted(directory.glob("part-*.parquet"))
 
 
 def _type_of(error: Exception) -> str:
-    """The Java type of an error of Spark, or the Python type where Spark cannot be asked any more."""
+    """The Java type of an error of Spark, or the Python type if Spark does not answer."""
     try:
         return str(error.java_exception.getClass().getSimpleName())  # type: ignore[attr-defined]
     except Exception:
@@ -365,7 +381,7 @@ def _type_of(error: Exception) -> str:
 
 
 def _remove(directory: Path, seconds: float = 10.0) -> None:
-    """Deletes a directory into which processes that were just killed may write for a moment yet."""
+    """Deletes a directory; processes that were just killed may still write into it for a moment."""
     deadline = time.monotonic() + seconds
     while directory.exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)

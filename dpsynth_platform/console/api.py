@@ -1,11 +1,11 @@
-"""The console's REST API: all that the pages show and do, for programs.
+"""The console's REST API: everything that the pages show and do, for programs.
 
-What belongs here: addresses, parameters and answers. What does not: what is told and who may see which part of it
-(`views`), and who may come in (`access`). Every answer that is no success is problem JSON (RFC 9457).
+What belongs here: addresses, parameters and answers. What does not: the content and who may see it (`views`), and
+access control (`access`). Every error answer is problem JSON (RFC 9457).
 
-Programs sign in as browsers do, or come through the trusted proxy. What changes something, or takes long, is a POST; it
-needs the header `X-CSRF-Token` with what `GET /api/v1/session` tells, and an `Origin` of the console's own. Whoever
-decides is asked for again then: a session may have ended, or its roles changed, since its token was read.
+Programs sign in as browsers do, or through the trusted proxy. Changes and slow computations are POST requests with the
+header `X-CSRF-Token` (`csrf` of `GET /api/v1/session`) and an `Origin` of the console's own. They check session and
+roles again, since either may have changed since the token was read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from dpsynth_platform.console.access import CSRF_HEADER, Desk
-from dpsynth_platform.console.identity import Identity, acting, current, signed_in
+from dpsynth_platform.console.access import CSRF_HEADER, AccessServices
+from dpsynth_platform.console.identity import Identity, acting, signed_in
 from dpsynth_platform.console.problems import MEDIA_TYPE
 from dpsynth_platform.console.roles import ROLES, Action, Role
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, raises, releases
@@ -50,18 +50,18 @@ EntryId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="A
 EventNumber = Annotated[int, Path(ge=0, le=_LAST_EVENT, description="Number of an event in the ledger's chain.")]
 _PERIOD = r"^\d{4}-(0[1-9]|1[0-2])$"
 Period = Annotated[str | None, Query(pattern=_PERIOD, description="Month, for datasets with a cadence.")]
-Text = Annotated[str, Query(max_length=200, description="Part of what is looked for.")]
+Text = Annotated[str, Query(max_length=200, description="Part of the text to find.")]
 Page = Annotated[int, Query(ge=1, le=_LAST_PAGE, description="From 1 on.")]
-NodeName = Annotated[str, Query(max_length=_LONGEST_NAME, description="A node's key, or what people call it.")]
+NodeName = Annotated[str, Query(max_length=_LONGEST_NAME, description="A node's key or name.")]
 Depth = Annotated[int, Query(ge=0, le=DEEPEST, description="Steps.")]
 Reason = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
 
 _PROBLEMS = {
-    401: "Nobody is signed in, or the request claims an identity that it must not.",
-    403: "Not for this role, or the request does not come from the console's own pages.",
-    404: "There is nothing of that name.",
+    401: "No session, or the request claims an identity that only the proxy may claim.",
+    403: "Not allowed for this role, or the request does not come from the console's own pages.",
+    404: "Nothing has this name.",
     408: "The request took too long to arrive.",
-    409: "What is there does not allow it.",
+    409: "The present state does not allow it.",
     413: "The request is too large.",
     421: "The request is for another host.",
     422: "The request is not as described.",
@@ -72,22 +72,23 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Approval(_Body):
+class _Decision(_Body):
+    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="`seen` of GET of the candidate.")
+    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
+
+
+class Approval(_Decision):
     """An approval of exactly the content that was seen. The reason is kept for ever and must hold no data."""
 
-    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="As GET of the candidate tells it.")
-    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
     reason: Reason = ""
     after_withdrawal: bool = Field(
-        default=False, description="The word for content of which a release was withdrawn before."
+        default=False, description="Explicit confirmation for content of which a release was withdrawn."
     )
 
 
-class Refusal(_Body):
+class Refusal(_Decision):
     """A refusal of exactly the content that was seen. The reason is kept for ever and must hold no data."""
 
-    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="As GET of the candidate tells it.")
-    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
     reason: Reason
 
 
@@ -101,26 +102,22 @@ class Cap(_Body):
 class LargerCap(_Body):
     """A larger cap for life. Reasons are kept for ever and must hold no data."""
 
-    seen: Cap = Field(description="The present one, as GET of the family tells it.")
+    seen: Cap = Field(description="The present one, from GET of the family.")
     epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False)
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False)
     reason: Reason
-    accept_weak_guarantee: Reason | None = Field(default=None, description="Why it may be a weak guarantee.")
+    accept_weak_guarantee: Reason | None = Field(default=None, description="Why a weak guarantee is acceptable.")
 
 
 class Seconding(_Body):
-    """The reason for approving what somebody else asked; kept for ever."""
+    """The reason for approving another person's request; kept for ever."""
 
     reason: Reason = ""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Who is signed in.
-
-    Attributes:
-        csrf: what the header X-CSRF-Token must hold where something is changed.
-    """
+    """The signed-in person; `csrf` is the value of the header X-CSRF-Token for changes."""
 
     name: str
     roles: list[Role]
@@ -129,29 +126,27 @@ class Session:
     csrf: str
 
 
-def router(settings: Settings, desk: Desk) -> APIRouter:
-    """The addresses of a deployment's console. Of the desk: its cookie's name, and where it computes."""
-    session = Depends(APIKeyCookie(name=desk.cookie, scheme_name="session", auto_error=False))
+def router(settings: Settings, services: AccessServices) -> APIRouter:
+    """The API of a deployment's console."""
+    session = Depends(APIKeyCookie(name=services.cookie, scheme_name="session", auto_error=False))
     api = APIRouter(prefix=PREFIX, responses=_problems(), dependencies=[session])
     api.add_api_route("/session", _session, summary="Who is signed in, and what they may do", tags=["session"])
-    for part in (_families, _candidates, _lineage):
-        api.include_router(part(settings))
-    for computing in (_datasets, _releases, _ledger):
-        api.include_router(computing(settings, desk))
+    for part in (_families, _datasets, _candidates, _releases, _lineage, _ledger):
+        api.include_router(part(settings, services))
 
     @api.get("/overview", summary="What waits, the budgets, and the newest releases", tags=["overview"])
-    def get_overview(who: _Somebody) -> Overview:
+    def get_overview(who: _Reading) -> Overview:
         return overview.overview(settings, who.actions)
 
     return api
 
 
 def _identity(request: Request) -> Identity:
-    return current(request)
+    return signed_in(request).identity
 
 
-def _who_may(action: Action) -> Callable[..., Identity]:
-    """Whoever asks for something that needs an action, as of now."""
+def _acting(action: Action) -> Callable[..., Identity]:
+    """A dependency that checks session and action anew."""
 
     def identity(
         request: Request, _csrf: Annotated[str | None, Depends(APIKeyHeader(name=CSRF_HEADER, auto_error=False))]
@@ -161,37 +156,37 @@ def _who_may(action: Action) -> Callable[..., Identity]:
     return identity
 
 
-_Somebody = Annotated[Identity, Depends(_identity)]
-_Deciding = Annotated[Identity, Depends(_who_may(Action.DECIDE))]
-_Raising = Annotated[Identity, Depends(_who_may(Action.RAISE))]
-_Verifying = Annotated[Identity, Depends(_who_may(Action.VERIFY))]
-_Planning = Annotated[Identity, Depends(_who_may(Action.READ_SPEND))]
+_Reading = Annotated[Identity, Depends(_identity)]
+_Deciding = Annotated[Identity, Depends(_acting(Action.DECIDE))]
+_Raising = Annotated[Identity, Depends(_acting(Action.RAISE))]
+_Verifying = Annotated[Identity, Depends(_acting(Action.VERIFY))]
+_Planning = Annotated[Identity, Depends(_acting(Action.READ_SPEND))]
 
 
 def _session(request: Request) -> Session:
-    here = signed_in(request)
-    who = here.identity
+    session = signed_in(request)
+    who = session.identity
     return Session(
         name=who.name,
         roles=[role for role in ROLES if role in who.roles],
         how=who.how,
         actions=[action for action in Action if who.may(action)],
-        csrf=here.csrf,
+        csrf=session.csrf,
     )
 
 
-def _families(settings: Settings) -> APIRouter:
+def _families(settings: Settings, _: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/families", tags=["families"])
 
     @api.get("", summary="Families' budgets by name, page by page")
-    def get_families(who: _Somebody, page: Page = 1) -> FamiliesView:
+    def get_families(who: _Reading, page: Page = 1) -> FamiliesView:
         return families.families(settings, who.actions, page)
 
     @api.get("/{family}", summary="One family's budget: over time, by owners, and what remains")
-    def get_family(who: _Somebody, family: Family) -> FamilyView:
+    def get_family(who: _Reading, family: Family) -> FamilyView:
         return families.family(settings, who.actions, family)
 
-    @api.post("/{family}/raises", summary="Ask for a larger cap", status_code=201)
+    @api.post("/{family}/raises", summary="Request a larger cap", status_code=201)
     def post_raise(who: _Raising, family: Family, asked: LargerCap) -> Asked:
         return raises.ask(
             settings,
@@ -205,70 +200,59 @@ def _families(settings: Settings) -> APIRouter:
             accept_weak=asked.accept_weak_guarantee,
         )
 
-    @api.post("/{family}/raises/{event}/approve", summary="Raise a cap as somebody else asked")
-    def post_raise_approval(who: _Raising, family: Family, event: EventNumber, said: Seconding) -> Raised:
-        return raises.approve(settings, who.actions, who.name, family, event, reason=said.reason)
+    @api.post("/{family}/raises/{event}/approve", summary="Raise a cap as another person requested")
+    def post_raise_approval(who: _Raising, family: Family, event: EventNumber, body: Seconding) -> Raised:
+        return raises.approve(settings, who.actions, who.name, family, event, reason=body.reason)
 
     return api
 
 
-def _datasets(settings: Settings, desk: Desk) -> APIRouter:
+def _datasets(settings: Settings, services: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/datasets", tags=["datasets"])
 
     @api.get("", summary="Datasets by name, page by page")
-    def get_datasets(who: _Somebody, text: Text = "", page: Page = 1) -> DatasetsView:
+    def get_datasets(who: _Reading, text: Text = "", page: Page = 1) -> DatasetsView:
         return datasets.datasets(settings, who.actions, text, page)
 
     @api.get("/{dataset}", summary="One dataset: its contract in words, runs and releases")
-    def get_dataset(who: _Somebody, dataset: Dataset) -> DatasetView:
+    def get_dataset(who: _Reading, dataset: Dataset) -> DatasetView:
         return datasets.dataset(settings, who.actions, dataset)
 
     @api.post("/{dataset}/plan", summary="What a run would do and cost: computed now, and nothing is changed")
     async def post_plan(who: _Planning, dataset: Dataset, period: Period = None) -> PlanView:
-        return await desk.compute(datasets.plan, settings, who.actions, dataset, period)
+        return await services.compute(datasets.plan, settings, who.actions, dataset, period)
 
     return api
 
 
-def _candidates(settings: Settings) -> APIRouter:
+def _candidates(settings: Settings, _: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/candidates", tags=["candidates"])
 
     @api.get("/{dataset}", summary="The present candidate of a dataset, with its evidence")
-    def get_candidate(who: _Somebody, dataset: Dataset, period: Period = None) -> CandidateView:
+    def get_candidate(who: _Reading, dataset: Dataset, period: Period = None) -> CandidateView:
         return candidates.candidate(settings, who.actions, dataset, period)
 
     @api.get("/{dataset}/dossier", summary="Its reviewers' dossier, which compares with real data")
-    def get_dossier(who: _Somebody, dataset: Dataset, period: Period = None) -> dict[str, Any]:
+    def get_dossier(who: _Reading, dataset: Dataset, period: Period = None) -> dict[str, Any]:
         return candidates.reviewers_dossier(settings, who.actions, dataset, period)
 
     @api.post("/{dataset}/approve", summary="Approve it; publishes if that was the last approval needed")
-    def post_approval(who: _Deciding, dataset: Dataset, said: Approval) -> Decided:
-        return candidates.approve(
-            settings,
-            who.actions,
-            who.name,
-            dataset,
-            said.period,
-            seen=said.seen,
-            reason=said.reason,
-            after_withdrawal=said.after_withdrawal,
-        )
+    def post_approval(who: _Deciding, dataset: Dataset, body: Approval) -> Decided:
+        return candidates.approve(settings, who.actions, who.name, dataset, **body.model_dump())
 
     @api.post("/{dataset}/refuse", summary="Refuse it, with a reason")
-    def post_refusal(who: _Deciding, dataset: Dataset, said: Refusal) -> Decided:
-        return candidates.refuse(
-            settings, who.actions, who.name, dataset, said.period, seen=said.seen, reason=said.reason
-        )
+    def post_refusal(who: _Deciding, dataset: Dataset, body: Refusal) -> Decided:
+        return candidates.refuse(settings, who.actions, who.name, dataset, **body.model_dump())
 
     return api
 
 
-def _releases(settings: Settings, desk: Desk) -> APIRouter:
+def _releases(settings: Settings, services: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/releases", tags=["releases"])
 
     @api.get("", summary="Releases, the newest first, page by page")
     def get_releases(
-        who: _Somebody,
+        who: _Reading,
         text: Text = "",
         state: ReleaseState | None = None,
         since: Annotated[
@@ -279,46 +263,46 @@ def _releases(settings: Settings, desk: Desk) -> APIRouter:
         return releases.releases(settings, who.actions, text, state, since, page)
 
     @api.get("/{release}", summary="One release with its dossier, and whether it is what was signed")
-    def get_release(who: _Somebody, release: ReleaseId) -> ReleaseView:
+    def get_release(who: _Reading, release: ReleaseId) -> ReleaseView:
         return releases.release(settings, who.actions, release)
 
     @api.post("/{release}/verify", summary="Verify it anew, every byte")
     async def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:
-        return await desk.compute(releases.verify, settings, who.actions, release)
+        return await services.compute(releases.verify, settings, who.actions, release)
 
     return api
 
 
-def _lineage(settings: Settings) -> APIRouter:
+def _lineage(settings: Settings, _: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/lineage", tags=["lineage"])
 
-    @api.get("", summary="What lies around a node of the graph; without one, around the newest release")
+    @api.get("", summary="The neighbourhood of a node of the graph; without one, of the newest release")
     def get_graph(
-        who: _Somebody, node: NodeName = "", up: Depth = 2, down: Depth = 2, collapse: bool = True
+        who: _Reading, node: NodeName = "", up: Depth = 2, down: Depth = 2, collapse: bool = True
     ) -> GraphView | None:
         return lineage.graph(settings, who.actions, node, up, down, collapse)
 
-    @api.get("/path", summary="A shortest way between two nodes")
-    def get_path(who: _Somebody, one: NodeName, other: NodeName) -> PathView:
+    @api.get("/path", summary="A shortest path between two nodes")
+    def get_path(who: _Reading, one: NodeName, other: NodeName) -> PathView:
         return lineage.path(settings, who.actions, one, other)
 
     @api.get("/search", summary="Nodes by a part of their name")
-    def get_search(who: _Somebody, text: Text) -> SearchView:
+    def get_search(who: _Reading, text: Text) -> SearchView:
         return lineage.search(settings, who.actions, text)
 
-    @api.get("/node", summary="One node with all that is known of it")
-    def get_node(who: _Somebody, name: NodeName) -> NodeView:
+    @api.get("/node", summary="One node with all records of it")
+    def get_node(who: _Reading, name: NodeName) -> NodeView:
         return lineage.node(settings, who.actions, name)
 
     return api
 
 
-def _ledger(settings: Settings, desk: Desk) -> APIRouter:
+def _ledger(settings: Settings, services: AccessServices) -> APIRouter:
     api = APIRouter(prefix="/ledger", tags=["ledger"])
 
     @api.get("", summary="The chain's events, the newest first, page by page")
     def get_events(
-        who: _Somebody,
+        who: _Reading,
         text: Text = "",
         kind: Annotated[str | None, Query(max_length=50, description="Only events of this kind.")] = None,
         page: Page = 1,
@@ -326,15 +310,15 @@ def _ledger(settings: Settings, desk: Desk) -> APIRouter:
         return ledger.entries(settings, who.actions, text, kind, page)
 
     @api.get("/entries/{entry}", summary="One ledger entry")
-    def get_entry(who: _Somebody, entry: EntryId) -> EntryView:
+    def get_entry(who: _Reading, entry: EntryId) -> EntryView:
         return ledger.entry(settings, who.actions, entry)
 
-    @api.post("/verify", summary="Recompute the whole chain, and hold it against the published dossiers")
+    @api.post("/verify", summary="Recompute the whole chain, and compare it with the published dossiers")
     async def post_verification(who: _Verifying) -> LedgerVerificationView:
-        return await desk.compute(ledger.verify, settings, who.actions)
+        return await services.compute(ledger.verify, settings, who.actions)
 
-    @api.get("/export", summary="The ledger for an auditor, signed; nothing of owners")
-    def get_export(who: _Somebody) -> JSONResponse:
+    @api.get("/export", summary="The signed ledger for an auditor, without owners")
+    def get_export(who: _Reading) -> JSONResponse:
         document = ledger.export(settings, who.actions)
         return JSONResponse(document, headers={"Content-Disposition": 'attachment; filename="ledger.json"'})
 
@@ -342,7 +326,6 @@ def _ledger(settings: Settings, desk: Desk) -> APIRouter:
 
 
 def _problems() -> dict[int | str, dict[str, Any]]:
-    """The answers that are no success, as the description tells of them."""
     members = {"type": "string", "title": "string", "status": "integer", "detail": "string"}
     schema = {
         "type": "object",

@@ -1,6 +1,6 @@
-"""The console put together: the gate, the sign-in, the API and the pages.
+"""The console assembled from access control, sign-in, API and pages.
 
-What belongs here: which part stands where, and what NiceGUI must not do by itself. What does not: any of the parts.
+What belongs here: the order of the parts, and turning off what NiceGUI must not do. What does not: any of the parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dpsynth_platform.console import access, api, oidc, pages, sign_in
-from dpsynth_platform.console.access import Access, Desk
+from dpsynth_platform.console.access import AccessMiddleware, AccessServices
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.console.identity import signed_in
 from dpsynth_platform.console.problems import UNEXPECTED, Problem, problem_of
@@ -31,22 +31,21 @@ from dpsynth_platform.foundation.settings import Settings
 TITLE = "dpsynth governance console"
 CONNECTIONS = 500
 _RECONNECT_SECONDS = 30.0
-"""How long a page may hear nothing of a busy server before it is loaded again, and what was typed in it is lost."""
+"""How long a page waits for a busy server before it is reloaded, which loses what was typed."""
 MOST_IN_MESSAGE = 2**20
-"""Bytes that a page's websocket may send at once."""
-_LIBRARY = f"/_nicegui/{nicegui.__version__}/"
+"""Bytes of a websocket message."""
+_SHARED_FILES = f"/_nicegui/{nicegui.__version__}/"
 _FOREIGN_LOGS = ("nicegui", "asyncio", "concurrent.futures")
 
 _log = logging.getLogger(__name__)
 
 
 def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
-    """The console as an ASGI application. NiceGUI knows one for each process.
+    """The console as an ASGI application; NiceGUI allows one per process.
 
-    Raises:
-        ConfigurationError: the console's database cannot be used.
+    Raises `ConfigurationError` if the console's database cannot be used.
     """
-    app = without_pages(settings, Desk.of(console))
+    app = without_pages(settings, AccessServices.of(console))
 
     def refused(request: Request, error: Exception) -> Response:
         return (problem_of(error, settings.shown) if isinstance(error, DpsynthError) else UNEXPECTED).page()
@@ -54,9 +53,9 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     for kind, answer in ((404, _no_such_page), (DpsynthError, refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
     pages.register(settings)
-    # Quasar's bar for what a page loads by itself has no name for a screen reader; pages load nothing to wait for.
+    # Quasar's loading bar has no name for a screen reader, and pages load nothing to wait for.
     nicegui.app.config.quasar_config["loadingBar"] = {"skipHijack": True}
-    # Not compressed: a page holds a token beside what its address asks for, and its length would tell of both.
+    # No compression: a page contains a token and parts of its address, so its length would reveal the token.
     ui.run_with(
         app,
         title=TITLE,
@@ -69,21 +68,27 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     return app
 
 
-def without_pages(settings: Settings, desk: Desk) -> FastAPI:
-    """The gate, the sign-in and the API."""
+def without_pages(settings: Settings, services: AccessServices) -> FastAPI:
+    """Access control, the sign-in and the API."""
     app = FastAPI(
         title=TITLE,
         version="1",
         openapi_url=f"{api.PREFIX}/openapi.json",
-        docs_url=None,  # its scripts come from elsewhere
+        docs_url=None,  # its scripts come from another host
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(Access, desk=desk, session_of_page=_session_of_page, shown=settings.shown, library=_LIBRARY)
+    app.add_middleware(
+        AccessMiddleware,
+        services=services,
+        session_of_page=_session_of_page,
+        shown=settings.shown,
+        shared_files=_SHARED_FILES,
+    )
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _not_acceptable)
     app.router.routes.extend([Route(access.HEALTH, _health, methods=["GET"]), *sign_in.routes()])
-    app.include_router(api.router(settings, desk))
+    app.include_router(api.router(settings, services))
     return app
 
 
@@ -100,7 +105,7 @@ def _session_of_page(page: str) -> str | None:
     client = Client.instances.get(page)
     try:
         return signed_in(client.request).handle if client else None
-    except (RuntimeError, SignedOut):  # it was made for nobody
+    except (RuntimeError, SignedOut):  # it was made without a session
         return None
 
 
@@ -109,7 +114,7 @@ async def _health(request: Request) -> Response:
 
 
 def _http_problem(request: Request, error: Exception) -> Response:
-    """The framework's own refusals: no such address, another method, a body that cannot be read."""
+    """The framework's own refusals: unknown address, wrong method, unreadable body."""
     if isinstance(error, Problem):
         raise error
     status = error.status_code if isinstance(error, HTTPException) else 400
@@ -119,14 +124,14 @@ def _http_problem(request: Request, error: Exception) -> Response:
 
 
 def _not_acceptable(request: Request, error: Exception) -> Response:
-    """Where a request is not as described; of what was sent nothing is told."""
+    """A request that does not match its description; the answer contains nothing of what was sent."""
     faults = error.errors() if isinstance(error, RequestValidationError) else []
     words = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
     return Problem(422, "not-acceptable", visible(words)).response()
 
 
 def _no_such_page(request: Request, error: Exception) -> Response:
-    problem = Problem(404, "no-such-place", "there is nothing at this address")
+    problem = Problem(404, "no-such-place", "there is no such address")
     return problem.response() if request.url.path.startswith(access.API) else problem.page()
 
 

@@ -1,10 +1,9 @@
-"""How often somebody may try a password.
+"""Limits on password attempts.
 
-What belongs here: counting tries, by the name that was tried and by the address they came from. What does not: whether
-a password is right (`users`).
+What belongs here: counting attempts by name and by address. What does not: whether a password is right (`users`).
 
-Counted in this process's memory alone, and by the name's SHA-256: a name that was typed may be a password by mistake,
-and may be long. A try counts before its password is looked at, so that many at once are no way around.
+Counts are kept in this process's memory only, by the name's SHA-256: a typed name may be long, or a password by
+mistake. An attempt counts before its password is checked, so parallel attempts do not avoid the limit.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW = 15 * 60.0
-"""Seconds that a failed try counts."""
+"""Seconds for which a failed attempt counts."""
 MOST_OF_NAME_HERE, MOST_OF_NAME, MOST_FROM_ADDRESS = 5, 20, 60
-"""The most failed tries within it: of a name from one address, of a name, and from an address."""
+"""Limits within the window: for a name from one address, for a name, and for an address."""
 _MOST_KEPT = 30_000
 _NETWORK_V6 = 64
 
@@ -26,21 +25,17 @@ _Key = tuple[str, str, str]
 
 
 class Attempts:
-    """The failed tries of late.
-
-    Args:
-        clock: seconds of the epoch.
-    """
+    """Recent failed attempts; `clock` gives seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._tries: dict[_Key, deque[float]] = {}
 
     def begin(self, name: str, address: str) -> float:
-        """Counts a try as failed, until `succeeded` takes it back.
+        """Counts an attempt as failed until `succeeded` takes it back.
 
         Returns:
-            0, or the seconds after which another may be made, and this one may not.
+            0, or the seconds to wait; then this attempt must not be made.
         """
         now = self._clock()
         self._forget(now)
@@ -57,7 +52,7 @@ class Attempts:
         return 0.0
 
     def succeeded(self, name: str, address: str) -> None:
-        """The last try was right and counts no longer, nor do the earlier ones of this name from this address."""
+        """Uncounts the last attempt, and all earlier ones of this name from this address."""
         here, *others = _limits(name, address)
         self._tries.pop(here, None)
         for key in others:
@@ -75,7 +70,7 @@ class Attempts:
 
 
 def _limits(name: str, address: str) -> dict[_Key, int]:
-    """The three counts of a try, the one of name and address first."""
+    """The limits by key, the one for name and address first."""
     named, place = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest(), _place(address)
     return {
         ("here", named, place): MOST_OF_NAME_HERE,
@@ -85,7 +80,7 @@ def _limits(name: str, address: str) -> dict[_Key, int]:
 
 
 def _place(address: str) -> str:
-    """An address; of those of IPv6, of which one machine has as many as it likes, their network."""
+    """An address; of IPv6, whose machines have many addresses, the network."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

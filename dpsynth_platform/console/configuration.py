@@ -1,8 +1,8 @@
 """How people sign in at a deployment's console: the file `console.yaml`, and the console's own address.
 
 What belongs here: the models of that file and reading it. What does not: signing in (`sign_in`, `oidc`, `proxy`), and
-who the local users are (`users`). Secrets stand in files of their own, which this one names; a missing file means local
-users alone.
+the local users (`users`). Secrets are in separate files that this one names. Without this file there are local users
+only.
 
     local: true
     sessions: {idle_minutes: 30, longest_hours: 10}
@@ -21,10 +21,10 @@ users alone.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -49,11 +49,11 @@ class _Part(BaseModel):
 
 
 class SessionLimits(_Part):
-    """How long somebody stays signed in.
+    """How long a person stays signed in.
 
     Attributes:
         idle_minutes: without a request or an action.
-        longest_hours: whatever they do.
+        longest_hours: with any activity.
     """
 
     idle_minutes: int = Field(default=30, ge=1, le=24 * 60)
@@ -71,12 +71,11 @@ class SessionLimits(_Part):
 
 
 class _Mapped(_Part):
-    """Attributes: roles: for each role what somebody must have from outside, any of them, to have it here."""
+    """Attributes: roles: for each role the external groups any of which gives it."""
 
     roles: Roles = Field(default_factory=dict)
 
     def roles_of(self, groups: Iterable[str]) -> frozenset[Role]:
-        """The roles of somebody who has these from outside."""
         having = set(groups)
         return frozenset(role for role, needed in self.roles.items() if having & set(needed))
 
@@ -87,11 +86,11 @@ class Oidc(_Mapped):
     Attributes:
         name: of the provider, as people know it.
         issuer: exactly as the provider names itself.
-        metadata: where it describes itself. None: at the issuer's well-known place.
+        metadata: address of its metadata. None: the issuer's well-known address.
         client_id: of the console, whose return address is `<console>/sign-in/oidc/back`.
         client_secret_file: None for a public client.
-        scopes: asked for, `openid` among them.
-        name_claim: whose value is the person's name in the ledger; `email` counts only where it is verified.
+        scopes: requested ones, `openid` among them.
+        name_claim: whose value is the person's name in the ledger; `email` counts only if it is verified.
         roles_claim: whose value is a text or a list of texts.
     """
 
@@ -120,8 +119,7 @@ class Oidc(_Mapped):
         return self
 
     @property
-    def described_at(self) -> str:
-        """Where the provider describes itself."""
+    def metadata_url(self) -> str:
         return self.metadata or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 
@@ -130,15 +128,15 @@ def _same_names() -> Roles:
 
 
 class Proxy(_Mapped):
-    """A proxy in front of the console that signs people in and says who they are.
+    """A proxy in front of the console that signs people in and reports who they are.
 
     Attributes:
         addresses: of the proxy as the console sees it, single ones or networks.
-        secret_file: holds the secret that the proxy sends; so that whoever else reaches the port is not believed.
+        secret_file: contains the secret that the proxy sends, so that nobody else who reaches the port is trusted.
         name_header: the person's name.
-        roles_header: their groups, with commas between.
+        roles_header: their groups, separated by commas.
         secret_header: the secret.
-        roles: by the groups' names; if none is named, each role is called as here.
+        roles: by the groups' names; by default each group has the name of its role.
     """
 
     addresses: list[str] = Field(min_length=1)
@@ -157,7 +155,7 @@ class Proxy(_Mapped):
             except ValueError:
                 raise ValueError(f"{address!r}; accepted: such as 10.20.0.7 or 10.20.0.0/16") from None
             if network.prefixlen == 0:
-                raise ValueError(f"{address!r} is everybody; accepted: where the proxy is")
+                raise ValueError(f"{address!r} is every address; accepted: those of the proxy")
         return addresses
 
     @model_validator(mode="after")
@@ -165,12 +163,11 @@ class Proxy(_Mapped):
         names = [name.lower() for name in self.headers]
         taken = [name for name in names if name in _ORDINARY]
         if len(set(names)) < len(names) or taken:
-            raise ValueError("name_header, roles_header, secret_header: accepted: three names that nothing else has")
+            raise ValueError("name_header, roles_header, secret_header: accepted: three different, unused names")
         return self
 
     @property
     def headers(self) -> tuple[str, str, str]:
-        """The names of its headers."""
         return (self.name_header, self.roles_header, self.secret_header)
 
 
@@ -192,12 +189,9 @@ class ConsoleSettings:
     """One console.
 
     Attributes:
-        url: its address as browsers see it, without a path; `https`, or `http` on this machine alone.
+        url: its address as browsers see it, without a path; `https`, or `http` on this machine only.
         home: directory of its users and sessions.
-        local: whether local users may sign in.
-        sessions: how long they stay signed in.
-        oidc: the provider, if there is one.
-        proxy: the proxy that signs people in, if there is one.
+        local: local users may sign in.
         oidc_secret: of the client; never shown.
         proxy_secret: that the proxy sends; never shown.
     """
@@ -216,12 +210,11 @@ class ConsoleSettings:
 
     @property
     def secure(self) -> bool:
-        """Whether browsers reach it by an encrypted connection."""
         return self.url.startswith("https://")
 
     @property
     def origins(self) -> frozenset[str]:
-        """The origins of its own pages: its address, on this machine under each of the machine's names."""
+        """The origins of its own pages: its address; on this machine also the machine's other names."""
         parts = urlsplit(self.url)
         if parts.hostname not in THIS_MACHINE:
             return frozenset({self.url})
@@ -231,12 +224,11 @@ class ConsoleSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """What a request may name as its host."""
         return frozenset(urlsplit(origin).netloc for origin in self.origins)
 
 
 def is_protected(url: str) -> bool:
-    """Whether nobody on the way to a server can listen: `https`, or this machine."""
+    """Whether the connection to a server is encrypted (`https`) or stays on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -245,11 +237,11 @@ def is_protected(url: str) -> bool:
 
 
 def console_settings(settings: Settings, host: str, port: int) -> ConsoleSettings:
-    """The console of a deployment, which will listen at an address.
+    """The settings of a deployment's console that listens at an address.
 
     Raises:
-        ConfigurationError: the file cannot be read, something in it is not accepted, a secret's file is missing, too
-            short or others may read it; or other machines could reach it and no encrypted address is configured.
+        ConfigurationError: the file cannot be read or contains an unaccepted value; a secret's file is missing, too
+            short or readable by others; or other machines can reach the console without an encrypted address.
     """
     if not settings.console_url and host not in THIS_MACHINE:
         raise ConfigurationError(
@@ -273,21 +265,17 @@ def console_settings(settings: Settings, host: str, port: int) -> ConsoleSetting
 def _read(path: Path | None) -> _File:
     if path is None:
         return _File()
-    problem = ""
     try:
-        return validated(_File, _resolved(read_yaml(path)), str(path))
+        # An empty part counts as its default.
+        document = {key: value for key, value in read_yaml(path).items() if value is not None}
+        return validated(_File, document, str(path))
     except ContractError as error:
         problem = str(error)
     raise ConfigurationError(problem)
 
 
-def _resolved(document: Mapping[str, Any]) -> Any:
-    """The document itself; an empty part counts as its default."""
-    return {key: value for key, value in document.items() if value is not None}
-
-
 def _secret(path: Path | None, key: str, shortest: int = 1) -> str:
-    """The one line of a file that this user alone may read. Raises `ConfigurationError`, which shows nothing of it."""
+    """The line of a file that only this user may read. Raises `ConfigurationError`, which contains nothing of it."""
     if path is None:
         return ""
     problem = ""

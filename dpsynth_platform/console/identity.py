@@ -1,10 +1,10 @@
-"""Who is at the console.
+"""The signed-in person.
 
-What belongs here: a person's name and roles as one request knows them, and asking again before something is done. What
-does not: finding out who it is (`sessions`, `users`, `oidc`, `proxy`) and when it must be asked (`access`).
+What belongs here: a person's name and roles, and checking them again before an action. What does not: authentication
+(`sessions`, `users`, `oidc`, `proxy`) and when it is required (`access`).
 
-The name is what stands in the ledger as approver, so the library's rules about persons (whoever ran a candidate does
-not approve it) hold here as they do on the command line.
+The ledger records the name as approver, so the library's rules about persons (nobody approves their own run) hold here
+as on the command line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """Somebody who signed in.
-
-    Attributes:
-        name: as it is recorded of whoever approves or refuses.
-        roles: what they are here; never empty.
-        how: `password`, `oidc` or `proxy`.
-    """
+    """A signed-in person: the name that decisions record, at least one role, and `password`, `oidc` or `proxy`."""
 
     name: str
     roles: frozenset[Role]
@@ -36,15 +30,13 @@ class Identity:
 
     @property
     def actions(self) -> frozenset[Action]:
-        """All that they may do."""
         return actions_of(self.roles)
 
     def may(self, action: Action) -> bool:
-        """Whether a role of theirs allows it."""
         return action in self.actions
 
     def check(self, action: Action) -> None:
-        """Raises `NotAllowed` where no role of theirs allows it."""
+        """Raises `NotAllowed` if no role of the person allows the action."""
         if not self.may(action):
             having = ", ".join(role for role in ROLES if action in actions_of((role,)))
             own = ", ".join(role for role in ROLES if role in self.roles)
@@ -53,13 +45,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """What the middleware leaves with a request of somebody who signed in, as `request.state.signed_in`.
+    """What the middleware attaches to a request of a session, as `request.state.signed_in`.
 
     Attributes:
-        identity: who it was when the request came.
-        csrf: the token that a form or a request that changes something must carry. Never shown elsewhere.
-        again: looks the session up anew. Raises `SignedOut` where it has ended.
-        handle: what the session is called inside; it opens nothing.
+        identity: as of the request.
+        csrf: token that a form or a changing request must carry. Never shown elsewhere.
+        again: looks the session up again. Raises `SignedOut` if it has ended.
+        handle: the session's internal name; it grants no access.
     """
 
     identity: Identity
@@ -69,26 +61,18 @@ class SignedIn:
 
 
 def signed_in(request: HTTPConnection) -> SignedIn:
-    """What the middleware left. Raises `SignedOut` where nobody signed in."""
+    """What the middleware attached. Raises `SignedOut` without a session."""
     found: SignedIn | None = getattr(request.state, "signed_in", None)
     if found is None:
         raise SignedOut("nobody is signed in; sign in at /sign-in")
     return found
 
 
-def current(request: HTTPConnection) -> Identity:
-    """Who made a request, as of when it came. Raises `SignedOut` where nobody signed in."""
-    return signed_in(request).identity
-
-
 def acting(request: HTTPConnection, action: Action) -> Identity:
-    """Who acts now: for whatever does something a while after its page was asked for.
+    """The identity for an action that follows the page's request later.
 
-    A page's websocket outlives its session: handlers of clicks call this before they read or change anything.
-
-    Raises:
-        SignedOut: the session has ended, or was never there.
-        NotAllowed: no role that they have now allows it.
+    A page's websocket outlives its session, so handlers of clicks call this before they read or change anything. Raises
+    `SignedOut` if the session has ended, and `NotAllowed` if no present role of the person allows the action.
     """
     identity = signed_in(request).again()
     identity.check(action)

@@ -1,12 +1,12 @@
 """Signing in through an OpenID Connect provider: the code flow with PKCE, by Authlib.
 
-What belongs here: sending somebody to the provider, and what to believe when they come back. What does not: sessions
-and cookies (`sign_in`), and which roles follow from which groups (`configuration`).
+What belongs here: the redirect to the provider, and checking its answer. What does not: sessions and cookies
+(`sign_in`), and the roles of groups (`configuration`).
 
-Believed is only what the provider signed for this console and this very sign-in: `state` must be one that was given to
-this browser and not used yet, the code is exchanged with the verifier that only the console has, and the ID token must
-bear the provider's signature by a key that it publishes, its name, this client's, the nonce, and a time that is now. Of
-the provider's words nothing is logged or shown.
+An answer is trusted only if the provider signed it for this console and this sign-in: `state` was issued to this
+browser and is unused; the code is exchanged with the console's verifier; the ID token has a signature by a published
+key of the provider, its issuer, this client as audience, the nonce, and a present time. No text from the provider is
+logged or shown.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from dpsynth_platform.foundation.errors import ConfigurationError
 
 OIDC = "oidc"
 WAY_SECONDS = 600.0
-"""How long somebody may be away at the provider."""
+"""Longest time that a person may spend at the provider."""
 _KNOWN_SECONDS = 600.0
 _ANSWER_SECONDS = 10.0
 _CLOCK_SKEW = 60
 _MOST_AWAY = 5000
-# Signatures by a key that only the provider has: none made with the client's secret, and not "none".
+# Signatures by a key that only the provider has; not HMAC with the client's secret, and not "none".
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
@@ -50,14 +50,10 @@ _log = logging.getLogger(__name__)
 
 
 class Provider:
-    """A provider, as one console uses it.
+    """A provider, as one console uses it; people return to the address `back`.
 
-    Args:
-        oidc: what is configured of it.
-        secret: the client's, or nothing.
-        back: the console's address to which it sends people back.
-        store: where those are noted who are away.
-        clock: seconds of the epoch.
+    The client's `secret` is empty for a public client. `store` keeps open sign-ins; `clock` gives seconds since the
+    epoch.
     """
 
     def __init__(
@@ -71,15 +67,10 @@ class Provider:
         self._lock = threading.Lock()
         self._known: tuple[float, Mapping[str, Any]] | None = None
 
-    def departure(self, browser: str, onward: str) -> str:
-        """The provider's address for one sign-in.
+    def begin(self, browser: str, onward: str) -> str:
+        """The provider's address for one sign-in. Raises `Problem` if the provider gives no acceptable answer.
 
-        Args:
-            browser: a secret that a cookie of the browser holds.
-            onward: where to go afterwards.
-
-        Raises:
-            Problem: the provider does not answer as it should.
+        `browser` is a secret that a cookie of the browser holds; `onward` is the address after the sign-in.
         """
         state, nonce, verifier = (secrets.token_urlsafe(48) for _ in range(3))
         with self._client() as client:
@@ -100,39 +91,35 @@ class Provider:
             )
         return str(address)
 
-    def arrival(self, browser: str, answer: Sequence[tuple[str, str]]) -> tuple[Identity, str]:
-        """Who came back, and where they want to go.
+    def complete(self, browser: str, answer: Sequence[tuple[str, str]]) -> tuple[Identity, str]:
+        """The identity of the returning person, and their address after the sign-in.
 
-        Args:
-            browser: what the cookie holds.
-            answer: the parameters that the provider gave the browser.
-
-        Raises:
-            Problem: they are not what one sign-in of this browser leads to, or nobody who has a role here.
+        `browser` is what the cookie holds, and `answer` are the parameters that the provider gave the browser. Raises
+        `Problem` if they do not belong to a sign-in of this browser, or the person has no role here.
         """
-        told = dict(answer)
-        nonce, verifier, onward = self._departed(told.get("state", ""), browser)
-        if len(told) != len(answer) or "code" not in told:
+        parameters = dict(answer)
+        nonce, verifier, onward = self._open_sign_in(parameters.get("state", ""), browser)
+        if len(parameters) != len(answer) or "code" not in parameters:
             raise Problem(403, "provider-refused", "the provider did not sign you in; try again, or ask who runs it")
         with self._client() as client:
             metadata = self._metadata(client)
-            named = told.get("iss")
+            named = parameters.get("iss")
             if named not in (None, self._oidc.issuer) or (
                 named is None and metadata.get("authorization_response_iss_parameter_supported") is True
             ):
-                raise _unbelievable("iss")
-            claims = self._claims(client, metadata, told["code"], verifier, nonce)
+                raise _unacceptable("iss")
+            claims = self._claims(client, metadata, parameters["code"], verifier, nonce)
         return self._identity(claims), onward
 
-    def _departed(self, state: str, browser: str) -> tuple[str, str, str]:
-        """What was noted at the departure, which is forgotten now. Raises `Problem`."""
+    def _open_sign_in(self, state: str, browser: str) -> tuple[str, str, str]:
+        """Nonce, verifier and next address of an open sign-in, which is deleted. Raises `Problem`."""
         with self._store.write() as connection:
             row = connection.execute(
                 "DELETE FROM departure WHERE state = ? RETURNING browser, nonce, verifier, next, began",
                 (handle_of(state),),
             ).fetchone()
         if row is None or row[0] != handle_of(browser) or not 0 <= self._clock() - row[4] <= WAY_SECONDS:
-            raise Problem(403, "sign-in-lost", "this sign-in was not begun here, or too long ago; begin at /sign-in")
+            raise Problem(403, "sign-in-lost", "this sign-in was not begun here, or too long ago; sign in at /sign-in")
         return row[1], row[2], row[3]
 
     def _client(self) -> Any:
@@ -147,25 +134,24 @@ class Provider:
         )
 
     def _metadata(self, client: Any) -> Mapping[str, Any]:
-        """What the provider says of itself, asked for anew from time to time. Raises `Problem`."""
+        """The provider's metadata, cached for some minutes. Raises `Problem`."""
         with self._lock:
             if self._known is None or not 0 <= self._clock() - self._known[0] < _KNOWN_SECONDS:
-                self._known = self._clock(), self._checked(_fetched(client, self._oidc.described_at))
+                self._known = self._clock(), self._checked(_fetched(client, self._oidc.metadata_url))
             return self._known[1]
 
     def _checked(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         if metadata.get("issuer") != self._oidc.issuer:
-            raise _unbelievable("issuer")
+            raise _unacceptable("issuer")
         for name in _ENDPOINTS:
             url = metadata.get(name)
             if not (isinstance(url, str) and is_protected(url)):
-                raise _unbelievable(name)
+                raise _unacceptable(name)
         return metadata
 
     def _claims(
         self, client: Any, metadata: Mapping[str, Any], code: str, verifier: str, nonce: str
     ) -> Mapping[str, Any]:
-        """The claims of the ID token that a code stands for. Raises `Problem`."""
         try:
             token = client.fetch_token(
                 metadata["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
@@ -190,20 +176,20 @@ class Provider:
             _log.warning("sign-in: the provider refused the code")
             raise Problem(403, "provider-refused", "the provider did not sign you in; try again") from None
         except httpx2.HTTPError:
-            raise _silent() from None
+            raise _no_answer() from None
         except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _unbelievable(type(error).__name__) from None
+            raise _unacceptable(type(error).__name__) from None
         return dict(claims)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
-        """Raises `Problem` where the claims name nobody, or give no role."""
+        """Raises `Problem` if the claims contain no name or no role."""
         name, groups = claims.get(self._oidc.name_claim), claims.get(self._oidc.roles_claim)
         if self._oidc.name_claim == "email" and claims.get("email_verified") is not True:
-            raise Problem(403, "no-name", "the provider does not say that your e-mail address is yours")
+            raise Problem(403, "no-name", "the provider has not verified your e-mail address")
         try:
             known = checked_name(name if isinstance(name, str) else "", self._oidc.name_claim)
         except ConfigurationError:
-            raise Problem(403, "no-name", "the provider gives you no name that can be recorded") from None
+            raise Problem(403, "no-name", "the provider reports no name that can be recorded") from None
         having = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
         roles = self._oidc.roles_of(item for item in having if isinstance(item, str))
         if not roles:
@@ -218,20 +204,20 @@ def _fetched(client: Any, url: str) -> dict[str, Any]:
         response.raise_for_status()
         found = response.json()
     except httpx2.HTTPError:
-        raise _silent() from None
+        raise _no_answer() from None
     except ValueError:
-        raise _unbelievable("JSON") from None
+        raise _unacceptable("JSON") from None
     if not isinstance(found, dict):
-        raise _unbelievable("JSON")
+        raise _unacceptable("JSON")
     return found
 
 
-def _silent() -> Problem:
+def _no_answer() -> Problem:
     _log.warning("sign-in: the provider does not answer")
     return Problem(502, "provider-silent", "the provider does not answer; try again later")
 
 
-def _unbelievable(what: str) -> Problem:
-    """What is wrong is told in the log by a word of ours or an error's type, for whoever configures the provider."""
+def _unacceptable(what: str) -> Problem:
+    """Logs the wrong part by a word of ours or an error's type, for the person who configures the provider."""
     _log.warning("sign-in: the provider's answer is not acceptable: %s", what)
     return Problem(502, "provider-answer", "the provider's answer is not acceptable; the console's log says where")

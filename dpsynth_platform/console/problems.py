@@ -1,7 +1,7 @@
-"""Answers of the console that are no success: problem JSON (RFC 9457) for programs, a plain page for people.
+"""Error answers of the console: problem JSON (RFC 9457) for programs, a plain page for people.
 
-What belongs here: their form, and which error has which status. What does not: raising them. Their words are ours and
-safe; of an error that is not ours its type is logged and nothing is told.
+What belongs here: their form, and the status of each error. What does not: raising them. Their texts are this
+platform's and safe; of any other error the type is logged and nothing is shown.
 """
 
 from __future__ import annotations
@@ -13,35 +13,24 @@ from http import HTTPStatus
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from dpsynth_platform.foundation.errors import (
-    BudgetExceeded,
-    ConfigurationError,
-    ContractError,
-    DpsynthError,
-    LedgerError,
-    LineageRefused,
-    NotAllowed,
-    NotFound,
-    ReleaseRefused,
-    SignedOut,
-)
+from dpsynth_platform.foundation import errors
 
 MEDIA_TYPE = "application/problem+json"
-_STATUS: tuple[tuple[type[DpsynthError], int], ...] = (
-    (SignedOut, 401),
-    (NotAllowed, 403),
-    (ReleaseRefused, 409),
-    (BudgetExceeded, 409),
-    (NotFound, 404),
-    (LineageRefused, 409),
-    (ContractError, 422),
-    (ConfigurationError, 422),
-    (LedgerError, 409),
+_STATUS: tuple[tuple[type[errors.DpsynthError], int], ...] = (
+    (errors.SignedOut, 401),
+    (errors.NotAllowed, 403),
+    (errors.ReleaseRefused, 409),
+    (errors.BudgetExceeded, 409),
+    (errors.NotFound, 404),
+    (errors.LineageRefused, 409),
+    (errors.ContractError, 422),
+    (errors.ConfigurationError, 422),
+    (errors.LedgerError, 409),
 )
 
 
 class Problem(HTTPException):
-    """An answer that is no success.
+    """An error answer.
 
     Attributes:
         code: a short stable word.
@@ -55,12 +44,9 @@ class Problem(HTTPException):
 
     def response(self) -> Response:
         """For programs."""
-        return JSONResponse(self.to_json(), self.status, self.headers, media_type=MEDIA_TYPE)
-
-    def to_json(self) -> dict[str, str | int]:
-        """Its members."""
         kind = f"urn:dpsynth-platform:problem:{self.code}"
-        return {"type": kind, "title": self.code, "status": self.status, "detail": self.detail}
+        document = {"type": kind, "title": self.code, "status": self.status, "detail": self.detail}
+        return JSONResponse(document, self.status, self.headers, media_type=MEDIA_TYPE)
 
     def page(self) -> Response:
         """For people."""
@@ -75,12 +61,8 @@ class Problem(HTTPException):
         )
 
 
-def problem_of(error: DpsynthError, shown: Callable[[str], str]) -> Problem:
-    """What one of our errors is answered with.
-
-    Args:
-        shown: makes a text one for people who need not know where on this machine things are.
-    """
+def problem_of(error: errors.DpsynthError, shown: Callable[[str], str]) -> Problem:
+    """The answer for one of the library's errors; `shown` removes this machine's paths from its text."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
     return Problem(status, error.code, shown(str(error)))
 

@@ -1,10 +1,9 @@
-"""Being signed in by a proxy in front of the console, which says in headers who somebody is.
+"""Identity from a proxy in front of the console, which reports in headers who signed in.
 
-What belongs here: when such headers are believed. What does not: what the proxy does to find out.
+What belongs here: when such headers are trusted. What does not: how the proxy authenticates people.
 
-They are believed where the connection comes from the proxy's address *and* carries the secret that only the proxy
-knows. Any other request that has one of them is refused: whoever sends it claims to be somebody, and to pass over the
-claim in silence would hide an attack, or a proxy that is configured wrongly.
+They are trusted if the connection comes from the proxy's address *and* carries the secret that only the proxy knows.
+Any other request with one of these headers is refused: ignoring it would hide an attack or a misconfigured proxy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from starlette.datastructures import Headers
 from dpsynth_platform.console.configuration import ConsoleSettings, Proxy
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.problems import Problem
-from dpsynth_platform.console.sessions import same
+from dpsynth_platform.console.sessions import equal_secrets
 from dpsynth_platform.console.users import checked_name
 from dpsynth_platform.foundation.errors import ConfigurationError
 
@@ -24,14 +23,10 @@ PROXY = "proxy"
 USUAL_HEADERS = tuple(Proxy.model_fields[name].default for name in ("name_header", "roles_header", "secret_header"))
 
 
-def told_by_proxy(console: ConsoleSettings, headers: Headers, address: str) -> Identity | None:
-    """Whom the proxy says somebody to be; None where no header claims anything.
+def identity_from_proxy(console: ConsoleSettings, headers: Headers, address: str) -> Identity | None:
+    """The identity that the proxy claims for a connection from `address`; None if no header claims one.
 
-    Args:
-        address: of the connection's other end.
-
-    Raises:
-        Problem: headers claim something and are not the proxy's, or are incomplete, or give no role.
+    Raises `Problem` if such headers are not the proxy's, are incomplete, or give no role.
     """
     proxy = console.proxy
     named = {*USUAL_HEADERS, *(proxy.headers if proxy else ())}
@@ -40,14 +35,14 @@ def told_by_proxy(console: ConsoleSettings, headers: Headers, address: str) -> I
     if proxy is None or any(name in headers for name in named - set(proxy.headers)):
         raise _forged()
     secrets = headers.getlist(proxy.secret_header)
-    right = len(secrets) == 1 and same(secrets[0], console.proxy_secret)
+    right = len(secrets) == 1 and equal_secrets(secrets[0], console.proxy_secret)
     if not (right and _comes_from(proxy, address)):
         raise _forged()
     names, groups = headers.getlist(proxy.name_header), headers.getlist(proxy.roles_header)
     if len(names) != 1 or len(groups) > 1:
         raise Problem(401, "proxy-header", f"accepted: {proxy.name_header} once, and {proxy.roles_header} once")
     try:
-        # Headers travel as Latin-1; what the proxy means is UTF-8.
+        # Headers are decoded as Latin-1, but the proxy sends UTF-8.
         name = checked_name(names[0].encode("latin-1").decode(), proxy.name_header)
         wanted = [part.strip() for part in "".join(groups).encode("latin-1").decode().split(",")]
     except (ConfigurationError, UnicodeError):

@@ -1,17 +1,7 @@
-"""Roles of the console, and what each of them allows.
+"""Roles of the console, and the actions that each of them allows.
 
-What belongs here: the roles, the actions, and which role has which. What does not: who has a role (`identity`), and
-rules about persons, such as that nobody approves what they ran: the library holds those, whatever the role.
-
-| action | engineer | reviewer | auditor |
-| --- | --- | --- | --- |
-| read names, states, guarantees, declared and DP figures | yes | yes | yes |
-| read exact spend and counts (the operator's) | yes | yes | yes |
-| read what compares with real data (restricted) | | yes | yes |
-| approve and refuse | | yes | |
-| ask for a higher cap, or second it | | yes | |
-| verify ledger and dossiers | yes | yes | yes |
-| export the ledger | | | yes |
+What belongs here: roles and actions. What does not: who has a role (`identity`), and rules about persons, for example
+that nobody approves their own run: the library enforces those for every role.
 """
 
 from __future__ import annotations
@@ -26,22 +16,22 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Action(StrEnum):
-    """What a role may allow."""
+    """An action that roles allow."""
 
     READ = "read"
     """Names, states, guarantees, declared and DP figures, contracts in words."""
     READ_SPEND = "read-spend"
-    """Exact spend and counts: the operator's, covered by no guarantee."""
+    """Exact spend and counts: for the operator, covered by no guarantee."""
     READ_QUALITY = "read-quality"
     """Comparison with real data, and the reviewers' dossier: restricted."""
     DECIDE = "decide"
     """Approve or refuse a candidate."""
     RAISE = "raise"
-    """Ask for a higher cap, or second what somebody else asked."""
+    """Request a higher cap, or approve another person's request."""
     VERIFY = "verify"
     """Check the ledger's chain and published dossiers; changes nothing."""
     EXPORT = "export"
-    """Take the ledger's export away."""
+    """Download the ledger's export."""
 
 
 ALLOWED: Mapping[Role, frozenset[Action]] = MappingProxyType(
@@ -55,9 +45,9 @@ ALLOWED: Mapping[Role, frozenset[Action]] = MappingProxyType(
         ),
     }
 )
-"""What each role allows. An auditor changes nothing; whoever has several roles may do what any of them allows."""
+"""An auditor changes nothing. A person with several roles may do what any of them allows."""
 
 
 def actions_of(roles: Iterable[Role]) -> frozenset[Action]:
-    """All that somebody with these roles may do."""
+    """All actions that any of these roles allows."""
     return frozenset().union(*(ALLOWED[role] for role in roles))

@@ -1,11 +1,11 @@
-"""Who is signed in: sessions on the server's side, by a random token that only the browser holds.
+"""Sessions on the server's side, by a random token that only the browser holds.
 
-What belongs here: beginning, finding and ending sessions, and what follows from their tokens. What does not: cookies
-(`access`), and finding out who somebody is (`users`, `oidc`, `proxy`).
+What belongs here: beginning, finding and ending sessions, and what is derived from tokens. What does not: cookies
+(`access`), and authentication (`users`, `oidc`, `proxy`).
 
-Only a token's SHA-256 is kept: whoever reads the database cannot use what they find. A session begins with a new token
-always, so that nobody can prepare one for somebody else, and ends by itself, with its user, or with a change of their
-roles or password. The CSRF token follows from the session's token and is not kept at all.
+Only a token's SHA-256 is stored, so reading the database gives no access. A session always begins with a new token, so
+nobody can prepare one for another person. It ends by itself, with its user, or when their roles or password change. The
+CSRF token is derived from the session's token and not stored.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _CLOCK_SKEW = 60.0
 class Sessions:
     """The sessions of one console.
 
-    Args:
-        ways: how people may sign in (`password`, `oidc`, `proxy`); sessions that began another way have ended.
-        clock: seconds of the epoch.
+    Sessions that began by a method which is not among the enabled `ways` (`password`, `oidc`, `proxy`) have ended.
+    `clock` gives seconds since the epoch.
     """
 
     def __init__(
@@ -46,13 +45,10 @@ class Sessions:
         self._clock = clock
 
     def begin(self, identity: Identity, changed: str | None = None) -> str:
-        """Begins a session; returns its token, which is kept nowhere else. Forgets what has ended.
+        """Begins a session and returns its token, which is stored nowhere else. Deletes sessions that have ended.
 
-        Args:
-            changed: of a local user, as of which change (`users.Verified`).
-
-        Raises:
-            SignedOut: the local user was changed or removed since, by which all their sessions ended.
+        `changed` is, for a local user, the change that was verified (`users.Verified`). Raises `SignedOut` if the user
+        was changed or removed since, which ended all their sessions.
         """
         token, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
         with self._store.write() as connection:
@@ -72,11 +68,9 @@ class Sessions:
         return token
 
     def find(self, handle: str, *, active: bool = True) -> Identity | None:
-        """Whose session it is now, or None if it has ended or never began.
+        """The present identity of the session with a token's `handle_of`, or None if it has ended or never began.
 
-        Args:
-            handle: `handle_of` a token.
-            active: whether the person does something just now, which puts off the session's end by idleness.
+        An `active` request counts as activity and postpones the end by idleness.
         """
         now = self._clock()
         with self._store.read() as connection:
@@ -88,9 +82,9 @@ class Sessions:
         if row is None:
             return None
         name, roles, how, began, seen, users_roles = row
-        latest = now + _CLOCK_SKEW  # a clock that was set back far enough would prolong sessions
+        latest = now + _CLOCK_SKEW  # setting the clock back far enough would prolong sessions
         ended = not (now - self._limits.idle <= seen <= latest and now - self._limits.longest <= began <= latest)
-        # A local user's roles are those of the database now, whatever they were when the session began.
+        # A local user has the database's present roles, not those from the beginning of the session.
         present = roles_from((users_roles or "") if how == PASSWORD else roles)
         if ended or how not in self._ways or not present:
             self.end(handle)
@@ -101,21 +95,20 @@ class Sessions:
         return Identity(name, present, how)
 
     def end(self, handle: str) -> None:
-        """Ends a session, if there is one."""
         with self._store.write() as connection:
             connection.execute("DELETE FROM session WHERE token = ?", (handle,))
 
 
 def handle_of(token: str) -> str:
-    """What is kept of a token, and how its session is called inside: SHA-256, from which it does not follow."""
+    """The SHA-256 of a token: its stored form, and the internal name of its session."""
     return hashlib.sha256(token[:LONGEST_TOKEN].encode()).hexdigest()
 
 
 def csrf_of(token: str) -> str:
-    """The token that a request of this session must carry to change something; nothing follows from it."""
+    """The token that a changing request of this session must carry; the session's token cannot be derived from it."""
     return hmac.new(token.encode(), b"dpsynth console csrf", hashlib.sha256).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two secrets are equal, in a time that tells nothing of where they differ."""
+def equal_secrets(one: str, other: str) -> bool:
+    """Whether two secrets are equal, in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())

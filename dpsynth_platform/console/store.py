@@ -1,8 +1,8 @@
-"""The console's own database: its users, and who is signed in.
+"""The console's own database: its users and sessions.
 
-What belongs here: the file, its tables, and transactions. What does not: what stands in them (`users`, `sessions`,
-`oidc`). It is apart from the ledger's: nothing in it is evidence, and whoever may read the ledger's database need not
-read password hashes. One console at a time uses it, with commands beside it; several machines need one each.
+What belongs here: the file, its tables, and transactions. What does not: their content (`users`, `sessions`, `oidc`).
+It is separate from the ledger's database: it holds no evidence, and readers of the ledger need no password hashes. One
+console at a time uses it, with commands beside it; each machine needs its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partialmethod
 from pathlib import Path
 
 from dpsynth_platform.foundation.errors import ConfigurationError
@@ -35,10 +36,7 @@ _TABLES = (
 
 
 class Store:
-    """The file `console.db`, for this user alone.
-
-    Args:
-        home: its directory, made if missing.
+    """The file `console.db` in `home`, which is created if missing; only this user may read it.
 
     Raises:
         ConfigurationError: it cannot be opened, is of a newer version, or its directory is open to others.
@@ -63,18 +61,6 @@ class Store:
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection for reading. Errors of the database come out as `ConfigurationError`."""
-        with self._connected("DEFERRED") as connection:
-            yield connection
-
-    @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, serial with every other: durable at its end, nothing changed where it raises."""
-        with self._connected("IMMEDIATE") as connection:
-            yield connection
-
-    @contextmanager
     def _connected(self, kind: str) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
@@ -85,6 +71,11 @@ class Store:
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._unusable(reason_of(error)) from None
+
+    read = partialmethod(_connected, "DEFERRED")
+    """A connection for reading. Errors of the database become `ConfigurationError`."""
+    write = partialmethod(_connected, "IMMEDIATE")
+    """A serialized transaction: durable at its end, rolled back if it raises."""
 
     def _unusable(self, why: str) -> ConfigurationError:
         return ConfigurationError(f"{self._path}: the console's database cannot be used: {why}")

@@ -1,12 +1,11 @@
 """Local users of the console: names, roles and passwords.
 
-What belongs here: adding, changing and removing them, and whether a password is right. What does not: how often one may
-try (`attempts`), and being signed in (`sessions`).
+What belongs here: adding, changing and removing them, and checking a password. What does not: limits on attempts
+(`attempts`), and sessions (`sessions`).
 
-Passwords are kept as Argon2id hashes of the library's defaults (RFC 9106, the second recommended option). A name that
-nobody has takes as long to refuse as a wrong password. Two names that differ in case, blanks or invisible characters
-alone, or in letters that look alike, are one person's (`people.same_person`), as everywhere in the platform: only the
-first of them is added.
+Passwords are stored as Argon2id hashes with the library's defaults (RFC 9106, second recommended option). Refusing an
+unknown name takes as long as refusing a wrong password. Names that differ only in case, blanks, invisible characters or
+similar letters are one person's (`people.same_person`), as everywhere in the platform; only one of them can be added.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dpsynth_platform.console.store import Store
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.people import person_key, recorded_name, same_person
 
-PASSWORD = "password"  # noqa: S105 - how somebody signed in
+PASSWORD = "password"  # noqa: S105 - a method of signing in
 SHORTEST_PASSWORD = 15
 LONGEST_PASSWORD = 1000
 LONGEST_NAME = 200
@@ -37,11 +36,7 @@ _hasher = PasswordHasher()
 
 @dataclass(frozen=True)
 class User:
-    """A local user. The password's hash stays in the database.
-
-    Attributes:
-        changed: when roles or password last changed: ISO 8601, UTC.
-    """
+    """A local user; `changed` is when roles or password last changed. The password's hash stays in the database."""
 
     name: str
     roles: frozenset[Role]
@@ -50,11 +45,7 @@ class User:
 
 @dataclass(frozen=True)
 class Verified:
-    """Whose password was right.
-
-    Attributes:
-        changed: as of which change of the user: a session begins only where there has been none since.
-    """
+    """The identity of a right password. A session begins only if the user is unchanged since `changed`."""
 
     identity: Identity
     changed: str
@@ -67,13 +58,12 @@ class Users:
         self._store = store
 
     def all(self) -> list[User]:
-        """Every user, by name."""
         with self._store.read() as connection:
             rows = connection.execute("SELECT name, roles, changed FROM user ORDER BY name").fetchall()
         return [User(name, roles_from(roles), changed) for name, roles, changed in rows]
 
     def add(self, name: str, roles: Iterable[str], password: str) -> User:
-        """Adds a user. Raises `ConfigurationError`: name, roles or password are not accepted, or the name is taken."""
+        """Raises `ConfigurationError`: name, roles or password are not accepted, or the name is taken."""
         user = User(checked_name(name, "NAME"), checked_roles(roles), _now())
         kept = _hasher.hash(_checked_password(password, name))
         with self._store.write() as connection:
@@ -85,32 +75,28 @@ class Users:
                 (person_key(name), name, roles_text(user.roles), kept, user.changed),
             )
             if added.rowcount == 0:
-                raise ConfigurationError(f"{name!r}: there is a user of that name, whatever its case and blanks")
+                raise ConfigurationError(f"{name!r}: there is a user of that name; case and blanks do not count")
         return user
 
     def change_password(self, name: str, password: str) -> None:
-        """Changes a password, and ends the user's sessions. Raises `ConfigurationError`."""
-        self._change(name, "password", _hasher.hash(_checked_password(password, name)))
+        kept = _hasher.hash(_checked_password(password, name))
+        self._change(name, "UPDATE user SET password = ?, changed = ? WHERE key = ?", kept, _now())
 
     def change_roles(self, name: str, roles: Iterable[str]) -> None:
-        """Changes a user's roles, and ends their sessions. Raises `ConfigurationError`."""
-        self._change(name, "roles", roles_text(checked_roles(roles)))
+        kept = roles_text(checked_roles(roles))
+        self._change(name, "UPDATE user SET roles = ?, changed = ? WHERE key = ?", kept, _now())
 
     def remove(self, name: str) -> None:
-        """Removes a user, and ends their sessions; what they decided stays. Raises `ConfigurationError`."""
-        key = person_key(name)
-        with self._store.write() as connection:
-            if connection.execute("DELETE FROM user WHERE key = ?", (key,)).rowcount == 0:
-                raise _nobody(name)
-            connection.execute("DELETE FROM session WHERE key = ? AND how = ?", (key, PASSWORD))
+        """Removes a user and ends their sessions; their decisions stay. Raises `ConfigurationError`."""
+        self._change(name, "DELETE FROM user WHERE key = ?")
 
     def verified(self, name: str, password: str) -> Verified | None:
-        """Who that is, or None: no such user, or a wrong password. Takes as long whichever it is."""
+        """The user, or None for an unknown name or a wrong password. Both take equally long."""
         with self._store.read() as connection:
             row = connection.execute(
                 "SELECT name, roles, password, changed FROM user WHERE key = ?", (person_key(name),)
             ).fetchone()
-        known, roles, kept, changed = row or ("", "", _nobodys_hash(), "")
+        known, roles, kept, changed = row or ("", "", _hash_of_nothing(), "")
         plain = _normal(password[: LONGEST_PASSWORD + 1])
         try:
             _hasher.verify(kept, plain)
@@ -122,19 +108,16 @@ class Users:
             self._keep_better_hash(name, kept, _hasher.hash(plain))
         return Verified(Identity(known, roles_from(roles), PASSWORD), changed)
 
-    def _change(self, name: str, column: str, value: str) -> None:
+    def _change(self, name: str, statement: str, *values: str) -> None:
+        """Runs a statement on one user, whose sessions end. Raises `ConfigurationError` for an unknown user."""
         key = person_key(name)
         with self._store.write() as connection:
-            changed = connection.execute(
-                f"UPDATE user SET {column} = ?, changed = ? WHERE key = ?",  # noqa: S608 - one of two columns of ours
-                (value, _now(), key),
-            )
-            if changed.rowcount == 0:
-                raise _nobody(name)
+            if connection.execute(statement, (*values, key)).rowcount == 0:
+                raise ConfigurationError(f"{name!r}: there is no such user; for the list: dpsynth console user list")
             connection.execute("DELETE FROM session WHERE key = ? AND how = ?", (key, PASSWORD))
 
     def _keep_better_hash(self, name: str, was: str, now: str) -> None:
-        """After the library's defaults grew; not where somebody changed the password meanwhile."""
+        """For stronger defaults of the library; does nothing if the password has changed meanwhile."""
         with self._store.write() as connection:
             connection.execute(
                 "UPDATE user SET password = ? WHERE key = ? AND password = ?", (now, person_key(name), was)
@@ -142,7 +125,7 @@ class Users:
 
 
 def checked_name(name: str, where: str) -> str:
-    """A name as it may stand in the ledger. Raises `ConfigurationError`."""
+    """A name that the ledger can record. Raises `ConfigurationError`."""
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(f"{where}: {len(name)} characters; accepted: at most {LONGEST_NAME}")
     return recorded_name(name, where)
@@ -158,48 +141,44 @@ def checked_roles(roles: Iterable[str]) -> frozenset[Role]:
 
 
 def roles_text(roles: Iterable[Role]) -> str:
-    """Roles as they are kept."""
+    """Roles as they are stored."""
     return ",".join(role for role in ROLES if role in set(roles))
 
 
 def roles_from(text: str) -> frozenset[Role]:
-    """Roles as they were kept; one that this version does not know counts for nothing."""
+    """Stored roles; unknown ones are ignored."""
     kept = text.split(",")
     return frozenset(role for role in ROLES if role in kept)
 
 
 def _checked_password(password: str, name: str) -> str:
-    """A password in its normal form. Raises `ConfigurationError`, which shows nothing of it."""
+    """A password in its normal form. Raises `ConfigurationError`, which contains nothing of it."""
     plain = _normal(password)
     problem = ""
     if not SHORTEST_PASSWORD <= len(plain) <= LONGEST_PASSWORD:
         problem = f"{len(plain)} characters"
     elif len(set(plain)) < FEWEST_CHARACTERS:
-        problem = "hardly two characters differ"
+        problem = f"fewer than {FEWEST_CHARACTERS} different characters"
     elif person_key(name) in person_key(plain):
-        problem = "it holds the user's name"
+        problem = "it contains the user's name"
     if problem:
         raise ConfigurationError(
-            f"password: {problem}; accepted: {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters, several words for "
-            "instance, without the name"
+            f"password: {problem}; accepted: {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters, such as several "
+            "words, without the name"
         )
     return plain
 
 
 def _normal(password: str) -> str:
-    """The same text whichever keyboard wrote it."""
+    """The same text for every keyboard's encoding of it."""
     return unicodedata.normalize("NFKC", password)
 
 
 @functools.cache
-def _nobodys_hash() -> str:
+def _hash_of_nothing() -> str:
     """A hash that no password has."""
     return _hasher.hash(secrets.token_urlsafe(32))
 
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat()
-
-
-def _nobody(name: str) -> ConfigurationError:
-    return ConfigurationError(f"{name!r}: there is no such user; those there are: dpsynth console user list")

@@ -1,4 +1,4 @@
-"""The contract's `audit`: canaries, attacks, and the limits that a candidate is held against."""
+"""The contract's `audit`: canaries, attacks, and the limits for a candidate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMN_ATTACKS = ("measurements", "likelihood", "nearest rows")
 
 
 class RateLimit(Part):
-    """How many of the included an attacker may find at one rate of false alarms, for an audit to pass."""
+    """The most true positives at one rate of false alarms with which an audit passes."""
 
     false_positive_rate: float = Field(gt=0, lt=1)
     true_positive_rate: float = Field(gt=0, lt=1)
@@ -22,8 +22,8 @@ class RateLimit(Part):
     def _above_guessing(self) -> RateLimit:
         if self.true_positive_rate <= self.false_positive_rate:
             raise ValueError(
-                f"true_positive_rate: {self.true_positive_rate:g} at {self.false_positive_rate:g} false alarms is what "
-                "blind guessing reaches; accepted: more than the false_positive_rate"
+                f"true_positive_rate: {self.true_positive_rate:g} at {self.false_positive_rate:g} false alarms is the "
+                "rate of random guessing; accepted: more than the false_positive_rate"
             )
         return self
 
@@ -40,36 +40,35 @@ class Audit(Part):
     gates: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="Names of the attacks that decide; by default all. The others are shown.",
+        description="Names of the attacks that decide; by default all. Reports show the others too.",
     )
     rate_limits: list[RateLimit] = Field(
-        default_factory=list, description="Most true positives at rates of false alarms; by default the frontier alone."
+        default_factory=list, description="Limits by rate of false alarms; by default only the frontier decides."
     )
     cumulative: Literal["gate", "report"] = Field(
-        default="gate", description="Whether the family's audits, taken together, decide about a release too."
+        default="gate", description="Whether the combined result of the family's audits decides about a release too."
     )
     canary_texts: list[Literal["made-up", "in-distribution", "unlikely-ending"]] | None = Field(
         default=None,
         min_length=1,
         description=(
-            "Of `dp_finetune`: what canaries' texts are; of several kinds each gets the same share. `made-up` words "
-            "(the default), written by the base model (`in-distribution`), or begun by it and drawn at a high "
-            "temperature from there (`unlikely-ending`)."
+            "Kinds of the canaries' texts, in equal shares (`dp_finetune`): `made-up` words (the default), written by "
+            "the base model (`in-distribution`), or begun by it and continued at a high temperature "
+            "(`unlikely-ending`)."
         ),
     )
     canary_rows: list[Literal["random", "plausible"]] | None = Field(
         default=None,
         min_length=1,
         description=(
-            "What canaries' rows are; of several kinds each gets the same share, and results of its own. `random` (the "
-            "default): columns independent of each other; `plausible`: combinations that keep all of "
-            "`generate.constraints`."
+            "Kinds of the canaries' rows, in equal shares with separate results. `random` (the default): independent "
+            "columns; `plausible`: combinations that satisfy `generate.constraints`."
         ),
     )
     model: Literal["shared", "separate"] = Field(
         default="shared",
         description=(
-            "What is attacked: the model that is released, with canaries in it (`shared`), or an equal one that is "
-            "trained apart with canaries and never released (`separate`), which costs what the released one costs."
+            "Which model is attacked: the released one, with canaries in it (`shared`), or a second one that is "
+            "trained with canaries and never released (`separate`), which doubles the cost."
         ),
     )

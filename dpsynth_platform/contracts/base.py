@@ -8,9 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from dpsynth_platform.foundation.people import visible
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-ColumnName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_\-]{0,126}$")]
+COLUMN_NAME = r"[^\u0000-\u001F\u007F-\u009F\u2028\u2029]{1,127}"
+"""Any name on one line, as it is: with blanks, signs and letters of any script."""
+ColumnName = Annotated[str, StringConstraints(pattern=f"^{COLUMN_NAME}$")]
+NameOrNone = Annotated[str, StringConstraints(pattern=f"^({COLUMN_NAME})?$")]
+"""A column's name, or the empty one that pandas and R write over an index."""
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 TimeLimit = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[smh]$")]
 EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
@@ -24,7 +30,7 @@ _LONGEST_SHOWN = 200
 
 
 def duration_of(duration: str) -> dt.timedelta:
-    """The time that `12h` or `7d` stands for."""
+    """Parses `12h` or `7d`."""
     number, unit = int(duration[:-1]), duration[-1]
     return dt.timedelta(hours=number) if unit == "h" else dt.timedelta(days=number)
 
@@ -36,14 +42,27 @@ class Part(BaseModel):
 
 
 def refuse(faults: Iterable[str]) -> None:
-    """Raises all faults as the one error that pydantic lets a validator raise, a line each."""
+    """Raises one `ValueError` with all faults, one a line: pydantic lets a validator raise one error only."""
     if lines := list(faults):
         raise ValueError("\n".join(lines))
 
 
+def caseless(name: str) -> str:
+    """Equal for names that an SQL engine or a Delta table may take for the same column."""
+    return name.replace("\u0130", "i").upper().casefold()
+
+
+def key_path(*keys: str) -> str:
+    """The path of a key in messages, on one line whatever the keys are."""
+    return ".".join(map(visible, keys))
+
+
+NOT_FILLED_IN = "not filled in"
+
+
 def shown_value(value: Any) -> str:
-    """A value of a contract in a message; an empty key is a gap of a draft."""
+    """A contract's value, shortened for a message. None is a key that a draft has not filled in."""
     if value is None:
-        return "not filled in"
+        return NOT_FILLED_IN
     shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""The contract's `columns`: what the public may know of each, by type."""
+"""The contract's `columns`: the public declaration of each, by type."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.foundation.yaml_files import text_of
 
 PiiAction = Literal["drop", "mask", "hash", "replace"]
-# Most whole numbers of a conditioning column.
 MOST_CONDITIONING_VALUES = 1000
+"""The most whole numbers that a conditioning column may have."""
 
 
 class _Column(Part):
@@ -27,12 +27,12 @@ class _Column(Part):
 
 class _ScannedColumn(_Column):
     accept_pii: str | None = Field(
-        default=None, min_length=10, description="Why values that look like personal data are none, or may stay."
+        default=None, min_length=10, description="Why values that look like personal data are none, or may be released."
     )
 
 
 BinRule = Literal["adaptive", "quantile"]
-"""How noisy counts over a fine grid are put together: see `synth.tabular.compression`."""
+"""How noisy counts of a fine grid are merged into bins: see `synth.tabular.compression`."""
 _BIN_RULES = ("adaptive", "quantile")
 _BINS = "How values are grouped: adaptive (default), quantile, a number of equal bins"
 MOST_BINS = 1000
@@ -40,8 +40,6 @@ MOST_POINTS = 100
 
 
 class _Binned(Part):
-    """What columns with an order have in common."""
-
     @field_validator("bins", mode="before", check_fields=False)
     @classmethod
     def _known_rule(cls, bins: Any) -> Any:
@@ -70,7 +68,7 @@ class IntegerColumn(_ScannedColumn, _Binned):
         _check_range(self.min, self.max, self.bins, self.points)
         if self.max - self.min >= 2**64:
             raise ValueError(
-                f"min {self.min}, max {self.max}: more values than any integer type has; accepted: up to 2^64 of them"
+                f"min {self.min}, max {self.max}: the range exceeds every integer type; accepted: up to 2^64 values"
             )
         return self
 
@@ -96,15 +94,17 @@ class FloatColumn(_ScannedColumn, _Binned):
         _check_range(self.min, self.max, self.bins, self.points)
         if not math.isfinite(self.max - self.min):
             raise ValueError(
-                f"min {self.min:g} and max {self.max:g} are farther apart than any number in double precision; "
-                f"accepted: up to {sys.float_info.max:.3g}"
+                f"min {self.min:g} and max {self.max:g}: the range exceeds double precision; accepted: up to "
+                f"{sys.float_info.max:.3g}"
             )
         for name, values in (("min", [self.min]), ("max", [self.max]), ("points", self.points), ("bins", self.bins)):
             for value in values if isinstance(values, list) and self.decimals is not None else []:
                 if round(value, self.decimals) != value:
                     raise ValueError(f"{name}: {value:.12g} has more than the {self.decimals} declared decimals")
         if self.decimals is not None and max(-self.min, self.max) * 10**self.decimals >= 2**53:
-            raise ValueError(f"decimals: {self.decimals} are more than numbers of this size have in double precision")
+            raise ValueError(
+                f"decimals: {self.decimals} exceed double precision for numbers of this size; accepted: fewer"
+            )
         return self
 
 
@@ -129,7 +129,7 @@ class DateColumn(_Column, _Binned):
 
 
 def _no_number(value: Any, accepted: str) -> Any:
-    """A date or time as it was declared; numbers would be taken for seconds since 1970."""
+    """Refuses numbers, which pydantic would read as seconds since 1970."""
     if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_.eE]*\s*", value)):
         raise ValueError(f"{shown_value(value)}; accepted: {accepted}")
     return value
@@ -142,8 +142,6 @@ EPOCH = dt.datetime(1970, 1, 1)
 
 
 class _Timed(_Column, _Binned):
-    """A column whose values are grouped by its resolution."""
-
     resolution: Resolution
 
     @property
@@ -156,8 +154,8 @@ class _Timed(_Column, _Binned):
 class DatetimeColumn(_Timed):
     """Moments in [min, max]; moments outside are clamped. In UTC where the source's type has a time zone.
 
-    They are counted by day, weekday and hour, where the range has several days. In a release, each moment is a whole
-    multiple of the resolution.
+    Where the range has several days, the mechanism counts day, weekday and hour. Released moments are multiples of the
+    resolution.
     """
 
     type: Literal["datetime"]
@@ -177,7 +175,9 @@ class DatetimeColumn(_Timed):
         try:
             return moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
         except OverflowError:
-            raise ValueError(f"{moment.isoformat()} is in no year of UTC; accepted: years 1 to 9999") from None
+            raise ValueError(
+                f"{moment.isoformat()} lies outside of the years of UTC; accepted: years 1 to 9999"
+            ) from None
 
     @model_validator(mode="after")
     def _range(self) -> DatetimeColumn:
@@ -209,7 +209,7 @@ class TimeColumn(_Timed):
     @classmethod
     def _without_zone(cls, time: dt.time | None) -> dt.time | None:
         if time is not None and time.tzinfo is not None:
-            raise ValueError(f"{time}; accepted is a time of day without a time zone")
+            raise ValueError(f"{time} has a time zone; accepted: a time of day without one")
         return time
 
     @model_validator(mode="after")
@@ -238,10 +238,10 @@ MOST_LEARNED = 200
 
 
 class CategoricalColumn(_ScannedColumn):
-    """Texts, or whole numbers that are codes: of a closed, publicly known list, or learned. Others count as missing.
+    """Texts or integer codes: of a closed, public list, or learned. All other values count as missing.
 
-    `values: learned` is for columns whose values nobody may list. The mechanism learns them with differential privacy
-    and a part of the budget: those that enough records have, at most `most` of them.
+    `values: learned` is for columns whose values are not public. The mechanism learns the frequent ones with
+    differential privacy and a part of the budget, at most `most` of them.
     """
 
     type: Literal["categorical"]
@@ -250,24 +250,23 @@ class CategoricalColumn(_ScannedColumn):
         default=None,
         ge=1,
         le=MOST_VALUES,
-        description=f"With `values: learned`: how many values are kept; default {MOST_LEARNED}. The fewer, the less "
-        "memory, which is planned for all of them.",
+        description=f"With `values: learned`: the most values to keep; default {MOST_LEARNED}. Memory is planned for "
+        "all of them.",
     )
 
     @property
     def listed(self) -> list[str]:
-        """The values that are public; none where they are learned."""
+        """The public values; empty where they are learned."""
         return [] if self.values == LEARNED else list(self.values)
 
     @property
     def most_learned(self) -> int | None:
-        """The most values that are learned; None where they are listed."""
         return (self.most or MOST_LEARNED) if self.values == LEARNED else None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> CategoricalColumn:
         if self.most is not None and self.values != LEARNED:
-            raise ValueError("most: is for values: learned; a list has as many values as it has")
+            raise ValueError("most: goes with values: learned; accepted with a list: none")
         return self
 
     @field_validator("values", mode="before")
@@ -277,7 +276,7 @@ class CategoricalColumn(_ScannedColumn):
             return values
         if not isinstance(values, list):
             raise ValueError(f"{shown_value(values)}; accepted: a list of values, or {LEARNED}")
-        # All faults of a list are found here: a union would name each of its alternatives.
+        # Checked before the union, whose errors name each alternative.
         if not 2 <= len(values) <= MOST_VALUES:
             raise ValueError(f"a list of {len(values)}; accepted: 2 to {MOST_VALUES} values, or {LEARNED}")
         return list(_texts(values))
@@ -288,13 +287,13 @@ class CategoricalColumn(_ScannedColumn):
         seen: set[str] = set()
         for value in values if isinstance(values, list) else []:
             if value in seen:
-                raise ValueError(f"{value!r} stands twice in the list; accepted: distinct values")
+                raise ValueError(f"{value!r} is listed twice; accepted: distinct values")
             seen.add(value)
         return values
 
     @property
     def whole_numbers(self) -> bool:
-        """Whether the list is of whole numbers in canonical form, so that values are compared as numbers: 4.0 is 4."""
+        """Whether all listed values are canonical integers, so that values compare as numbers: 4.0 is 4."""
         return bool(self.listed) and all(map(WHOLE_NUMBER.fullmatch, self.listed))
 
 
@@ -306,7 +305,7 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
             problem = str(error)
         else:
             continue
-        raise ValueError(f"number {place} of the list: {problem}")
+        raise ValueError(f"item {place} of the list: {problem}")
 
 
 class BooleanColumn(_Column):
@@ -316,7 +315,7 @@ class BooleanColumn(_Column):
 
 
 class IdentifierColumn(_Column):
-    """A technical id (the owner's id, a record number). Never modelled: the release gets fresh ones."""
+    """A technical id (an owner's id, a record number). Never modelled: the release gets new ones."""
 
     type: Literal["identifier"]
 
@@ -324,9 +323,9 @@ class IdentifierColumn(_Column):
 class TextColumn(_Column):
     """Free text or directly identifying strings.
 
-    `pii` says what scrubbing does; fictional values in the place of real ones serve a generator that learns from the
-    text best, hence the default. Tabular methods do not model text: a dropped column is absent from the release,
-    any other is present and empty, so that the schema stays that of the source.
+    `pii` is the scrubbing action; the default, fictional values, serves generators that learn from the text best.
+    Tabular methods do not model text: the release lacks a dropped column, and has any other as an empty one, so that
+    the schema stays that of the source.
     """
 
     type: Literal["text"]
@@ -334,7 +333,7 @@ class TextColumn(_Column):
 
 
 class IgnoredColumn(Part):
-    """A column of which nothing is read, whatever its type: it is in no table of the line, and in no release."""
+    """A column of any type that the platform never reads."""
 
     ignore: Literal[True]
 
@@ -343,22 +342,19 @@ class IgnoredColumn(Part):
     def _alone(cls, document: Any) -> Any:
         others = [str(key) for key in document if key != "ignore"] if isinstance(document, dict) else []
         if others:
-            raise ValueError(f"ignore: with {', '.join(others)}; accepted: ignore: true alone, or none")
+            raise ValueError(f"ignore: with {', '.join(others)}; accepted: ignore: true without other keys")
         return document
 
     @property
     def type(self) -> Literal["ignored"]:
-        """What stands where other columns have their type."""
         return "ignored"
 
     @property
     def nullable(self) -> bool:
-        """There is no value that could miss."""
         return False
 
 
 def _column_tag(value: Any) -> str | None:
-    """Which class a column's declaration is of; pydantic asks."""
     if isinstance(value, dict) and "ignore" in value:
         return "ignored"
     found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
@@ -380,22 +376,22 @@ Column = Annotated[
     | Annotated[IgnoredColumn, Tag("ignored")],
     Discriminator(_column_tag),
 ]
-RESERVED_COLUMNS = ("included",)
-"""The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
+RESERVED_COLUMNS = ("included", "_owner", "_owners", "_record", "_kind", "_copy", "_rank", "_weight", "_listed")
+"""The platform's own columns beside the declared ones: of its tables (the first five), and of the SQL of bounding."""
 MODELLED_TYPES = ("integer", "float", "date", "datetime", "time", "categorical", "boolean")
 WEIGHT_TYPES = ("integer", "float", "date")
 
 
 def modelled_columns(columns: Mapping[str, Any], privacy: Privacy | None) -> list[str]:
-    """Names of the columns that a tabular generator models; a weight that orders records of several owners is none."""
+    """Names of the columns that a tabular generator models: never the record order's weight with fixed-graph."""
     graph = privacy.weight if privacy is not None and privacy.multi_owner else None
     return [name for name, column in columns.items() if column and column.type in MODELLED_TYPES and name != graph]
 
 
 def conditioning_values(column: Column) -> tuple[str | None, ...]:
-    """All values of a column that a language model may be told, as texts, and None where it is nullable.
+    """The values of a column by which a text can be conditioned, as texts; with None where the column is nullable.
 
-    Empty where the column has no list of them.
+    Empty where the column declares no finite list.
     """
     if column.type == "categorical":
         values: Sequence[str] = column.listed
@@ -414,9 +410,11 @@ def _check_range(low: float, high: float, bins: Any, points: Sequence[float]) ->
     if isinstance(bins, list):
         inside = all(math.isfinite(edge) and low < edge <= high for edge in bins)
         if not bins or len(bins) > MOST_BINS or not inside or not _ascending(bins):
-            raise ValueError(f"bins: accepted are ascending edges above {low} and up to {high}")
+            raise ValueError(
+                f"bins: not ascending within the range; accepted: ascending edges above {low} and up to {high}"
+            )
     if not all(low <= point <= high for point in points) or not _ascending(points):
-        raise ValueError(f"points: accepted are ascending values from {low} to {high}")
+        raise ValueError(f"points: not ascending within the range; accepted: ascending values from {low} to {high}")
 
 
 def _ascending(values: Sequence[float]) -> bool:
@@ -428,4 +426,4 @@ def _check_steps(low: str, high: str, first: int, last: int, step: int, resoluti
         raise ValueError(f"min {low} is not before max {high}")
     for name, shown, value in (("min", low, first), ("max", high, last)):
         if value % step:
-            raise ValueError(f"{name}: {shown} is no whole multiple of the resolution {resolution}")
+            raise ValueError(f"{name}: {shown} is not a multiple of the resolution {resolution}")

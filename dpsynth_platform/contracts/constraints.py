@@ -1,9 +1,9 @@
 """Constraints: which rows cannot occur, as a contract, a schema file or a constraints file declares it.
 
-What belongs here: the declaration and what is wrong with it by itself. What does not: whether a column has such values
-and what they are in its cells (`synth.tabular.constraints`). All of it is public knowledge: constraints cost nothing.
-No mechanism depends on them, and a model is fitted again under other ones without a look at the data, with one
-exception: of dates, moments and times of day in a declared order, gaps are what the mechanism counts (`gap_orders`).
+What belongs here: the declaration and its faults. What does not: checks against columns, and cells
+(`synth.tabular.constraints`). All of it is public: constraints cost nothing. No mechanism depends on them, and a model
+can be fitted again under others without reading data, with one exception: the mechanism counts gaps of dates, moments
+and times of day in a declared order (`gap_orders`).
 
     constraints:
       - forbid: {age: {max: 14}, marital: [Married, Divorced]}      # these together do not occur
@@ -22,20 +22,21 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from dpsynth_platform.contracts.base import key_path
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.yaml_files import plain_number, read_yaml, text_of
 
 Scalar = bool | int | float | str | None
 """One value; dates, moments and times of day as ISO texts, None for a missing one."""
 Values = list[Scalar] | dict[str, Scalar]
-"""Some values of a column: a list, or a range with `min` or `max` or both, which belong to it."""
+"""Values of a column: a list, or a range with `min` or `max` or both, inclusive."""
 
 MOST_CONSTRAINTS = 1000
 MOST_COLUMNS = 6
-"""Of one combination."""
+"""Of one constraint."""
 KINDS = ("forbid", "only", "determines", "ascending")
 MOMENTS = ("date", "datetime", "time")
-"""Kinds of columns whose declared order makes the later one count by its gap (`synth.tabular.attributes`)."""
+"""Types of columns that are counted by gaps where their order is declared (`synth.tabular.attributes`)."""
 
 
 class Constraint(BaseModel):
@@ -50,23 +51,23 @@ class Constraint(BaseModel):
         default=None,
         min_length=1,
         max_length=10_000,
-        description="The only combinations that occur; a column that one leaves out may have any value in it.",
+        description="The only combinations that occur; columns that one omits may have any value.",
     )
-    column: str | None = Field(default=None, description="Of `determines`: the column that determines the other.")
+    column: str | None = Field(default=None, description="For `determines`: the column that determines the other.")
     determines: str | None = Field(default=None, description="The column that follows from `column`.")
     mapping: dict[str, Any] | None = Field(
         default=None,
         min_length=1,
-        description="What each value of `column` determines; by default it is learned from the noisy counts.",
+        description="What each value of `column` determines; by default learned from the noisy counts.",
     )
     ascending: list[str] | None = Field(
         default=None,
         description="Two or more columns whose values do not decrease from one to the next. Of dates, moments and "
-        "times of day, the later one is counted by its gap to the earlier one.",
+        "times of day, the mechanism counts the later one by its gap to the earlier one.",
     )
-    strict: bool = Field(default=False, description="Of `ascending`: whether equal values are excluded.")
+    strict: bool = Field(default=False, description="For `ascending`: whether equal values are excluded.")
     allow_missing: bool = Field(
-        default=True, description="Of `ascending` and `determines`: whether a row may lack some of the values."
+        default=True, description="For `ascending` and `determines`: whether a row may lack some of the values."
     )
 
     @field_validator("forbid", mode="before")
@@ -104,19 +105,19 @@ class Constraint(BaseModel):
         if kind != "ascending" and self.strict:
             yield "strict goes with ascending"
         if kind in ("forbid", "only") and not self.allow_missing:
-            yield f"allow_missing goes with ascending and determines; of {kind}, null stands for a missing value"
+            yield f"allow_missing goes with ascending and determines; with {kind}, null is a missing value"
         if kind == "determines" and self.column is None:
             yield "column: missing; accepted: the column that determines the other"
         columns = self.columns
         if len(columns) < 2:
             yield (
-                f"{kind}: {len(columns)} column; accepted: two or more (what one column cannot have is left out of its "
-                "own declaration)"
+                f"{kind}: {len(columns)} column; accepted: two or more (exclude values of one column in its "
+                "declaration)"
             )
         if kind in ("forbid", "only") and len(columns) > MOST_COLUMNS:
             yield f"{kind}: {len(columns)} columns; accepted: up to {MOST_COLUMNS}"
         if self.ascending is not None and len(columns) < len(self.ascending):
-            yield "ascending: a column stands twice; accepted: distinct columns"
+            yield "ascending: a column is listed twice; accepted: distinct columns"
 
     @property
     def columns(self) -> list[str]:
@@ -200,24 +201,24 @@ def read_constraints(path: Path, texts: Collection[str] = ()) -> list[Constraint
 
 
 def check_quoted(document: Mapping[str, Any], texts: Collection[str], where: str) -> None:
-    """Refuses a file whose `constraints` have numbers or booleans for texts (`unquoted`). Raises `ContractError`."""
+    """Raises `ContractError` where `constraints` have unquoted numbers or booleans for texts."""
     faults = [f"{where}: constraints.{fault}" for fault in unquoted(document.get("constraints"), texts)]
     if faults:
         raise ContractError("\n".join(faults))
 
 
 def canonical_values(values: Any) -> Values:
-    """Values as they are declared, in one form: a list of scalars, or a range.
+    """Declared values as a list of scalars, or a range.
 
     Raises:
-        ValueError: they are neither a value, nor a list of values, nor a range.
+        ValueError: it is neither a value, nor a list of values, nor a range.
     """
     if isinstance(values, dict):
         if not values or set(values) - {"min", "max"}:
-            raise ValueError("accepted is a value, a list of values, or a range {min: ..., max: ...}")
+            raise ValueError("accepted: a value, a list of values, or a range {min: ..., max: ...}")
         found = {name: _scalar(value) for name, value in values.items()}
         if None in found.values():
-            raise ValueError("a range's ends are no missing values; accepted: min, max or both")
+            raise ValueError("the end of a range is null; accepted: min, max or both")
         return found
     if isinstance(values, list):
         if not values:
@@ -228,7 +229,7 @@ def canonical_values(values: Any) -> Values:
 
 def _canonical_box(box: Any) -> Any:
     if not isinstance(box, dict):
-        raise ValueError("accepted is a mapping of columns to values, such as {age: {max: 14}, marital: [Married]}")
+        raise ValueError("accepted: a mapping of columns to values, such as {age: {max: 14}, marital: [Married]}")
     found = {}
     for name, values in box.items():
         try:
@@ -237,7 +238,7 @@ def _canonical_box(box: Any) -> Any:
             problem = str(error)
         else:
             continue
-        raise ValueError(f"{name}: {problem}")
+        raise ValueError(f"{key_path(str(name))}: {problem}")
     return found
 
 
@@ -246,11 +247,10 @@ def _scalar(value: Any) -> Scalar:
         return value.isoformat()
     if value is None or isinstance(value, bool | int | float | str):
         return plain_number(value)  # type: ignore[no-any-return]
-    raise ValueError("accepted is a text, a number, a date, true, false, or null for a missing value")
+    raise ValueError("accepted: a text, a number, a date, true, false, or null for a missing value")
 
 
 def _text(key: Any) -> str:
-    """A key of a mapping as a text; `null` cannot be one."""
     if key is None:
         raise ValueError("a missing value determines nothing; accepted: values of the column")
     scalar = key if isinstance(key, int | float) else _scalar(key)
@@ -258,10 +258,10 @@ def _text(key: Any) -> str:
 
 
 def unquoted(constraints: Any, texts: Collection[str]) -> Iterator[str]:
-    """What stands without quotes for a text, where it would be compared as a number's or boolean's usual text.
+    """Unquoted numbers and booleans for columns of texts: YAML loses their spelling.
 
     Args:
-        constraints: as a file has them, sound or not.
+        constraints: unvalidated.
         texts: names of the columns whose values are texts.
     """
     for number, constraint in enumerate(constraints if isinstance(constraints, list) else []):
@@ -276,7 +276,7 @@ def unquoted(constraints: Any, texts: Collection[str]) -> Iterator[str]:
 
 
 def _declared_values(constraint: Any) -> Iterator[tuple[str, str, Any]]:
-    """Where, of which column and which values a constraint names, as far as it can be read."""
+    """Path, column and values of an unvalidated constraint."""
     if not isinstance(constraint, dict):
         return
     boxes = [("forbid", constraint.get("forbid"))]
@@ -284,6 +284,6 @@ def _declared_values(constraint: Any) -> Iterator[tuple[str, str, Any]]:
         boxes += [(f"only.{place}", box) for place, box in enumerate(only)]
     for path, box in boxes:
         for name, values in box.items() if isinstance(box, dict) else ():
-            yield f"{path}.{name}", str(name), values
+            yield f"{path}.{key_path(str(name))}", str(name), values
     if isinstance(mapping := constraint.get("mapping"), dict):
         yield "mapping", str(constraint.get("determines")), list(mapping.values())

@@ -1,11 +1,7 @@
-"""The data contract and the family budget: what a person declares about a dataset, in YAML.
+"""The data contract: what a person declares about a dataset, in YAML. All of it is public.
 
-What belongs here: the pydantic models of the two files, reading them, and turning every validation error into one
-sentence a line with the key's path, the value and what is accepted. What does not: anything that looks at the data.
-All that stands in a contract is public knowledge.
-
-    contract = load_contract(Path("deploy/contracts/census.yaml"), settings)
-    family = load_family(Path("deploy/families/household-surveys.yaml"))
+What belongs here: the whole contract, what follows from it, and its snapshots. What does not: anything that looks at
+the data.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from dpsynth_platform.contracts.audit import Audit
-from dpsynth_platform.contracts.base import ColumnName, FamilyName, Name, Part, refuse
+from dpsynth_platform.contracts.base import FamilyName, Name, NameOrNone, Part, caseless, refuse
 from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column, conditioning_values, modelled_columns
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
@@ -30,9 +26,12 @@ from dpsynth_platform.contracts.text_generation import Evolution, Inference, Tex
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 
+_OF_NO_ROW = ("asset", "password_file")
+"""Keys of the source that change none of its rows."""
+
 
 class DataContract(Part):
-    """One governed dataset: the single declaration from which its line of assets is built."""
+    """One governed dataset: the declaration from which its asset line is built."""
 
     dataset: Name
     description: str = Field(min_length=1)
@@ -41,7 +40,7 @@ class DataContract(Part):
     source: Source
     family: FamilyName
     privacy: Privacy
-    columns: dict[ColumnName, Column] = Field(min_length=1)
+    columns: dict[NameOrNone, Column] = Field(min_length=1)
     scrub: Scrub = Scrub()
     generate: Generate
     audit: Audit = Audit()
@@ -52,16 +51,25 @@ class DataContract(Part):
     @field_validator("columns")
     @classmethod
     def _names(cls, columns: dict[str, Any]) -> dict[str, Any]:
-        # SQL engines tell names apart without regard to case.
         seen: dict[str, str] = {}
-        for name in columns:
-            if name.casefold() in RESERVED_COLUMNS:
-                raise ValueError(f"{name!r} is a name that the platform uses itself; accepted: any other")
-            if name.casefold() in seen:
+        for name, column in columns.items():
+            if not name and column.type != "ignored":
                 raise ValueError(
-                    f"{name!r} and {seen[name.casefold()]!r} differ in case only; accepted: distinct names"
+                    "a column has an empty name, as pandas and R write it over an index; accepted: '': {ignore: true}, "
+                    "or a name, so name the column in the source"
                 )
-            seen[name.casefold()] = name
+            alike = caseless(name)
+            if alike in RESERVED_COLUMNS:
+                raise ValueError(
+                    f"{name!r} is reserved by the platform, as are {', '.join(RESERVED_COLUMNS)}; accepted: another "
+                    "name, so rename the column in the source"
+                )
+            if alike in seen:
+                raise ValueError(
+                    f"{seen[alike]!r} and {name!r} differ in case only, which Delta tables and SQL do not distinguish; "
+                    "accepted: distinct names, so rename one of the two in the source"
+                )
+            seen[alike] = name
         return columns
 
     @model_validator(mode="after")
@@ -71,7 +79,6 @@ class DataContract(Part):
 
     @property
     def parts(self) -> Parts:
-        """The parts that refer to each other."""
         return Parts(
             self.source,
             self.privacy,
@@ -93,12 +100,11 @@ class DataContract(Part):
 
     @property
     def ignored(self) -> list[str]:
-        """Names of the columns of which nothing is read."""
         return [name for name, column in self.columns.items() if column.type == "ignored"]
 
     @property
     def text_column(self) -> str | None:
-        """Name of the text column that a language model writes, or None where none does."""
+        """The text column that a language model writes, if any."""
         return None if self.generate.text is None else text_column_of(self.generate.text, self.columns)
 
     @property
@@ -124,14 +130,14 @@ class DataContract(Part):
 
     @property
     def separate_audit_model(self) -> bool:
-        """Whether canaries go into a second, equal model, which is audited and never released."""
+        """Whether a second, equal model with canaries is audited, and never released."""
         return self.audit.model == "separate"
 
     @property
     def audit_terms(self) -> dict[str, Any]:
-        """What an audit of this contract is held against; a report made on other terms is no evidence for it.
+        """What an audit report must have been made with, to be evidence for this contract.
 
-        What is not declared is not named, so that reports from before there was a choice stay evidence.
+        Undeclared terms have no key, so that reports made before such terms existed stay valid.
         """
         claimed, audit = self.privacy.guarantee.epsilon, self.audit
         return {
@@ -145,16 +151,16 @@ class DataContract(Part):
         }
 
     def with_method(self, method: str, why: str | None = None) -> DataContract:
-        """This contract with a method for texts in place of `auto`, its defaults filled in.
+        """This contract with a method for texts instead of `auto`, as if the method had been declared.
 
-        What is declared of other methods alone falls away: the contract is as if the method had been named.
+        Settings of other methods only are dropped.
 
         Args:
             method: one that writes texts.
-            why: why it is this one.
+            why: the reason for the choice.
 
         Raises:
-            ContractError: the method cannot do what the contract asks for.
+            ContractError: the method does not fit the contract.
         """
         whole = self.snapshot()
         generate, text = whole["generate"], whole["generate"]["text"]
@@ -167,7 +173,7 @@ class DataContract(Part):
         return found
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole contract as plain JSON values, as it is sealed by the `raw` step."""
+        """The contract as plain JSON values, as the `raw` step seals it."""
         return self.model_dump(mode="json")
 
     def digest(self) -> str:
@@ -175,45 +181,45 @@ class DataContract(Part):
         return canonical_digest(self.snapshot())
 
     def mechanism_snapshot(self) -> dict[str, Any]:
-        """The parts that decide what the mechanism does and to whom; a new description is not a new spend."""
+        """The parts that decide what the mechanism does and to whom. Other changes are no new spend."""
         whole = self.snapshot()
         parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
+        parts["source"] = {key: value for key, value in parts["source"].items() if key not in _OF_NO_ROW}
         for column in parts["columns"].values():
-            column.pop("accept_pii", None)  # a word of the reviewers, which changes no value
+            column.pop("accept_pii", None)  # changes no value
         if self.privacy.weighting == "rows":
-            parts["privacy"].pop("weighting")  # as it was before there was a choice, so that runs keep their keys
+            parts["privacy"].pop("weighting")  # the default has no key, so that earlier runs keep theirs
         return parts | {
             "method": self.generate.method,
             "workload": whole["generate"]["workload"] if self.generate.method in WORKLOAD_METHODS else None,
             "canaries": self.canary_count,
             "holdout": self.quality.holdout,
-            # Named only where there is one, so that runs without keep their keys.
+            # Present only where declared, so that earlier runs keep their keys.
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.text is None else self._written_by),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
             **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
-            # They decide which canaries can be: those of an earlier list might be a handful of rows, which hide much.
+            # They decide which canaries are possible: an earlier list might allow a few rows only, which hide much.
             **(
                 {"canary_constraints": whole["generate"]["constraints"]}
                 if "plausible" in (self.audit.canary_rows or ())
                 else {}
             ),
             **({"audit_model": self.audit.model} if self.separate_audit_model else {}),
-            # What is counted, where moments have a declared order.
             **({"gaps": gaps} if (gaps := self.gaps) else {}),
         }
 
     @property
     def gaps(self) -> dict[str, Any]:
-        """The columns that are counted by a gap, each with the earlier ones."""
+        """The columns that are counted by their gap to earlier ones."""
         kinds = {name: self.columns[name].type for name in self.modelled}
         found = gap_orders(self.generate.constraints, kinds)
         return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
 
     @property
     def _written_by(self) -> dict[str, Any]:
-        """What decides a text method's mechanism; how a trained model's texts are drawn afterwards does not."""
+        """What decides a text method's mechanism. Drawing from a trained model is post-processing, and not here."""
         text, training = self.generate.text, self.generate.training
         assert text is not None  # noqa: S101  (`mechanism_snapshot` asks)
         evolved = {} if text.evolution is None else self._evolved_by(text, text.evolution)
@@ -225,26 +231,25 @@ class DataContract(Part):
             "columns_share": text.columns_share,
             **({} if training is None else {"training": training.model_dump(mode="json")}),
             **({} if text.topics is None else {"topics": text.topics.model_dump(mode="json", exclude={"public"})}),
-            # How many documents are asked for decides how many tokens are drawn.
+            # The number of documents decides how many tokens are drawn.
             **(
                 {}
                 if text.inference is None
-                else {"inference": self._told_by(text.inference), "rows": self.generate.rows}
+                else {"inference": self._with_words(text.inference), "rows": self.generate.rows}
             ),
             **evolved,
             **({} if text.resample is None else {"resample": text.resample.model_dump(mode="json")}),
         }
 
     def _evolved_by(self, text: TextGeneration, evolution: Evolution) -> dict[str, Any]:
-        """What decides which texts are voted on: who writes them, but not how requests reach them."""
+        """What decides which texts are voted on: the model behind an endpoint, but not how requests are sent."""
         whole = text.model_dump(mode="json", include=EVOLVED_BY)
         endpoint = None if evolution.endpoint is None else {"url": evolution.endpoint.url}
-        return whole | {"evolution": self._told_by(evolution) | {"endpoint": endpoint}}
+        return whole | {"evolution": self._with_words(evolution) | {"endpoint": endpoint}}
 
-    def _told_by(self, part: Inference | Evolution) -> dict[str, Any]:
-        """A part whose public words are those that stand in prompts, the contract's description if it has none."""
+    def _with_words(self, part: Inference | Evolution) -> dict[str, Any]:
         return part.model_dump(mode="json") | {"about": self.public_words(part)}
 
     def public_words(self, part: Inference | Evolution) -> str:
-        """What the texts are, as prompts tell it."""
+        """What the texts are, for prompts: declared, or the contract's description."""
         return part.about or self.description

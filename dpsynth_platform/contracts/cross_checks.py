@@ -1,4 +1,4 @@
-"""What is wrong between the parts of a contract, each sound by itself."""
+"""Contradictions between the parts of a contract, each valid by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit
-from dpsynth_platform.contracts.base import MOST_ROWS
+from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, caseless, key_path
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
     MOST_CONDITIONING_VALUES,
@@ -24,7 +24,7 @@ from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload
 from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, INFERENCE_METHODS, TEXT_METHODS, TOPIC_METHODS
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
-from dpsynth_platform.contracts.release import Release
+from dpsynth_platform.contracts.release import LONGEST_COLUMN, PERIOD, RELEASE, SYSTEM_COLUMNS, Release
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.text_generation import (
@@ -39,7 +39,7 @@ from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a contract that refer to each other; None stands for one that is not sound by itself."""
+    """The parts of a contract that refer to each other; None for a part that is invalid by itself."""
 
     source: Source | None
     privacy: Privacy | None
@@ -52,14 +52,16 @@ class Parts:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Parts:
-        """What is sound in a document that is no contract as a whole."""
+        """The valid parts of a document."""
         columns = document.get("columns")
         return cls(
             parse_or_none(Source, document.get("source")),
             parse_or_none(Privacy, document.get("privacy")),
-            {str(name): parse_or_none(Column, value) for name, value in columns.items()}
-            if isinstance(columns, dict)
-            else {},
+            {
+                str(name): parse_or_none(Column, value)
+                for name, value in (columns.items() if isinstance(columns, dict) else ())
+                if parse_or_none(ColumnName, str(name)) is not None
+            },
             parse_or_none(Scrub, document.get("scrub", {})),
             parse_or_none(Quality, document.get("quality", {})),
             parse_or_none(Release, document.get("release")),
@@ -68,20 +70,21 @@ class Parts:
         )
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong between the parts, as far as they are sound; one line each."""
+        """Contradictions between the valid parts, one line each."""
         yield from self._undeclared()
         yield from self._owners()
         yield from self._order()
         yield from self._periods()
+        yield from self._targets()
         yield from self._base_model()
         yield from self._text()
         yield from self._canary_kinds()
-        yield from self._audited_apart()
+        yield from self._separate_audit_model()
         if not modelled_columns(self.columns, self.privacy) and all(self.columns.values()):
             yield from self._unmodelled()
 
     def _undeclared(self) -> Iterator[str]:
-        """Names that are no column's, or not of one that is modelled."""
+        """Names of undeclared, ignored or unmodelled columns."""
         source, quality, modelled = self.source, self.quality, modelled_columns(self.columns, self.privacy)
         named = {
             "source.key": source.key if source else [],
@@ -100,8 +103,35 @@ class Parts:
                 elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
 
+    def _targets(self) -> Iterator[str]:
+        """Targets that are the source, or whose own columns the table has, too."""
+        if self.release is None or not self.release.publish:
+            return
+        read = "" if self.source is None else f"{self.source.place.rstrip('/')}/"
+        for target in self.release.publish:
+            written = f"{target.place.rstrip('/')}/"
+            if read and (written.startswith(read) or read.startswith(written)):
+                yield f"release.publish: {target.place!r} and the source overlap; accepted: a separate place"
+        if all(target.format == "files" for target in self.release.publish):
+            return
+        for name, column in self.columns.items():
+            if caseless(name) in map(caseless, (PERIOD, RELEASE)) and (column is None or column.type != "ignored"):
+                yield (
+                    f"release.publish: the target's table has a column {caseless(name)!r} of its own beside "
+                    f"{name!r}; accepted: ignore: true for that column, or no target"
+                )
+
+        if any(target.format == "postgresql" for target in self.release.publish):
+            for name, column in self.columns.items():
+                short = len(name.encode()) <= LONGEST_COLUMN and name not in SYSTEM_COLUMNS
+                if not short and (column is None or column.type != "ignored"):
+                    yield (
+                        f"release.publish: a table in PostgreSQL cannot have the column {name!r}; accepted: a name of "
+                        f"at most {LONGEST_COLUMN} bytes, other than {', '.join(SYSTEM_COLUMNS)}"
+                    )
+
     def _unmodelled(self) -> Iterator[str]:
-        """What asks for modelled columns where there are none: nothing is counted, and no budget goes there."""
+        """Settings for modelled columns where there are none."""
         generate, none = self.generate, "no column is modelled"
         if generate is None:
             return  # whether a text is written cannot be said yet
@@ -119,17 +149,16 @@ class Parts:
         share, default = generate.text.columns_share, TextGeneration.model_fields["columns_share"].default
         if share != default:
             yield (
-                f"generate.text.columns_share: {share:g}, but {none}: the whole guarantee is for the text; accepted: "
-                "none"
+                f"generate.text.columns_share: {share:g}, but {none}, and the text has the whole budget; accepted: none"
             )
         if generate.constraints:
-            yield f"generate.constraints: {none} that they could be about; accepted: none"
+            yield f"generate.constraints: {none}; accepted: none"
         if generate.workload != Workload():
-            yield f"generate.workload: {none} that it could be about; accepted: none"
+            yield f"generate.workload: {none}; accepted: none"
         yield from self._audited_by_columns(none)
 
     def _audited_by_columns(self, none: str) -> Iterator[str]:
-        """What an audit is asked to do with columns where none is modelled."""
+        """Audit settings for columns where none is modelled."""
         if self.audit is None:
             return
         if self.audit.canary_rows:
@@ -144,42 +173,41 @@ class Parts:
                 yield f"audit.gates: {gate!r} does not apply, since {none}; accepted: attacks on texts"
 
     def _base_model(self) -> Iterator[str]:
-        """A checkpoint that nothing would start from: a lineage that is not the model's."""
+        """A checkpoint that the method does not start from: its lineage would not be the model's."""
         named = self.generate.base_model if self.generate else None
         starts = self.generate and (self.generate.method_unresolved or self.generate.method in BASE_MODEL_METHODS)
         if self.generate and named is not None and not starts:
-            starting = ", ".join(BASE_MODEL_METHODS) or "none of this version's"
             yield (
                 f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
-                f"with methods that do ({starting})"
+                f"with {', '.join(BASE_MODEL_METHODS)}"
             )
 
     def _canary_kinds(self) -> Iterator[str]:
-        """Texts of canaries where no text is written, rows that nothing tells from random ones, a kind named twice."""
+        """Kinds of canaries that do not apply, or are named twice."""
         kinds = self.audit.canary_texts if self.audit else None
         if kinds and self.generate and self.generate.text is None:
             yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
         if kinds and set(kinds) != {"made-up"} and self.generate and self.generate.endpoint is not None:
-            yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is not here; accepted: made-up"
+            yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is remote; accepted: made-up"
         if kinds and len(set(kinds)) < len(kinds):
-            yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
+            yield f"audit.canary_texts: {', '.join(kinds)} contains duplicates; accepted: distinct kinds"
         rows = (self.audit.canary_rows if self.audit else None) or []
         if len(set(rows)) < len(rows):
-            yield f"audit.canary_rows: {', '.join(rows)}; accepted: each kind once"
+            yield f"audit.canary_rows: {', '.join(rows)} contains duplicates; accepted: distinct kinds"
         if "plausible" in rows and self.generate and not self.generate.constraints:
             yield (
-                "audit.canary_rows: 'plausible', but no generate.constraints say what is; accepted: random, or "
-                "constraints"
+                "audit.canary_rows: 'plausible' without generate.constraints, which define it; accepted: random, or "
+                "with constraints"
             )
 
-    def _audited_apart(self) -> Iterator[str]:
-        """Where a second model cannot be trained for the audit, or would make a weak guarantee of the two together."""
+    def _separate_audit_model(self) -> Iterator[str]:
+        """Where a second model cannot be trained for the audit, or makes the common guarantee a weak one."""
         if self.audit is None or self.audit.model == "shared":
             return
         privacy = self.privacy
         if privacy and privacy.on_overlap != "compose":
             yield (
-                f"audit.model: 'separate' with on_overlap: {privacy.on_overlap}, which bars whoever took part in the "
+                f"audit.model: 'separate' with on_overlap: {privacy.on_overlap}, which excludes the owners of the "
                 "audited model from the released one; accepted: shared, or on_overlap: compose"
             )
         if privacy and 2 * privacy.guarantee.epsilon > WEAK_EPSILON and not privacy.accept_weak_guarantee:
@@ -190,14 +218,14 @@ class Parts:
             )
 
     def _text(self) -> Iterator[str]:
-        """What a language model is to write, and be told, and cannot."""
+        """Text, conditioning columns and training that do not fit the other parts."""
         generate, privacy = self.generate, self.privacy
         if generate is None or generate.text is None or not all(self.columns.values()):
             return
         kept = [name for name, column in self.columns.items() if column.type == "text" and column.pii != "drop"]
         written = text_column_of(generate.text, self.columns)
         if written is None:
-            yield f"generate.text.column: not named; accepted: one of {', '.join(kept) or 'none that is declared'}"
+            yield f"generate.text.column: missing; accepted: one of {', '.join(kept) or 'no declared column'}"
         elif written not in kept or self.columns[written].pii == "hash":
             yield (
                 f"generate.text.column: {written!r}; accepted: a column of type text that scrubbing leaves readable "
@@ -209,8 +237,8 @@ class Parts:
                 yield f"generate.text.given: {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
             elif not conditioning_values(self.columns[name]):
                 yield (
-                    f"generate.text.given: {name!r} has no list of values; accepted: categories that are declared, "
-                    f"booleans, whole numbers from min to max of which there are at most {MOST_CONDITIONING_VALUES}"
+                    f"generate.text.given: {name!r} has no list of values; accepted: categories with listed values, "
+                    f"booleans, integers with at most {MOST_CONDITIONING_VALUES} values"
                 )
         yield from self._counted(generate.text, modelled)
         if privacy is None:
@@ -225,47 +253,47 @@ class Parts:
             return
         if generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
             yield (
-                f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, which tells the language model a topic "
-                "under that name; accepted: another name"
+                f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, whose prompts use that name for topics; "
+                "accepted: another name"
             )
         training = generate.training
         if training.sampled == "owners" and training.expected_records is not None:
-            yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units counts)"
+            yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units is used)"
         sampled = training_units(privacy, training)
         if training.batch_size is not None and training.batch_size > sampled:
-            yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most as many"
+            yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most {sampled}"
         if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
             yield (
-                "generate.training.sampled: 'owners', where a record has several owners or is its own; accepted: "
+                "generate.training.sampled: 'owners' with several owners a record, or with unit 'example'; accepted: "
                 "records"
             )
 
     def _counted(self, text: TextGeneration, modelled: Sequence[str]) -> Iterator[str]:
-        """Numbers of rows for what the model is not told."""
-        told = [name for name in (modelled if text.given is None else text.given) if name in modelled]
+        """Numbers of rows for values that condition no text."""
+        conditioning = [name for name in (modelled if text.given is None else text.given) if name in modelled]
         for name, rows in (text.counts or {}).items():
             values = (
                 [value for value in conditioning_values(self.columns[name]) if value is not None]
-                if name in told
+                if name in conditioning
                 else []
             )
             if not values:
-                accepted = ", ".join(told) or NO_COLUMN
-                yield f"generate.text.counts: {name!r} is not told to the model; accepted: {accepted}"
+                accepted = ", ".join(conditioning) or NO_COLUMN
+                yield f"generate.text.counts: {name!r} is no conditioning column; accepted: {accepted}"
                 continue
-            strange = [value for value in rows if value not in values]
-            if strange:
+            unknown = [value for value in rows if value not in values]
+            if unknown:
                 yield (
-                    f"generate.text.counts.{name}: {', '.join(map(repr, strange[:5]))}; accepted: "
+                    f"generate.text.counts.{key_path(name)}: {', '.join(map(repr, unknown[:5]))}; accepted: "
                     f"{', '.join(values[:20])}{', ...' if len(values) > 20 else ''}"
                 )
 
     def _inference(self, text: TextGeneration, inference: Inference, privacy: Privacy) -> Iterator[str]:
-        """Contexts that owners could change, or of which there are too few; settings that would do nothing."""
+        """Adjacency and contexts that DP inference does not allow, and settings without effect."""
         if privacy.adjacency not in ("add-or-remove", "zero-out"):
             yield (
-                f"privacy.adjacency: {privacy.adjacency!r} with method 'dp_inference', by which every owner is in one "
-                "context for good; accepted: add-or-remove, zero-out"
+                f"privacy.adjacency: {privacy.adjacency!r} with method 'dp_inference', which assigns each owner to one "
+                "context; accepted: add-or-remove, zero-out"
             )
         for name in ("temperature", "top_k", "top_p", "chunks"):
             default = TextGeneration.model_fields[name].default
@@ -287,7 +315,7 @@ class Parts:
             )
 
     def _owners(self) -> Iterator[str]:
-        """Owner columns that cannot say who owns a record."""
+        """Owner columns whose type cannot identify owners."""
         privacy = self.privacy
         if privacy and privacy.unit == "example":
             yield from self._records(privacy)
@@ -296,7 +324,7 @@ class Parts:
             if privacy is None or column is None:
                 continue
             unowned = column.nullable and not privacy.multi_owner
-            # Lists of ids are no texts, and which of the two a source holds is not for a contract to see.
+            # Lists of ids are not texts, and a contract does not know which of the two a source holds.
             accepted = ("identifier",) if privacy.multi_owner else ("identifier", "text")
             if column.type not in accepted or unowned:
                 yield (
@@ -306,25 +334,24 @@ class Parts:
                 )
 
     def _records(self, privacy: Privacy) -> Iterator[str]:
-        """Why what is called a record could be several.
+        """With unit 'example', owners that several records could share.
 
-        Of several records with one owner, bounding keeps one. Without that one it would keep another: one record less
-        would change two of what the mechanism reads, while the guarantee speaks of one.
+        Of several records with one owner, bounding keeps one. Removing that record lets another in: the mechanism's
+        input changes by two records, while the guarantee is for one.
         """
         if self.source and privacy.owner_columns != self.source.key:
             yield (
-                f"privacy.owner_columns: {', '.join(privacy.owner_columns)} with unit 'example', by which every record "
-                f"is its own unit; accepted: what is the source's key alone ({', '.join(self.source.key)}), or unit "
-                "user"
+                f"privacy.owner_columns: {', '.join(privacy.owner_columns)} with unit 'example', where each record is "
+                f"a unit; accepted: the source's key ({', '.join(self.source.key)}), or unit user"
             )
         if privacy.owner_normalization:
             yield (
                 f"privacy.owner_normalization: {', '.join(privacy.owner_normalization)} with unit 'example', where it "
-                "could make one of several records; accepted: none"
+                "could merge several records into one unit; accepted: none"
             )
 
     def _order(self) -> Iterator[str]:
-        """What says which records are kept must not be what the release protects, where records have several owners."""
+        """With fixed-graph, the order of records must not depend on what the release protects."""
         if self.privacy is None:
             return
         weight = self.privacy.weight
@@ -338,12 +365,12 @@ class Parts:
         for name in self.source.key if self.source else []:
             if name in modelled_columns(self.columns, self.privacy):
                 yield (
-                    f"source.key: column {name!r} is modelled; where records have several owners a record's key "
-                    "says whose records are kept, so accepted are columns of type identifier or text"
+                    f"source.key: column {name!r} is modelled; with fixed-graph, the key decides whose records "
+                    "are kept; accepted: columns of type identifier or text"
                 )
 
     def _periods(self) -> Iterator[str]:
-        """A cadence, its first period and the column that says to which period a record belongs."""
+        """Cadence, first period and period column."""
         source, release = self.source, self.release
         if source and release and (release.cadence is None) != (source.period_column is None):
             yield "release.cadence and source.period_column go together: declare both or neither"
@@ -351,15 +378,20 @@ class Parts:
             yield "release.cadence and release.start go together: declare both or neither"
         column = self.columns.get(source.period_column) if source and source.period_column else None
         if column and column.type != "date":
-            yield "source.period_column: accepted is a column of type date"
+            yield f"source.period_column: of type {column.type}; accepted: a column of type date"
         if release and release.cadence is not None and release.on_new_version is not None:
-            yield "release.on_new_version: accepted without release.cadence; with one, a period is paid for once"
+            yield "release.on_new_version: with release.cadence, which pays for each period once; accepted: one of both"
+        if release and release.on_new_version is not None and source and source.is_copied:
+            yield (
+                f"release.on_new_version: a source of the format {source.format} that is not on this machine does not "
+                "show new versions; accepted: a Delta table, or local files"
+            )
         if release and release.cadence is None and release.time_zone != "UTC":
-            yield "release.time_zone: accepted with release.cadence; without one, no period ends"
+            yield "release.time_zone: without release.cadence there are no periods; accepted: with a cadence"
 
 
 def parse_or_none(model: Any, value: Any) -> Any:
-    """A part of a contract, or None if it is not sound by itself."""
+    """A part of a contract, or None if it is invalid by itself."""
     try:
         return _adapter(model).validate_python(value)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""The family budget: one privacy unit, one adjacency, one cap for life, and the contracts that it can carry."""
+"""The family budget, and the check of contracts against it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ class FamilyBudget(Part):
     adjacency: AdjacencyName = "add-or-remove"
     namespace: FamilyName
     owner_normalization: list[Normalization] = Field(
-        default_factory=list, description="How owner ids are normalized in all datasets, or one person becomes two."
+        default_factory=list,
+        description="How owner ids are normalized in all datasets, so that one person is one owner.",
     )
     mode: Literal["per-owner", "family"]
     cap: Cap
 
 
 def check_family(contract: DataContract, family: FamilyBudget) -> None:
-    """Refuses a contract whose unit, adjacency, namespace, normalization or delta its family cannot carry."""
+    """Raises `ContractError` for a unit, adjacency, namespace, normalization or delta that the family does not have."""
     faults = list(family_faults(contract.family, contract.privacy, family))
     if faults:
         raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
 
 def leaves_out_in_silence(contract: DataContract, family: FamilyBudget) -> bool:
-    """Whether a mechanism may leave owners out for what they took part in before, without anybody being told.
+    """Whether a mechanism may silently exclude owners for earlier participation.
 
-    Then no count of who is left may be shown, to the operator either: the number of those left out follows from it.
+    If so, nobody may see a count of the remaining owners, not even the operator: the number of excluded ones follows.
     """
     return family.mode == "per-owner" or contract.privacy.on_overlap == "exclude"
 
 
 def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
-    """Why a family cannot carry a contract that names it and has this privacy part; one line each."""
+    """Why a contract with this privacy part cannot belong to the family that it names; one line each."""
     pairs = {
         "family": (named, family.family),
         "privacy.unit": (privacy.unit, family.unit),

@@ -1,7 +1,7 @@
-"""A deployment apart: one contract with its family, with zones, keys and a ledger of its own.
+"""An isolated deployment: one contract with its family, and separate zones, keys and ledger.
 
-What belongs here: writing its files, for whoever tries something that the real ledger must not know of. What does not:
-running anything in it (`rehearsal`, `demonstration_year`).
+What belongs here: writing its files, for trials that must not reach the real ledger. What does not: running anything
+in it (`rehearsal`, `demonstration_year`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dpsynth_platform.foundation.yaml_files import dump
 def isolated_deployment(
     settings: Settings, contract: Mapping[str, Any], family: Mapping[str, Any], place: Path
 ) -> Settings:
-    """The deployment below `place`, otherwise set as `settings` says; its mechanisms run on this machine.
+    """A deployment below `place`, otherwise with these settings; its mechanisms run on this machine.
 
-    Files of an earlier call are written anew, and all that was made there stays.
+    Overwrites the files of an earlier call, and keeps everything that was made there.
 
     Args:
         contract: as a contract's file has it.

@@ -1,10 +1,10 @@
-"""Contracts and family budgets from their files."""
+"""Reads contracts and family budgets from their files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +17,21 @@ from dpsynth_platform.contracts.constraints import unquoted
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts, parse_or_none
 from dpsynth_platform.contracts.family import FamilyBudget, check_family
-from dpsynth_platform.contracts.validation import explain, validated
-from dpsynth_platform.foundation.errors import ContractError, DpsynthError, printable
+from dpsynth_platform.contracts.validation import explain, refused, validated, without_unknown_keys
+from dpsynth_platform.foundation.errors import ContractDraft, ContractError, DpsynthError, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A contract file as far as it can be read.
+    """A contract file, valid or not.
 
     Attributes:
-        contract: the whole; None where anything is wrong with it.
-        family: the family that it names, if it names one.
-        parts: its parts, as far as each is sound by itself.
-        faults: all that is wrong and can be seen at once: key path, value and what is accepted.
+        contract: None where there are faults.
+        family: the name of its family, if valid.
+        parts: the valid parts.
+        faults: key path, value and what is accepted, one each.
     """
 
     contract: DataContract | None
@@ -41,26 +41,28 @@ class Draft:
 
 
 def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) -> Draft:
-    """Reads an already parsed document, sound or not; `variables` replaces ${NAME} in its URIs."""
+    """Reads a parsed document, valid or not; `variables` replaces ${NAME} in its URIs."""
     unknown: dict[str, None] = {}
-    whole = _expand(document, variables, unknown)
+    whole = _expand(document, variables, unknown, _names(document.get("columns")))
     faults = [f"${{{name}}} is not known; accepted: {', '.join(sorted(variables))}" for name in unknown]
-    parts = Parts.of(whole)
     faults += (f"generate.constraints.{fault}" for fault in _unquoted(whole.get("columns"), whole.get("generate")))
     contract = None
     try:
         contract = DataContract.model_validate(whole)
+        parts = Parts.of(whole)
     except ValidationError as error:
-        problems = error.errors()
+        whole, problems, unknown_keys = without_unknown_keys(DataContract, whole, error.errors())
+        parts = Parts.of(whole)
+        faults += unknown_keys
         faults += [line for problem in problems for line in explain(DataContract, problem)]
-        if all(problem["loc"] for problem in problems):  # what is wrong between parts is looked for in sound ones only
+        if all(problem["loc"] for problem in problems):  # else the contradictions are among the problems
             faults += parts.contradictions()
     family = parse_or_none(FamilyName, whole.get("family"))
     return Draft(None if faults else contract, family, parts, tuple(faults))
 
 
 def _unquoted(columns: Any, generate: Any) -> Iterator[str]:
-    """See `constraints.unquoted`; of parts that nobody has checked."""
+    """See `constraints.unquoted`; for unvalidated parts."""
     named = columns.items() if isinstance(columns, dict) else ()
     texts = {name for name, column in named if isinstance(column, dict) and column.get("type") == "categorical"}
     return unquoted(generate.get("constraints") if isinstance(generate, dict) else None, texts)
@@ -76,10 +78,10 @@ def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
 
 
 def parse_contract(document: Mapping[str, Any], *, where: str, variables: Mapping[str, str]) -> DataContract:
-    """Validates an already parsed document; see `load_contract`."""
+    """Validates a parsed document; see `load_contract`."""
     draft = draft_contract(document, variables)
     if draft.contract is None:
-        raise ContractError("\n".join(f"{where}: {fault}" for fault in draft.faults))
+        raise refused(where, draft.faults)
     return draft.contract
 
 
@@ -95,16 +97,22 @@ def contract_json_schema() -> dict[str, Any]:
 
 
 NONE_YET = "none yet; `dpsynth contract init` drafts one"
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None]) -> Any:
-    """A value with each ${NAME} replaced; names that stand for nothing stay and are added to `unknown`."""
+def _names(columns: Any) -> set[str]:
+    """The texts that name a declared column, as a key does, which nothing replaces."""
+    named = [name for name in columns if isinstance(name, str)] if isinstance(columns, dict) else []
+    return {*named, *(f"weight:{name}" for name in named)}
+
+
+def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None], names: Collection[str]) -> Any:
+    """Replaces each ${NAME} outside of columns' names; unknown ones are kept and added to `unknown`."""
     if isinstance(value, dict):
-        return {key: _expand(item, variables, unknown) for key, item in value.items()}
+        return {key: _expand(item, variables, unknown, names) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, variables, unknown) for item in value]
-    if not isinstance(value, str):
+        return [_expand(item, variables, unknown, names) for item in value]
+    if not isinstance(value, str) or value in names:
         return value
 
     def replace(match: re.Match[str]) -> str:
@@ -113,44 +121,45 @@ def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None]) 
             unknown[name] = None
         return variables.get(name, match.group())
 
-    return _VARIABLE.sub(replace, value)
+    return VARIABLE.sub(replace, value)
 
 
 @contextmanager
 def fault_of(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with a file is its own fault: others are read on. A library's error is named by its type.
+    """Turns every failure with a file into a `ContractError`, so that others can still be read.
 
-    Raises:
-        ContractError: anything went wrong.
+    A library's error is named by its type only, since its text may quote content.
     """
+    kind = ContractError
     try:
         yield
         return
     except ContractError as error:
         problem = str(error)
+        kind = ContractDraft if isinstance(error, ContractDraft) else ContractError
     except DpsynthError as error:
         problem = f"{path}: {error}"
     except Exception as error:
         problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/guides/contracts.md says"
-    raise ContractError(printable(problem))
+    raise kind(printable(problem))
 
 
 def names_of(directory: Path) -> list[str]:
-    """Of a directory's YAML files, without their ending."""
+    """Names of a directory's YAML files, without suffix."""
     return sorted(printable(item.stem) for item in directory.glob("*.yaml"))
 
 
 def check_with_family(
     settings: Settings, contract: DataContract, families: Mapping[str, FamilyBudget] | None = None
 ) -> FamilyBudget:
-    """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
+    """The budget of a contract's family. Raises `ContractError` if it is missing or does not fit the contract."""
     family = (families or {}).get(contract.family) or family_of(settings, contract.family, contract.dataset)
     check_family(contract, family)
     return family
 
 
 def family_of(settings: Settings, name: str, where: str) -> FamilyBudget:
-    """The budget of a family by its name; `where` begins the message of the error. Raises `ContractError`."""
+    """The budget of a family by name; `where` starts the error's message. Raises `ContractError`."""
     path = settings.families / f"{name}.yaml"
     if not os.path.lexists(path):
         known = ", ".join(names_of(settings.families)) or NONE_YET
@@ -159,18 +168,35 @@ def family_of(settings: Settings, name: str, where: str) -> FamilyBudget:
 
 
 def read_family(path: Path) -> FamilyBudget:
-    """As `load_family`, with every failure of reading as the file's fault, another name than the family's as well.
-
-    Raises:
-        ContractError: the file is not acceptable.
-    """
+    """As `load_family`, with every failure as a `ContractError`, also where file and family have different names."""
     with fault_of(path):
         family = load_family(path)
         if family.family != path.stem:
-            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, as the file is named")
+            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, the name of the file")
         return family
 
 
+def contract_path(settings: Settings, given: str) -> Path:
+    """The contract's file that a dataset's name or a path names; a path has a slash or ends in .yaml or .yml."""
+    is_path = os.sep in given or given.casefold().endswith((".yaml", ".yml"))
+    return Path(given) if is_path else settings.contracts / f"{given}.yaml"
+
+
+def dataset_named(settings: Settings, given: str) -> str:
+    """The dataset that a name or the path of a contract of this deployment names.
+
+    Raises:
+        ContractError: the path is that of no contract of this deployment.
+    """
+    path = contract_path(settings, given)
+    if path.resolve().parent != settings.contracts.resolve():
+        raise ContractError(
+            f"{path}: is not in {settings.contracts}, the contracts of this deployment; accepted: a dataset's name, "
+            "a contract there, or another DPSYNTH_DEPLOY"
+        )
+    return path.stem
+
+
 def family_path(settings: Settings, contract: DataContract) -> Path:
-    """The file that holds the budget of a contract's family."""
+    """The file with the budget of a contract's family."""
     return settings.families / f"{contract.family}.yaml"

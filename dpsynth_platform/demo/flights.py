@@ -1,21 +1,21 @@
-"""The demonstration source `flights`: the year 2013 of the flights that left New York, twelve monthly releases long.
+"""The demonstration source `flights`: flights from New York in 2013, for twelve monthly releases.
 
-What belongs here: reading the flights out of a package that is installed for it, and putting them in their place. What
-does not: releasing them month by month (`demonstration`) and writing tables (`tables`). Who flew when is public (CC0
-1.0, from the United States' Bureau of Transportation Statistics) and no person: an aircraft stands for one, by its tail
-number. Most aircraft come back month after month, some come once, and that is what makes the budget of each its own.
+What belongs here: reading the flights from an installed package, and making the table. What does not: the monthly
+releases (`year`) and writing tables (`tables`). The data is public (CC0 1.0, from the United States' Bureau of
+Transportation Statistics). The owner of a record is an aircraft, by its tail number. Most aircraft recur in many months
+and some occur once, so their budgets are spent unevenly.
 
-The package is on the Python package index, and only a file of it is read, after its SHA-256 was checked.
+The package is on the Python package index. Only one file of it is read, after a check of its SHA-256.
 
     column        type    what
     flight        string  key, with the day: carrier, number and scheduled time, such as `UA1545 05:15`
     flight_date   date    the scheduled day, in local time
-    tailnum       string  whose record it is: the aircraft; null where no aircraft was assigned
+    tailnum       string  the owner: the aircraft; null where no aircraft was assigned
     origin        string  EWR, JFK or LGA
     carrier       string  two letters
     hour          int64   scheduled hour of departure, local time
     distance      int64   miles
-    dep_delay     int64   minutes; negative where it left early, null where it did not leave
+    dep_delay     int64   minutes; negative for early departures, null without a departure
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _READ = {
 
 
 def prepare_flights(home: Path, progress: Progress = no_progress) -> Path:
-    """Makes the Delta table `<home>/sources/flights`, or leaves it where it is there already. Returns its path.
+    """Makes the Delta table `<home>/sources/flights` unless it exists; returns its path.
 
     Raises:
-        SourceError: the package is not installed or holds something else, or another table lies in the place.
+        SourceError: the package is missing or has other content, or another table is in the place.
     """
     progress(0, 2)
     table = flights_table(find_flights())
@@ -72,10 +72,10 @@ def prepare_flights(home: Path, progress: Progress = no_progress) -> Path:
 
 
 def find_flights() -> Path:
-    """The archive in the installed package. The package is not imported: it needs libraries that are not.
+    """The archive in the installed package, which is not imported: its dependencies are not installed.
 
     Raises:
-        SourceError: there is no such package, or its archive is not the one that is meant.
+        SourceError: the package is missing, or the archive's SHA-256 differs.
     """
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
@@ -87,10 +87,10 @@ def find_flights() -> Path:
 
 
 def flights_table(archive: Path) -> pa.Table:
-    """The table that the module describes, in the order of the file. The same for every call.
+    """The table of the module's docstring, in the order of the file. Deterministic.
 
     Raises:
-        SourceError: the archive does not hold the flights.
+        SourceError: the archive does not contain the flights.
     """
     try:
         with zipfile.ZipFile(archive) as packed:

@@ -1,7 +1,7 @@
-"""The demonstrations: a whole line each, from the source to a verified release; of a table, or of texts.
+"""Demonstrations of a whole line, from the source to a verified release, of a table or of texts.
 
-What belongs here: the demo's own steps (making the source, playing the reviewer) around the ordinary ones. What does
-not: anything that an ordinary run does differently; there is no such thing.
+What belongs here: the extra steps (making the source, approving as the reviewer) around an ordinary run. What does not:
+the steps of the run, which are the same as everywhere.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from dpsynth_platform.foundation.output import Output
 
 LINES = {
-    "census": "UCI Adult, dressed up as a company would hold it (all people are fictional)",
+    "census": "UCI Adult, extended to a company's table (all people are fictional)",
     "mail": "the SpamAssassin public mail corpus; its people are real, and are its owners as senders and recipients",
 }
-"""The datasets whose whole line is demonstrated, and what their sources are."""
+"""Datasets of the demonstrations, with descriptions of their sources."""
 REVIEWER = "demo-reviewer"
 _BASE_MODEL_REASON = (
     "demonstration: its publishers say that it was trained on public corpora, and name them; nobody here looked further"
@@ -48,7 +48,7 @@ class DemoFailed(DpsynthError):
 
 
 def make_source(settings: Settings, name: str) -> Path:
-    """Makes one demonstration source, or leaves it where it is there already; returns its path."""
+    """Makes a demonstration source unless it exists; returns its path."""
     made_here = {"visits": prepare_visits, "flights": prepare_flights}
     if name in made_here:
         return made_here[name](settings.home)
@@ -57,13 +57,7 @@ def make_source(settings: Settings, name: str) -> Path:
 
 
 def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]:
-    """Makes the source, runs the line, approves as a second person, publishes, verifies; returns a summary.
-
-    Args:
-        settings: the deployment.
-        dataset: one of `LINES`.
-        output: where results go.
-    """
+    """Makes the source of one of `LINES`, runs it, approves, publishes and verifies; returns a summary."""
     place = Place(dataset)
     contract, _ = load_dataset(settings, dataset)
     output.heading(f"1. The source: {LINES[dataset]}")
@@ -71,17 +65,17 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
     if contract.generate.base_model is not None:
         output.print(_declared(settings, contract.generate.base_model))
     output.heading("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
-    outcome = _ended_well(run_dataset(settings, dataset, None, None, output.print))
+    outcome = _require_success(run_dataset(settings, dataset, None, None, output.print))
     review = decisions.review(settings, place)
     review_text(output, review)
     if outcome.release is None:
         output.heading("3. The decision")
         output.print(
-            f"An approver must not be the one who ran it. This demo plays both parts: {settings.user!r} ran it and "
-            f"{REVIEWER!r} approves. In earnest a second person would decide."
+            f"The person who ran it must not approve it. This demo acts as both: {settings.user!r} ran it and "
+            f"{REVIEWER!r} approves. In production a second person decides."
         )
         decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
-        published = _ended_well(publish_if_approved(settings, place, output.print))
+        published = _require_success(publish_if_approved(settings, place, output.print))
     else:
         published = outcome
     report = verification.verify(settings, str(published.release), None)
@@ -118,7 +112,7 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
 
 
 def to_look_further(settings: Settings, output: Output, commands: Mapping[str, str]) -> None:
-    """Commands and what they show."""
+    """Prints commands and what they show."""
     output.heading("To look further")
     if shutil.which("dpsynth") is None:
         output.print(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
@@ -128,15 +122,15 @@ def to_look_further(settings: Settings, output: Output, commands: Mapping[str, s
 
 
 def _declared(settings: Settings, base_model: str) -> str:
-    """Puts the user's word that a base model is public on the record, unless there is one; says whose it is."""
+    """Records the user's declaration that a base model is public, unless there is one; returns words about it."""
     from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.lineage.survey import model_name
 
     store, name = LineageStore(settings.ledger_url), model_name(base_model)
-    said = store.public(name) or store.declare_public(name, by=settings.user, reason=_BASE_MODEL_REASON)
+    declaration = store.public(name) or store.declare_public(name, by=settings.user, reason=_BASE_MODEL_REASON)
     return (
-        f"{said.by!r} declares the base model {base_model} public, on the ledger's record: {said.reason}. In earnest "
-        "that is somebody's answer for what it was trained on: dpsynth lineage declare-public"
+        f"{declaration.by!r} declares the base model {base_model} public, in the ledger: {declaration.reason}. In "
+        "production a responsible person declares what it was trained on: dpsynth lineage declare-public"
     )
 
 
@@ -147,7 +141,7 @@ def _texts(contract: DataContract, release: Path) -> Iterator[str]:
             yield " ".join(str(text).split())
 
 
-def _ended_well(outcome: Outcome) -> Outcome:
+def _require_success(outcome: Outcome) -> Outcome:
     if outcome.failures:
         raise DemoFailed("\n".join(f"{step}: {message}" for step, message in outcome.failures))
     return outcome

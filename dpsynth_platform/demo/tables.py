@@ -1,6 +1,6 @@
-"""Writing a demonstration's source table, clearly marked and only when it is not there yet.
+"""Writes a demonstration's source table, marked as such and only if it changed.
 
-What belongs here: what the demonstrations share in putting a table in its place. What does not: their content.
+What belongs here: places and writing of tables. What does not: their content.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.storage import read_table, table_schema
 
 MARK = "DEMONSTRATION DATA"
 
 Progress = Callable[[int, int | None], None]
-"""Called with what is done and the total, or None where the total is not known."""
+"""Called with the steps done and their total, or None where the total is unknown."""
 
 
 def no_progress(done: int, total: int | None) -> None:
@@ -23,21 +24,21 @@ def no_progress(done: int, total: int | None) -> None:
 
 
 def source_path(home: Path, name: str) -> Path:
-    """Where a demonstration's source table lies: what `${DPSYNTH_HOME}/sources/<name>` means in its contract."""
+    """The source table of a demonstration: `${DPSYNTH_HOME}/sources/<name>` in its contract."""
     return home / "sources" / name
 
 
 def keep_table(path: Path, table: pa.Table, *, key: Sequence[str], description: str) -> bool:
-    """Puts `table` at `path` as a Delta table that is marked as a demonstration. Returns whether anything was written.
+    """Writes a Delta table with the mark of a demonstration. Returns whether anything was written.
 
-    A table of the same content is left as it is, so that its version, and with it everything derived from it, stays
-    good. A demonstration table of other content gets a new version.
+    Leaves a table with the same content as it is, so that its version, and all that derives from it, stays valid. A
+    demonstration table with other content gets a new version.
 
     Args:
-        key: columns that identify a row; the comparison does not depend on the order of rows.
+        key: columns that identify a row; the comparison ignores the order of rows.
 
     Raises:
-        SourceError: a table that is no demonstration lies there; it is never overwritten.
+        SourceError: a table without the mark is there; it is never overwritten.
     """
     from deltalake import DeltaTable, write_deltalake
 
@@ -46,7 +47,7 @@ def keep_table(path: Path, table: pa.Table, *, key: Sequence[str], description: 
         present = DeltaTable(str(path))
         if not (present.metadata().description or "").startswith(MARK):
             raise SourceError(f"{path}: a table that is not a demonstration lies here; move it or use another home")
-        if _same(present.to_pyarrow_table(), table, key):
+        if _same(pa.Table.from_batches(read_table(path), table_schema(path)), table, key):
             return False
         write_deltalake(str(path), table, mode="overwrite", schema_mode="overwrite", description=marked)
     else:

@@ -1,9 +1,8 @@
 """The demonstration source `visits`: a small clinic whose data are released every month.
 
-What belongs here: making up some two thousand patients and their visits over four months. What does not: writing tables
-(`tables`). Many patients come in one month only, some come back month after month, so that a budget kept for each
-patient is spent unevenly. Departments, urgency and length of a visit depend on each other, so that there is something
-to model.
+What belongs here: 8,000 fictional patients and their visits over four months. What does not: writing tables (`tables`).
+Many patients come in one month only and some every month, so that per-owner budgets are spent unevenly. Department,
+urgency and length of a visit depend on each other, so that a model has structure to learn.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PATIENTS = 8_000
 MONTHS = ((2026, 1), (2026, 2), (2026, 3), (2026, 4))
 DESCRIPTION = "Visits to a small clinic, made up entirely. There are no such patients."
 
-# Share of patients by how they come: at most once, now and then, every month.
+# Shares of patients who come at most once, sometimes, every month.
 _HABITS = (0.45, 0.40, 0.15)
 _VISITS_PER_MONTH = (0.25, 0.6, 2.2)
 _DEPARTMENTS = np.array(["general", "cardiology", "dermatology", "orthopaedics", "paediatrics"])
@@ -35,10 +34,10 @@ _INSURED_BY_HABIT = np.array([0.8, 0.9, 0.97])
 
 
 def prepare_visits(home: Path, progress: Progress = no_progress) -> Path:
-    """Makes the Delta table `<home>/sources/visits`, or leaves it where it is there already. Returns its path.
+    """Makes the Delta table `<home>/sources/visits` unless it exists; returns its path.
 
     Raises:
-        SourceError: another table lies in the place.
+        SourceError: another table is in the place.
     """
     progress(0, 1)
     path = source_path(home, "visits")
@@ -48,7 +47,7 @@ def prepare_visits(home: Path, progress: Progress = no_progress) -> Path:
 
 
 def visits_table() -> pa.Table:
-    """The whole source: one row a visit, ordered by day. The same for every call."""
+    """One row per visit, ordered by day. Deterministic."""
     random = np.random.default_rng(SEED)
     habit = random.choice(3, PATIENTS, p=_HABITS)
     usual_department = random.choice(5, PATIENTS, p=_DEPARTMENT_SHARES)

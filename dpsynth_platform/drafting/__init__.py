@@ -1,1 +1,1 @@
-"""Drafts of contracts: what is public about a table, and questions for the rest."""
+"""Drafts of contracts from a table's schema, and questions about the rest."""

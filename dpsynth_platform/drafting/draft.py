@@ -1,113 +1,47 @@
-"""A contract's draft, from what is public about a table: the names and types of its columns.
+"""Drafts a contract from a table's schema: the names and types of its columns.
 
-What belongs here: a draft of a contract and one of its family's budget, with a gap wherever somebody must know better,
-and words on where that is to be known from. What does not: filling gaps (`draft_questions`), judging a contract
-(`contracts`, `planning`), and any look at a row, a range, a count or a category of the table, which would be an access
-that nobody has paid for. So nothing is read here but a table's schema: two tables with the same columns have the same
-draft.
+What belongs here: drafts of a contract and of its family's budget. What does not: the notes in them (`notes.yaml`),
+filling gaps (`questions`), validating a contract (`contracts`, `synth.planning`), and any read of rows, ranges, counts
+or categories, which would be an unpaid access to the data. Tables with the same schema have the same draft.
 
-A gap is an empty key. `dpsynth contract check` names every one of them.
+A gap is an empty key. `dpsynth contract check` names every gap.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.plain_types import plain_type
+from dpsynth_platform.compute.plain_types import is_text, plain_type
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import draft_contract, read_family
+from dpsynth_platform.contracts.source import Source as ContractSource
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.drafting.templates import template
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
-from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, file_problem, printable
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
+from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value, read_yaml
+from dpsynth_platform.sources.database import columns_of
 from dpsynth_platform.sources.dialect import Dialect
-from dpsynth_platform.sources.table_files import Source, open_source
+from dpsynth_platform.sources.iceberg import open_iceberg
+from dpsynth_platform.sources.packing import check_json_lines
+from dpsynth_platform.sources.structs import flat_schema
+from dpsynth_platform.sources.table_files import Source, check_exists, open_source
 
 _LONGEST_NAME = 50
-"""Of a dataset, so that its family's may be made of it."""
+"""Longest name of a dataset; leaves room for the suffix of its family's name."""
 _MOST_DECIMALS = 12
 _HOME = "${DPSYNTH_HOME}"
+INSTANCE = "dagster.yaml"
 
-_HEAD = """\
-# A draft, made from the names and types of the table's columns alone: no value in it was looked at.
-# Keys that are empty are for somebody who knows the answer from elsewhere than from these data; a look at them would
-# be an access that no guarantee covers. `dpsynth contract check` names every one that is still open."""
-_NOTES = {
-    "description": "What a row is, in a sentence that every dossier will show.",
-    "owners": "People to ask about the data, as [name@example.org]; not the people in the data.",
-    "source": (
-        "A run reads a Delta table, so that it can pin a version. docs/guides/contracts.md says how to make one of a "
-        "Parquet or CSV file."
-    ),
-    "source.key": (
-        "The columns that tell a record from others of the same owner, as [visit_number]. The table's documentation or "
-        "its primary key says so."
-    ),
-    "family": (
-        "All datasets about the same people share one budget, whoever holds them: ask who else has data about them. {}"
-    ),
-    "privacy.unit": (
-        "user: a person with all their records. group: a household, a school, a device that several share. example: a "
-        "single record, where nobody stands in two."
-    ),
-    "privacy.owner_columns": "The columns that say whose a record is, as [customer_id].",
-    "privacy.namespace": (
-        "A word for the kind of id in there, such as customer or email: the same in all datasets where the same id is "
-        "the same person."
-    ),
-    "privacy.adjacency": "fixed-graph where a record has several owners (several columns, or a column of lists).",
-    "privacy.max_contributions": (
-        "How many records of one owner are used at most. By what the release is for, or by a private median: `dpsynth "
-        "bound learn`. Few mean less noise. Not by a count."
-    ),
-    "privacy.guarantee": (
-        "What one release may cost. Up to 1 is strong, up to 10 reasonable. A matter of policy, and of the cap of the "
-        "family; `dpsynth plan` says what noise it means."
-    ),
-    "privacy.expected_units": (
-        "About how many owners there are, as the public knows it: a published figure, a census, a capacity. Round it. "
-        "Never a count of this table."
-    ),
-    "privacy.on_overlap": "compose, exclude or block: what becomes of those who took part in an earlier release.",
-    "columns": "",
-    "generate": (
-        "auto chooses a method by public facts, and says which and why. To have a text written by a language model: "
-        "text: {column: NAME}. A table of ids and a text alone needs that, and rows: a number."
-    ),
-    "release": "For a release each month: cadence: monthly, start: YYYY-MM, and source.period_column.",
-}
-_COLUMN_NOTES = (
-    "min, max: what a value may be by its definition (the form, the code book, the unit, the law); others are clamped.",
-    "type of a text: categorical, with values: [...] from a code book or a standard, or values: learned (paid for);",
-    "  text, with pii: drop, mask, hash or replace, where somebody wrote freely, or a name, address or number stands;",
-    "  identifier, for ids, which come out made anew; time, for texts such as 07:30.",
-    "A whole number may be a code, too (categorical, with values), or an id (identifier).",
-    "ignore: true leaves a column out, as one of lists, structs or bytes, which no type reads. Lists of owners' ids",
-    "  are of type identifier, with fixed-graph.",
-    "nullable: true where values may miss; without, rows are drawn like those that lack none.",
-)
-_FAMILY_HEAD = """\
-# A draft of the budget of all datasets about the same people. It is for whoever answers for them, and not for whoever
-# wants a release: the first run seals it, and a larger cap needs two people (docs/guides/reviewing.md). If another
-# family is about these people already, name that one in the contract and delete this file."""
-_FAMILY_NOTES = {
-    "unit": "As in the contract, and so for adjacency and namespace.",
-    "mode": (
-        "per-owner: each owner pays for what they took part in, and is left out in silence once it is spent. family: "
-        "every release is charged to everybody, and one beyond the cap is refused."
-    ),
-    "cap": (
-        "What all releases together may ever cost one owner. A matter of policy: epsilon up to 1 is strong, up to 10 "
-        "reasonable; delta well below one in the number of owners. Not less than one release of the contract."
-    ),
-}
+_TEXTS = read_yaml(Path(__file__).with_name("notes.yaml"))
 
 Document = dict[str, Any]
 
@@ -117,94 +51,170 @@ class Drafted:
     """A draft of a contract.
 
     Attributes:
-        contract: what its file holds; None stands for a gap.
-        family: the family whose file is there and whose terms it has; None: there is none yet.
-        beside: for each column its type in the table, and its name where a contract cannot have it.
-        known: names of the families that there are, for whoever has to choose.
+        contract: the content of its file; None stands for a gap.
+        family: the existing family whose terms it has, or None.
+        column_comments: the type of each column in the table.
+        families: names of the existing families.
+        cap: that of a new family; None: a gap.
     """
 
     contract: Document
     family: FamilyBudget | None
-    beside: Mapping[str, str]
-    known: tuple[str, ...]
+    column_comments: Mapping[str, str]
+    families: tuple[str, ...]
+    cap: Document | None = None
 
     @property
     def budget(self) -> Document | None:
-        """What a draft of the family's file holds; None where the family has one."""
+        """The content of a draft of the family's file; None where the family has a file."""
         if self.family is not None:
             return None
         privacy = self.contract["privacy"]
         return {
-            "family": self._new_family,
+            "family": self.new_family,
             **{key: privacy[key] for key in ("unit", "adjacency", "namespace")},
-            "mode": None,
-            "cap": {"epsilon": None, "delta": None},
+            "mode": None if self.cap is None else "family",
+            "cap": self.cap or {"epsilon": None, "delta": None},
         }
 
     def text(self) -> str:
-        """The contract's file, with a word on each gap."""
-        return "\n".join((_HEAD, *_lines(self.contract, self.notes(), self.beside))) + "\n"
+        """The contract's file, with a note on each gap."""
+        return "\n".join(
+            (*_comment(_TEXTS["contract"]), *_lines(self.contract, self.notes(), self.column_comments), "")
+        )
 
     def family_text(self) -> str:
         """The file of the family's budget. Only where `budget` is not None."""
-        return "\n".join((_FAMILY_HEAD, *_lines(self.budget or {}, _FAMILY_NOTES, {}))) + "\n"
+        return "\n".join((*_comment(_TEXTS["family"]), *_lines(self.budget or {}, _TEXTS["family_keys"], {}), ""))
 
     def gaps(self, variables: Mapping[str, str]) -> tuple[str, ...]:
-        """What is wrong with the contract as it is, a line for each gap, as `dpsynth contract check` says it."""
+        """The faults of the contract, a line for each gap, as in `dpsynth contract check`."""
         return draft_contract(self.contract, variables).faults
 
     def notes(self) -> dict[str, str]:
-        """What is to be known of each key, and where from."""
-        drafted = "" if self.family is not None else f"; drafted: {self._new_family}"
-        new = f"A new one has a file of its own, families/NAME.yaml{drafted}."
-        families = f"Known here: {', '.join(self.known)}. {new}" if self.known else new
-        return _NOTES | {"family": _NOTES["family"].format(families)}
+        """For each key what it means and where to find its value."""
+        drafted = "" if self.family is not None else f"; drafted: {self.new_family}"
+        new = f"A new family has a separate file, families/NAME.yaml{drafted}."
+        families = f"Existing families: {', '.join(self.families)}. {new}" if self.families else new
+        notes: dict[str, str] = _TEXTS["keys"]
+        return notes | {"family": notes["family"].format(families=families)}
 
     @property
-    def _new_family(self) -> str:
-        """The name of a family that has no file yet. Only where `family` is None."""
-        return str(self.contract["family"] or new_family(self.contract["dataset"]))
+    def new_family(self) -> str:
+        """The name of a family without a file. Only where `family` is None."""
+        return str(self.contract["family"] or f"{self.contract['dataset']}-owners")
 
 
-@dataclass(frozen=True)
-class Written:
-    """Files that a draft was written to; `family` is None where the family has one already."""
-
-    contract: Path
-    family: Path | None
+def template_text(key: str) -> str:
+    """A text of `notes.yaml` with places for values."""
+    return str(_TEXTS[key])
 
 
 def dataset_of(path: Path) -> str:
-    """A dataset's name, made of a file's."""
+    """Derives a dataset's name from a file's."""
     plain = re.sub(r"[^a-z0-9_]+", "_", path.stem.lower()).strip("_")
     return (plain if re.match("[a-z]", plain) else f"table_{plain}".rstrip("_"))[:_LONGEST_NAME]
 
 
-def new_family(dataset: str) -> str:
-    """The name that a new family has in a draft, unless somebody names one."""
-    return f"{dataset}-owners"
-
-
-def drafted(settings: Settings, table: Path, dataset: str, family: str | None, *, csv_header: bool = False) -> Drafted:
-    """The draft for a table. Of the table, its schema is read; of a CSV file, its first line.
+def drafted(
+    settings: Settings, table: Path, dataset: str, family: str | None, dialect: Dialect | None = None
+) -> Drafted:
+    """Drafts a contract for a table. Reads only its schema, or the first line of a CSV file.
 
     Args:
-        settings: the deployment whose families there are.
         table: a Parquet file or a directory of them, a Delta table, or a CSV file.
-        dataset: what the contract calls it.
-        family: which family it is of, where that is known.
-        csv_header: the word that a CSV file's first line holds the columns' names: its file cannot tell.
+        dataset: its name in the contract.
+        dialect: of a CSV file; it confirms that the first line has the columns' names.
 
     Raises:
-        SourceError: there is no table that can be read, or nobody says that a CSV file has a header.
-        ContractError: `csv_header` is for no CSV file, no family can have that name, or its file is unsound.
+        SourceError: the table cannot be read, or it is a CSV file whose header is not confirmed.
+        ContractError: a dialect is set for another format, or the family's name or file is invalid.
     """
-    source = open_source(table, {}, Dialect(header=csv_header))
+    source = open_source(table, {}, dialect)
+    untyped = "a CSV file has no types" if source.format == "csv" else ""
+    place = {"uri": _uri(settings, source.path), **_format(source)}
+    return _drafted(
+        settings, place, dict(zip(source.schema.names, source.schema.types, strict=True)), dataset, family, untyped
+    )
+
+
+def drafted_json(settings: Settings, path: Path, columns: Sequence[str], dataset: str, family: str | None) -> Drafted:
+    """Drafts a contract for JSON lines, whose keys the user declares: in the file, a key may be data. Reads nothing.
+
+    Raises:
+        SourceError: there is no such file, or it holds no lines by its first signs.
+        ContractError: no columns are declared, or the family's name or file is invalid.
+    """
+    check_exists(path)
+    if path.is_file():
+        try:
+            check_json_lines(path)
+        except OSError as error:
+            raise SourceError(f"{path}: {file_problem(error)}; accepted: a file that can be read") from None
+    if not columns:
+        raise ContractError(
+            f"{path}: the keys of JSON lines are not read, since they may be data; accepted: --columns NAME,NAME, "
+            "the keys that their description has"
+        )
+    place = {"uri": _uri(settings, path), "format": "json"}
+    return _drafted(settings, place, dict.fromkeys(columns), dataset, family, "JSON lines have no types")
+
+
+def drafted_database(settings: Settings, place: Document, dataset: str, family: str | None) -> Drafted:
+    """Drafts a contract for a database's table or query; reads the names and types of columns, and no row.
+
+    Args:
+        place: `uri`, `table` or `query`, and `password_file` of the contract's source.
+
+    Raises:
+        SourceError: the database cannot be reached or does not answer as asked.
+        ContractError: the place, or the family's name or file is invalid.
+    """
+    declared = {"format": "sql", **{key: value for key, value in place.items() if value is not None}}
+    columns = columns_of(validated(ContractSource, declared | {"key": ["any"]}, "source"))
+    return _drafted(settings, declared, columns, dataset, family, "the type is not known")
+
+
+def drafted_iceberg(settings: Settings, place: Document, dataset: str, family: str | None) -> Drafted:
+    """Drafts a contract for an Iceberg table; reads its metadata, and of that the names and types of columns only.
+
+    Args:
+        place: `uri`, `table` and `catalog` of the contract's source; or `uri` alone, the path of a metadata file.
+
+    Raises:
+        SourceError: there is no readable table with rows.
+        ContractError: the place, or the family's name or file is invalid.
+    """
+    declared = {"format": "iceberg", **{key: value for key, value in place.items() if value is not None}}
+    if "table" not in declared:
+        declared["uri"] = str(Path(declared["uri"]).resolve())
+    found = open_iceberg(validated(ContractSource, declared | {"key": ["any"]}, "source"))
+    schema = flat_schema(found.table.schema, ())
+    if "table" not in declared:
+        declared["uri"] = _uri(settings, Path(declared["uri"]))
+    return _drafted(settings, declared, dict(zip(schema.names, schema.types, strict=True)), dataset, family, "")
+
+
+def _drafted(
+    settings: Settings,
+    place: Document,
+    columns: Mapping[str, pa.DataType | None],
+    dataset: str,
+    family: str | None,
+    untyped: str,
+) -> Drafted:
+    """The draft of a source and its columns.
+
+    Args:
+        columns: their types; None: not known.
+        untyped: why types are not known, as a comment; empty: they are.
+    """
+    types = {name: None if place["format"] == "csv" else type_ for name, type_ in columns.items()}
     document: Document = {
         "dataset": dataset,
         "description": None,
         "owners": None,
-        "source": {"uri": _uri(settings, source, dataset), "format": "delta", "key": None},
+        "source": {**place, "key": None},
         "family": None,
         "privacy": {
             "unit": None,
@@ -216,24 +226,24 @@ def drafted(settings: Settings, table: Path, dataset: str, family: str | None, *
             "expected_units": None,
             "on_overlap": "compose",
         },
-        "columns": {source.names[item.name]: _column(source, item) for item in source.schema},
+        "columns": {name: _column(type_) if name else {"ignore": True} for name, type_ in types.items()},
         "generate": {"method": "auto"},
         "release": {"uri": f"{_HOME}/public/{dataset}", "approvals": 1},
     }
-    beside = {source.names[item.name]: _beside(source, item) for item in source.schema}
-    known = tuple(sorted(printable(path.stem) for path in settings.families.glob("*.yaml")))
-    empty = Drafted(document, None, beside, known)
-    return empty if family is None else of_family(settings, empty, family)
+    comments = {name: untyped if type_ is None else _column_comment(type_) for name, type_ in types.items()}
+    families = tuple(sorted(printable(path.stem) for path in settings.families.glob("*.yaml")))
+    empty = Drafted(document, None, comments, families)
+    return empty if family is None else with_family(settings, empty, family)
 
 
-def of_family(settings: Settings, draft: Drafted, family: str) -> Drafted:
-    """The draft with a family, and with its terms where its file is there.
+def with_family(settings: Settings, draft: Drafted, family: str) -> Drafted:
+    """The draft with a family, and with its terms if it has a file.
 
     Raises:
-        ContractError: no family can have that name, or its file is unsound.
+        ContractError: the family's name or file is invalid.
     """
     document = draft.contract | {"family": family}
-    named = Drafted(document, None, draft.beside, draft.known)
+    named = replace(draft, contract=document, family=None)
     wrong = [fault for fault in named.gaps(settings.variables) if fault.startswith("family:")]
     if wrong:
         raise ContractError(wrong[0])
@@ -245,29 +255,55 @@ def of_family(settings: Settings, draft: Drafted, family: str) -> Drafted:
     privacy = {key: terms.get(key, value) for key, value in draft.contract["privacy"].items()}
     if found.owner_normalization:
         privacy["owner_normalization"] = list(found.owner_normalization)
-    return Drafted(document | {"privacy": privacy}, found, draft.beside, draft.known)
+    return replace(draft, contract=document | {"privacy": privacy}, family=found)
 
 
-def write(settings: Settings, draft: Drafted, out: Path) -> Written:
-    """Writes the contract's file and, where the family has none, a draft of that. Nothing is ever overwritten.
+def write(settings: Settings, draft: Drafted, out: Path) -> Path | None:
+    """Writes the contract's file and, where the family has none, a draft of that. Overwrites nothing.
+
+    Returns:
+        The file of the family's draft; None where the draft has the terms of an existing file.
 
     Raises:
-        ConfigurationError: a file of the contract's name is there, or cannot be written.
+        ConfigurationError: the contract's file exists or cannot be written.
     """
     _write_new(out, draft.text())
     budget = draft.budget
     if budget is None:
-        return Written(out, None)
-    beside = settings.families / f"{budget['family']}.yaml"
-    if not beside.exists():
-        _write_new(beside, draft.family_text())
-    return Written(out, beside)
+        return None
+    family = settings.families / f"{budget['family']}.yaml"
+    if not family.exists():
+        _write_new(family, draft.family_text())
+    return family
+
+
+def is_ours(settings: Settings) -> bool:
+    """Whether the deployment's directory is the user's: declared, or below the working directory.
+
+    Otherwise it is that of an installed package, or of somebody's checkout.
+    """
+    return settings.deploy_is_declared or settings.deploy.is_relative_to(Path.cwd())
+
+
+def add_instance(settings: Settings) -> Path | None:
+    """Gives a new deployment the platform's dagster.yaml, without which nothing runs; None: it has one.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    file, usual = settings.deploy / INSTANCE, PACKAGE_ROOT / "deploy" / INSTANCE
+    if file.exists() or not usual.is_file():
+        return None
+    _write_new(file, usual.read_text(encoding="utf-8"))
+    return file
 
 
 def check_free(out: Path) -> None:
-    """Refuses a place where a file is. Raises `ConfigurationError`."""
+    """Raises `ConfigurationError` if the file exists."""
     if out.exists():
-        raise ConfigurationError(f"--out {out}: there is a file already, which is left as it is; accepted: a new name")
+        raise ConfigurationError(
+            f"{out}: the file exists and is not overwritten; accepted: another --out, or to fill in that file"
+        )
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -282,71 +318,64 @@ def _write_new(path: Path, text: str) -> None:
         raise ConfigurationError(f"{path}: cannot be written: {file_problem(error)}") from None
 
 
-def _uri(settings: Settings, source: Source, dataset: str) -> str:
-    """Where a run will read: a Delta table where it lies, anything else where sources of a deployment do."""
-    if source.format != "delta":
-        return f"{_HOME}/sources/{dataset}"
-    place = source.path.resolve()
+def _uri(settings: Settings, table: Path) -> str:
+    """A table's place, relative to the deployment's directory where it lies there."""
+    place = table.resolve()
     return f"{_HOME}/{place.relative_to(settings.home)}" if place.is_relative_to(settings.home) else str(place)
 
 
-def _column(source: Source, item: pa.Field) -> Document:
-    """What a column's type tells, with gaps for the rest. A CSV file has none."""
-    type_ = plain_type(item.type)
-    words = "type: " if source.format == "csv" or _is_text(type_) else template(type_)
-    column: Document = parse_value(f"{{{words}}}")
-    if pa.types.is_decimal(type_):
+def _format(source: Source) -> Document:
+    """The format of a table, and the dialect of a CSV file as far as it differs from the default."""
+    declared = source.dialect.declared if source.format == "csv" else {}
+    return {"format": source.format, **({"csv": declared} if declared else {})}
+
+
+def _column(found: pa.DataType | None) -> Document:
+    """A column's declaration by its type, with gaps for the rest; None: it is not known."""
+    if found is None:
+        return {"type": None}
+    type_ = plain_type(found)
+    declaration = "type: " if is_text(type_) else template(type_)
+    column: Document = parse_value(f"{{{declaration}}}")
+    if "decimals" in column:
         column["decimals"] = min(max(type_.scale, 0), _MOST_DECIMALS)
     return column
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+def _column_comment(type_: pa.DataType) -> str:
+    """A column's type. Omits encodings, which may reveal numbers of values."""
+    plain = plain_type(type_)
+    if pa.types.is_list(plain) or pa.types.is_large_list(plain):
+        return "list"
+    return "nested" if pa.types.is_nested(plain) else str(plain)
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
-
-
-def _beside(source: Source, item: pa.Field) -> str:
-    """A column's type, and its name where it must have another. How values are encoded may tell how many there are."""
-    plain = plain_type(item.type)
-    of_file = str(plain) if not pa.types.is_nested(plain) else "list" if _is_list(plain) else "nested"
-    type_ = "a CSV file says no types" if source.format == "csv" else of_file
-    name = source.names[item.name]
-    return type_ if name == item.name else f"{type_}; {item.name!r} in the file: give it this name in the Delta table"
-
-
-def _lines(document: Document, notes: Mapping[str, str], beside: Mapping[str, str], path: str = "") -> Iterator[str]:
-    """A mapping in block style, with comments; one whose keys have none is a line."""
+def _lines(document: Document, notes: Mapping[str, str], comments: Mapping[str, str], path: str = "") -> Iterator[str]:
+    """A mapping in block style with comments; nested mappings without comments take one line."""
     indent = "  " * path.count(".")
     for key, value in document.items():
         below = f"{path}{key}"
         yield from _comment(notes.get(below, ""), indent)
         if below == "columns":
             yield f"{key}:"
-            yield from (f"  # {line}" for line in _COLUMN_NOTES)
-            yield from (f"  {_flow(name)}: {_flow(column)}  # {beside[name]}" for name, column in value.items())
+            yield from (f"  # {line}" for line in _TEXTS["columns"].splitlines())
+            yield from (f"  {_flow(name)}: {_flow(column)}  # {comments[name]}" for name, column in value.items())
         elif isinstance(value, dict) and any(note.startswith(f"{below}.") for note in notes):
             yield f"{indent}{key}:"
-            yield from _lines(value, notes, beside, f"{below}.")
+            yield from _lines(value, notes, comments, f"{below}.")
         else:
             yield f"{indent}{key}: {_flow(value)}".rstrip()
 
 
-def _comment(words: str, indent: str, width: int = 118) -> Iterator[str]:
-    line = ""
-    for word in words.split():
-        if line and len(indent) + len(line) + len(word) + 3 > width:
-            yield f"{indent}# {line}"
-            line = ""
-        line = f"{line} {word}".strip()
-    if line:
-        yield f"{indent}# {line}"
+def _comment(text: str, indent: str = "") -> list[str]:
+    start = f"{indent}# "
+    return textwrap.wrap(
+        text, 118, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _flow(value: Any) -> str:
-    """YAML on one line; nothing for a gap."""
+    """YAML on one line; empty for a gap."""
     if value is None:
         return ""
     if isinstance(value, dict):

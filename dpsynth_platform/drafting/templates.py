@@ -1,4 +1,4 @@
-"""Declarations to fill in, by the type of a column."""
+"""Templates of column declarations by the type of a column."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dpsynth_platform.compute.plain_types import plain_type
 
 TEMPLATES = (
     (pa.types.is_integer, "integer, min: , max: "),
+    (pa.types.is_duration, "integer, min: , max: "),
+    (lambda type_: pa.types.is_decimal(type_) and type_.scale == 0, "integer, min: , max: "),
     (pa.types.is_floating, "float, min: , max: "),
     (pa.types.is_date, "date, min: , max: "),
     (pa.types.is_timestamp, "datetime, min: , max: "),
@@ -20,9 +22,9 @@ TEMPLATES = (
 
 
 def template(type_: pa.DataType) -> str:
-    """A declaration to fill in for a column of a type, as in `{type: integer, min: , max: }`, without the braces.
+    """The declaration to fill in, such as `type: integer, min: , max: `.
 
-    What no declaration reads (lists, structs, maps, bytes) is ignored.
+    Types that are not modelled (lists, maps, bytes) give `ignore: true`.
     """
     plain = plain_type(type_)
     return next((f"type: {words}" for fits, words in TEMPLATES if fits(plain)), "ignore: true")

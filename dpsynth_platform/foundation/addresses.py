@@ -1,7 +1,7 @@
-"""Where the console shows what: the address of each page, below the console's own; and of assets in Dagster.
+"""Addresses of the console's pages, relative to the console, and of assets in Dagster.
 
-What belongs here: paths, with names in them quoted. What does not: the pages. Names are those of datasets, families,
-releases, ledger entries and nodes of the lineage graph: nothing of anybody's data is ever part of an address.
+What belongs here: paths with quoted names of datasets, families, releases, ledger entries and lineage nodes: never any
+data. What does not: the pages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def release_page(release: str) -> str:
 
 
 def candidate_page(dataset: str, period: str | None = None) -> str:
-    """The present candidate of a dataset and period, where it is approved or refused."""
+    """The current candidate of a dataset and period, for approval or refusal."""
     return f"/candidates/{_name(dataset)}" + (f"/{_name(period)}" if period else "")
 
 
@@ -40,7 +40,7 @@ def node_page(node: str) -> str:
 
 
 def asset_in_dagster(dagster: str, dataset: str, step: str, period: str | None = None) -> str:
-    """The page of a step's asset in Dagster's own interface, at the address of that."""
+    """The page of a step's asset in the Dagster UI at the address `dagster`."""
     partition = f"?{urlencode({'partition': period})}" if period else ""
     return f"{dagster.removesuffix('/')}/assets/{_name(dataset)}/{_name(step)}{partition}"
 

@@ -1,7 +1,7 @@
-"""Canonical JSON and SHA-256: what every content hash of the platform is made of.
+"""Canonical JSON and SHA-256, the basis of all content hashes.
 
-What belongs here: the one canonical form and its digests. What does not: deciding what is hashed. Only the standard
-library is imported: a reader who verifies a release needs this module and little else.
+What belongs here: the canonical form and its digests. What does not: deciding what is hashed. Imports the standard
+library only: verifying a release needs this module and little else.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The errors that the platform raises on purpose.
 
-What belongs here: every exception whose message is *safe*, that is, written by us and free of any value of the
-sensitive data, so that it may stand in Dagster's event log, in a lineage event or on a terminal; and safe words for why
-a file that somebody named cannot be used. What does not: errors of libraries. Those may quote data, so whoever meets
-one at a step's edge reports its type only (see `assets.guard`), never its text.
+What belongs here: exceptions whose message is *safe*: written by us and free of values of the sensitive data, so that
+event logs, lineage events and terminals may show it; and safe words for why a file cannot be used. What does not:
+errors of libraries. Those may quote data, so a step reports their type only (`assets.guard`), never their text.
 
-Each class has a `code`, a short stable word that travels where even a safe message would be too much (the worker
-process reports nothing but a code).
+Each class has a `code`, a short stable word for places that get no message (the worker process reports a code only).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class ConfigurationError(DpsynthError):
 
 
 class NotFound(DpsynthError):
-    """What somebody asked to look at is not there; the message names it, and what is."""
+    """A requested object does not exist; the message names it, and what exists."""
 
     code = "not-found"
 
@@ -40,13 +38,12 @@ class ContractError(DpsynthError):
     code = "contract"
 
 
-class SchemaMissing(ContractError):
-    """Nothing is declared of some columns; the message ends with a schema file to fill in.
+class ContractDraft(ContractError):
+    """A contract or family file in which required keys are still empty: somebody's work that goes on, and no fault."""
 
-    Attributes:
-        words: what is missing, and the ways out.
-        draft: the file.
-    """
+
+class SchemaMissing(ContractError):
+    """Some columns are undeclared; the message (`words`) ends with a schema file to fill in (`draft`)."""
 
     def __init__(self, words: str, draft: str) -> None:
         super().__init__(f"{words}\n\n{draft}")
@@ -61,7 +58,7 @@ class SourceError(DpsynthError):
 
 
 class AccountingError(DpsynthError):
-    """A privacy event or parameter that cannot be accounted for."""
+    """A privacy event or parameter is outside of what the accounting covers."""
 
     code = "accounting"
 
@@ -79,16 +76,16 @@ class LedgerError(DpsynthError):
 
 
 class BackupRefused(DpsynthError):
-    """A backup is damaged, another deployment's, or older than what is known; or what it would be of is not sound."""
+    """A backup is damaged, outdated or of another deployment; or the deployment to back up is not consistent."""
 
     code = "backup"
 
 
 class LineageRefused(DpsynthError):
-    """A lineage event that cannot be taken in, or a use or declaration of something that the graph does not know.
+    """A lineage event is invalid, or a declaration names something that the graph does not contain.
 
     Attributes:
-        conflict: it contradicts what is recorded, rather than being no usable event.
+        conflict: the event is valid but contradicts the record.
     """
 
     code = "lineage"
@@ -99,25 +96,25 @@ class LineageRefused(DpsynthError):
 
 
 class LineageStuck(DpsynthError):
-    """Lineage events do not arrive where they should, and somebody must look; none is lost."""
+    """Lineage events cannot be delivered, and an operator must act; none is lost."""
 
     code = "lineage-stuck"
 
 
 class SpendRepeated(LedgerError):
-    """A mechanism already started for this run; a second spend needs an explicit word."""
+    """A mechanism already started for this run; a second spend needs an explicit order."""
 
     code = "spend-repeated"
 
 
 class ClearanceRefused(DpsynthError):
-    """Lineage knows, or cannot rule out, what a mechanism must not build on. Says so by public facts only."""
+    """By lineage, a mechanism builds or may build on a forbidden input. The message has public facts only."""
 
     code = "clearance"
 
 
 class GrantRefused(DpsynthError):
-    """The worker was handed a grant that is forged, used, expired or for other data."""
+    """The worker's grant is forged, used, expired or for other data."""
 
     code = "grant"
 
@@ -129,7 +126,7 @@ class StaleInput(DpsynthError):
 
 
 class PurgeFailed(DpsynthError):
-    """Some of what is due could not be found out or deleted; all else was deleted, and recorded."""
+    """Some expired outputs could not be determined or deleted; all others were deleted, and recorded."""
 
     code = "purge"
 
@@ -140,11 +137,17 @@ class BoundingError(DpsynthError):
     code = "bounding"
 
 
+class EngineError(DpsynthError):
+    """The SQL engine stopped. The message contains the error's type, never its text."""
+
+    code = "engine"
+
+
 class TrainingRefused(DpsynthError):
-    """A model, its batches or its loss cannot be trained with differential privacy as they are. Nothing was spent.
+    """A model, its batches or its loss do not allow private training. Nothing was spent.
 
     Attributes:
-        faults: all that was found, one sentence each: the place, what is wrong, the way out.
+        faults: one sentence each: the place, what is wrong, what to do.
     """
 
     code = "training"
@@ -161,81 +164,87 @@ class MechanismFailed(DpsynthError):
 
 
 class MechanismInterrupted(MechanismFailed):
-    """The worker of a mechanism that had started was told to end, as by Ctrl-C. The ledger entry stays spent."""
+    """The worker of a started mechanism was ended by a signal, such as Ctrl-C. The ledger entry stays spent."""
 
 
 class LaunchFailed(MechanismFailed):
-    """A worker could not be started where the deployment wants it to run, or was lost there."""
+    """A worker could not be started at the configured place, or was lost there."""
 
     code = "launch"
 
 
 class ReplayExhausted(MechanismFailed):
-    """Interruptions cost a training more replayed steps than its plan pays for."""
+    """Interruptions of a training need more replayed steps than its plan pays for."""
 
     code = "replay-exhausted"
 
 
 class ResumeRefused(MechanismFailed):
-    """What is kept of an interrupted training is missing, damaged, of another training, or in use."""
+    """The state of an interrupted training is missing, damaged, of another training, or in use."""
 
     code = "resume"
 
 
 class CheckpointFailed(DpsynthError):
-    """A checkpoint could not be written. The training may go on; an interruption then costs more replayed steps."""
+    """A checkpoint could not be written. The training may continue; an interruption then costs more replayed steps."""
 
     code = "checkpoint"
 
 
 class ReleaseRefused(DpsynthError):
-    """Evidence is missing, stale, of other content, or not approved."""
+    """Evidence is missing, stale, about other content, or not approved."""
 
     code = "release"
 
 
+class PublicationFailed(DpsynthError):
+    """A release is published, but a target of its contract does not hold it yet."""
+
+    code = "publication"
+
+
 class VerificationFailed(DpsynthError):
-    """A published release does not match its own signed attestation; the message says where."""
+    """A published release differs from its signed attestation; the message says where."""
 
     code = "verification"
 
 
 class NotAllowed(DpsynthError):
-    """No role that somebody has at the console allows what they asked for. Nothing was done."""
+    """The console user's roles do not allow the request. Nothing was done."""
 
     code = "not-allowed"
 
 
 class SignedOut(DpsynthError):
-    """Nobody is signed in at the console, or their session has ended. Nothing was done."""
+    """The console request has no valid session. Nothing was done."""
 
     code = "signed-out"
 
 
 class NotificationFailed(DpsynthError):
-    """A receiver of notices did not take one, or could not be told for so long that somebody has to look."""
+    """A receiver did not accept a notice, or has been unreachable for so long that an operator must act."""
 
     code = "notification"
 
 
 class NotUsable(OSError):
-    """A file of a kind or size that is not read. Its `strerror` is written by us, unlike that of libraries' errors."""
+    """A file of an unsupported kind or size. Unlike libraries', its `strerror` is ours, and safe."""
 
 
 def printable(text: str) -> str:
-    """A text that every terminal, log and JSON file takes: names of files may hold bytes that are no UTF-8."""
+    """Escapes what is not UTF-8, as in names of files."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def file_problem(error: OSError | ValueError) -> str:
-    """Why a file cannot be read as text or written, in the operating system's fixed words; nothing of its content."""
+    """Why a file cannot be read as text or written, in fixed words without any content."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file or directory"
     if isinstance(error, OSError):
         if isinstance(error, NotUsable):
             return str(error.strerror)
-        # A library may put words of its own into `strerror`, and numbers of its own into `errno`.
+        # Libraries may put other words into `strerror`, and other numbers into `errno`.
         number = error.errno or 0
         known = number in errno.errorcode and type(error).__module__ == "builtins"
-        return os.strerror(number).lower() if known else "the system does not say why"
-    return "it is no text in UTF-8"
+        return os.strerror(number).lower() if known else "unknown reason"
+    return "it is not UTF-8 text"

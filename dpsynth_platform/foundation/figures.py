@@ -1,7 +1,6 @@
-"""Numbers in words: how counts, bounds, estimates and moments are written wherever people read them.
+"""Counts, bounds, estimates and moments as text for people.
 
-What belongs here: rounding, singular and plural, and a moment to the second. What does not: the sentences that they
-stand in.
+What belongs here: rounding, singular and plural, moments to the second. What does not: the sentences around them.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ def number_of(number: int, what: str) -> str:
 
 
 def upper_bound(number: float, digits: int = 3) -> str:
-    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant.
+    """A bound with at most so many significant digits, rounded up from the float's shortest decimal form.
 
-    What is meant by a float is its shortest decimal form: 0.1 is shown as 0.1, though the float is a little more.
+    So 0.1 stays 0.1, although the float is slightly larger.
     """
     return _rounded(number, digits, ROUND_CEILING)
 
 
 def lower_bound(number: float, digits: int = 3) -> str:
-    """The same, rounded down: what is shown is never more than what is meant."""
+    """As `upper_bound`, rounded down."""
     return _rounded(number, digits, ROUND_FLOOR)
 
 

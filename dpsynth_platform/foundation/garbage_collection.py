@@ -1,9 +1,9 @@
-"""When Python looks for objects that nothing leads to any more.
+"""Settings of Python's garbage collector.
 
-What belongs here: the garbage collector's settings of a process. What does not: what a process loads (`preloading`).
+What belongs here: thresholds, and pauses while modules load. What does not: what a process loads (`preloading`).
 
-Python looks after every 700 new objects, and through all of them whenever a fourth is new. Modules make half a million
-objects that stay, so that a process which loads much spends a fourth of that time looking at what it has just loaded.
+By default Python collects after 700 new objects, and a full collection runs when a fourth of all objects is new.
+Imported modules create half a million permanent objects, and collecting takes a fourth of the time of their import.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SELDOM = (10_000, 10, 10)
-"""New objects, and younger generations' turns, until a generation is looked through."""
+"""Thresholds of the three generations (`gc.set_threshold`)."""
 
 
 def collect_seldom() -> None:
-    """For a process that loads modules whenever it comes to need them.
+    """Raises the thresholds, for processes that import modules during their work.
 
-    What is in circles is let go of later, so not for one that makes large objects in circles, as training may.
+    Cyclic garbage is freed later. Not for processes with large cyclic objects, such as training.
     """
     gc.set_threshold(*_SELDOM)
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Nothing is collected while modules load inside, and what is there at the end stays, and is never looked at again.
+    """Pauses collection while modules load, and exempts all objects that exist at the end.
 
-    A process that is forked later shares it, too: to look at an object is to write to it, which copies its page.
+    Forked processes then share their pages: the collector would write to each object and so copy its page.
     """
     collected = gc.isenabled()
     gc.disable()

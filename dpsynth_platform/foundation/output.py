@@ -1,4 +1,4 @@
-"""Where a command's text goes, as the layers below the commands know it."""
+"""The interface by which lower layers print a command's text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Output(Protocol):
-    """Text for people; a terminal is the usual one."""
+    """Text for people, usually on a terminal."""
 
     def print(self, text: str = "") -> None:
         """Prints a sentence."""

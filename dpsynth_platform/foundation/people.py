@@ -1,11 +1,10 @@
-"""Names of people who run, approve and refuse, and the words that they leave.
+"""Names of people who run, approve and refuse, and their reasons.
 
-What belongs here: when two names are one person's, and which names and reasons may be recorded. What does not: whether
-somebody is who they say; there is no authentication in this platform, names come from the command line, the login or
-Dagster's tags.
+What belongs here: when two names are the same person's, and which names and reasons may be recorded. What does not:
+authentication; names come from the command line, the login, the console or Dagster's tags.
 
-A new decision holds names against one another by how they look (`same_person`). What was decided before is held against
-the rule of its time (`person_key`), or an old chain would not verify any more.
+New decisions compare names by their looks (`same_person`). Recorded decisions are verified by the rule of their time
+(`person_key`), so that old chains stay valid.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from functools import lru_cache
 
 from dpsynth_platform.foundation.errors import ConfigurationError
 
-# Joiners belong to the spelling of some scripts; all other format characters only change how a line is shown.
+# Joiners belong to the spelling of some scripts; other format characters only change the display.
 _JOINERS = "\u200c\u200d"
 _CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
-# Letters and marks that leave no trace on a screen: fillers, variation selectors, the blank Braille pattern.
+# Invisible letters and marks: fillers, variation selectors, the blank Braille pattern.
 _UNSEEN = dict.fromkeys(
     (
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
@@ -30,7 +29,7 @@ _UNSEEN = dict.fromkeys(
 MOST_CHARACTERS = 1000
 NAMES_ACCEPTED = "accepted: a name in the letters of one script"
 REQUESTED_BY_TAG = "dpsynth/requested_by"
-"""Dagster run tag: who asked for the run. Without it the code server's user did."""
+"""Dagster run tag: who requested the run; by default the code server's user."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -48,7 +47,7 @@ _LOOKS = _words(
     """
 )
 _BARS_AND_RINGS = str.maketrans("I1|0", "lllO")
-"""ASCII characters that look like others of it, in capitals and small letters as they are written."""
+"""ASCII characters that look like other ASCII characters."""
 _LATIN_FORM = str.maketrans({letter: word[0] for word in _LOOKS for letter in word[1:]})
 # Unicode's recommended scripts (UAX #31, table 5), of which a name has one; and those that are written together (UTS
 # #39, 5.1, and Latin with these as in its level "highly restrictive").
@@ -66,23 +65,23 @@ _JOINING = _words(
 
 
 def person_key(name: str) -> str:
-    """A name without what cannot be seen or told apart: compatibility forms, case, blanks, invisible characters."""
+    """A name without compatibility forms, case, blanks and invisible characters."""
     plain = unicodedata.normalize("NFKC", name).casefold().translate(_UNSEEN)
     return "".join(item for item in plain if unicodedata.category(item)[0] not in "CZ")
 
 
 def same_person(one: str, other: str) -> bool:
-    """Whether two names are one person's, as far as four eyes are concerned: those that look alike are.
+    """Whether two names look alike, and so count as one person for the four-eyes principle.
 
-    Names are compared as they are written, in capitals and in small letters, since other letters look alike in each.
-    So a name wholly in Cyrillic letters is not another person's than the Latin one that it looks like.
+    Compares them as written, in upper case and in lower case, since different letters look alike in each. A name in
+    Cyrillic letters is the same person's as the Latin one that it looks like.
     """
     return not _looks(one).isdisjoint(_looks(other))
 
 
 @lru_cache(maxsize=10_000)
 def _looks(name: str) -> frozenset[str]:
-    """What a name looks like: its key, and those of its Latin forms."""
+    """The keys of a name and of its Latin look-alikes."""
     plain = unicodedata.normalize("NFKD", name)
     digits = "".join(str(unicodedata.decimal(item, item)) for item in plain)
     forms = [form.translate(_LATIN_FORM) for form in (digits, digits.upper(), digits.lower())]
@@ -90,24 +89,24 @@ def _looks(name: str) -> frozenset[str]:
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name must not be recorded anew, or None: characters that cannot be seen, or letters of several scripts."""
+    """Why a new record must not have this name, or None: invisible characters, or letters of several scripts."""
     plain = unicodedata.normalize("NFKC", name)
     scripts = _scripts(plain)
     joined = any(item in plain for item in _JOINERS) and scripts.isdisjoint(_JOINING)
     if joined or any(is_control(item) or ord(item) in _UNSEEN for item in name):
-        return f"{name!a} holds characters that cannot be seen"
+        return f"{name!a} contains invisible characters"
     if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
         return f"{name!a} mixes {' and '.join(sorted(scripts))} letters, some of which look the same"
     if "" in scripts:
-        return f"{name!a} has letters of a script in which names are not written today"
+        return f"{name!a} has letters outside of the recommended scripts of Unicode"
     return None
 
 
 def _scripts(text: str) -> set[str]:
-    """The scripts of a text's letters, those that all scripts share left out; empty: one that is not recommended."""
+    """The scripts of a text's letters, without shared letters; "" stands for a script that is not recommended."""
     if text.isascii():
         return {"Latin"}
-    import regex  # here: most names need it not
+    import regex  # late: most names are ASCII
 
     found = {script for script in _SCRIPTS if regex.search(rf"\p{{Script={script}}}", text)}
     known = "".join(rf"\p{{Script={script}}}" for script in ("Common", *found))
@@ -115,40 +114,40 @@ def _scripts(text: str) -> set[str]:
 
 
 def is_control(character: str) -> bool:
-    """Whether a character can make text look like other text: escapes, line breaks, reversed writing and the like."""
+    """Whether a character can change how text is displayed: escapes, line breaks, writing direction."""
     return unicodedata.category(character) in _CONTROLS and character not in _JOINERS
 
 
 def visible(text: str) -> str:
-    """Text from elsewhere on one line, with every control character written out, such as `\\x1b` or `\\n`."""
+    """External text on one line, with control characters escaped, such as `\\x1b` or `\\n`."""
     return "".join(ascii(item)[1:-1] if is_control(item) else item for item in text)
 
 
 def recorded(text: str, option: str, *, optional: bool = False) -> str:
-    """A name or a reason as it may stand in a record.
+    """Checks a name or a reason before it is recorded.
 
     Args:
-        text: what somebody gave.
-        option: where they gave it, for the message.
-        optional: whether it may say nothing.
+        text: a name or a reason.
+        option: where it comes from, for the message.
+        optional: whether it may be empty.
 
     Raises:
-        ConfigurationError: it is too long, holds control characters, or says nothing.
+        ConfigurationError: it is too long, has control characters, or is empty.
     """
     if len(text) > MOST_CHARACTERS:
         raise ConfigurationError(f"{option}: {len(text)} characters; accepted: at most {MOST_CHARACTERS}")
     if any(map(is_control, text)):
-        raise ConfigurationError(f"{option}: {text!r} holds control characters; accepted: one line of plain text")
+        raise ConfigurationError(f"{option}: {text!r} contains control characters; accepted: one line of plain text")
     if not optional and not person_key(text):
-        raise ConfigurationError(f"{option}: {text!r} says nothing; accepted: words that can be seen")
+        raise ConfigurationError(f"{option}: {text!r} is empty; accepted: visible words")
     return text
 
 
 def recorded_name(name: str, option: str) -> str:
-    """A person's name as it may stand in a record.
+    """Checks a person's name before it is recorded.
 
     Raises:
-        ConfigurationError: it is not `recorded`, holds invisible characters, or mixes scripts.
+        ConfigurationError: as `recorded`, or it has invisible characters or mixes scripts.
     """
     problem = name_problem(recorded(name, option))
     if problem is not None:
@@ -157,5 +156,5 @@ def recorded_name(name: str, option: str) -> str:
 
 
 def acting(named: str | None, user: str) -> str:
-    """Who acts: whom `--as` names, or else the deployment's user. Raises `ConfigurationError` like `recorded_name`."""
+    """The acting person: `--as`, else the deployment's user. Raises `ConfigurationError` like `recorded_name`."""
     return user if named is None else recorded_name(named, "--as")

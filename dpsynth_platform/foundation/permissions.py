@@ -1,8 +1,7 @@
-"""Files for this user alone.
+"""Files that only this user can read.
 
-What belongs here: making what is sensitive unreadable for others, and images of memory not at all. What does not: what
-is sensitive; who writes into the restricted zone knows. `Path.mkdir` gives its mode to the last directory only, and
-libraries that write files ask for no mode at all, so both go through the process's umask.
+What belongs here: private modes of files, and no core dumps. What does not: which files are sensitive. `Path.mkdir`
+applies its mode to the last directory only, and libraries set none, so both go through the process's umask.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ PRIVATE_UMASK = 0o077
 
 
 class _Umask:
-    """The process's umask, private while any thread asks for it.
+    """The process's umask, private while any thread needs it.
 
-    A process has one umask for all of its threads. Were each thread to give back what it had found, the first to leave
-    would open the files that another is still making, and the last would leave the process private for good.
+    Threads share one umask. If each restored the value that it found, the first to leave would expose files that
+    another still creates, and the last would leave the process private for ever.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class _Umask:
                 os.umask(self._earlier)
 
     def forked(self) -> None:
-        """In a forked child, where no other thread will let go of the lock; what they held private stays so."""
+        """In a forked child no other thread releases the lock. The umask stays private if it was."""
         self._lock = threading.Lock()
 
 
@@ -55,7 +54,7 @@ os.register_at_fork(after_in_child=_UMASK.forked)
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Files made inside are of mode 0600, directories 0700, whichever thread of this process makes them."""
+    """Gives new files mode 0600 and directories 0700, in all threads of this process."""
     _UMASK.enter()
     try:
         yield
@@ -71,25 +70,25 @@ def private_directory(path: Path) -> Path:
 
 
 def closed_directory(path: Path) -> Path:
-    """`private_directory`, and one that is there already becomes private too; returns the path.
+    """As `private_directory`, and makes an existing one private too; returns the path.
 
     Raises:
-        ConfigurationError: others may use it and it is not this user's to close: somebody else's, or a shared one.
+        ConfigurationError: others can use it, and this user does not own it or it is shared (sticky).
     """
     found = private_directory(path).stat()
     shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
     if found.st_mode & PRIVATE_UMASK and shared:
         raise ConfigurationError(
-            f"{path} is open to others and not this user's to close; accepted: a directory of its own, mode 0700"
+            f"{path} is open to others, and this user cannot close it; accepted: a directory of this user, mode 0700"
         )
     make_private(path)
     return path
 
 
 def make_private(path: Path) -> None:
-    """Takes from a file or directory all that others may do. Raises `OSError` where it is not this user's.
+    """Removes the permissions of others. Raises `OSError` where the file is not this user's.
 
-    By name, never by a descriptor: closing one would drop the locks that SQLite holds on the file in this process.
+    By name, never by a descriptor: closing one would release SQLite's locks on the file in this process.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & PRIVATE_UMASK:
@@ -97,5 +96,5 @@ def make_private(path: Path) -> None:
 
 
 def no_core_dumps() -> None:
-    """Forbids this process, and all that it starts, to leave an image of its memory behind when it crashes."""
+    """Disables core dumps of this process and its children."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

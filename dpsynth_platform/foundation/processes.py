@@ -1,7 +1,7 @@
-"""Telling whether a process of this host is still there.
+"""Whether a process of this host is still running.
 
-What belongs here: names of processes that outlive them, and whether the named one is at work. What does not: starting
-or ending processes.
+What belongs here: names of processes that stay unique after their end, and checks by name. What does not: starting or
+ending processes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 
 
 def own_name() -> str:
-    """This process, as `is_gone` takes it: host, number and start time, since numbers are used again."""
+    """This process's name for `is_gone`: host, number and start time, since numbers are reused."""
     return f"{socket.gethostname()}/{_identity(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
-    """Whether a process is known to have ended. Of another host's, nothing is known."""
+    """Whether a process is known to have ended. False for processes of other hosts."""
     host, _, process = name.rpartition("/")
     number = process.partition(":")[0]
     return host == socket.gethostname() and number.isdecimal() and _identity(int(number)) != process
 
 
 def is_child_at_work(pid: int) -> bool:
-    """Whether a process of this host that `multiprocessing` has spawned is there under this number.
+    """Whether this number belongs to a running process of this host that `multiprocessing` spawned.
 
-    Numbers are used again, in a container that was started again the very same ones; this tells a run's process from
-    servers, not from another run's. Whoever asks again later will be told better.
+    Numbers are reused, the same ones in a restarted container. The check excludes servers, but not a process of another
+    run; ask again later.
     """
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -37,10 +37,9 @@ def is_child_at_work(pid: int) -> bool:
 
 
 def _identity(pid: int) -> str | None:
-    """A process by its number and start time. None if it is gone.
+    """A process's number and start time. None if it has ended.
 
-    One that was killed and not yet collected by its parent (a zombie) is gone: without an init process, as in many
-    containers, it stays for ever.
+    A zombie has ended: without an init process, as in many containers, it stays for ever.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

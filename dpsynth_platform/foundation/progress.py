@@ -1,47 +1,82 @@
-"""How long what is under way will take, by how long it took so far.
+"""Progress: what is reported, bars for people, and estimates of the remaining time from the pace so far.
 
-What belongs here: the estimate and its words, for whatever reports progress in lines. What does not: reporting
-(`worker`, commands). Times are those of a clock that everybody who sees the lines has, too.
+What belongs here: these and their words. What does not: reporting (`worker`, commands). The times are those that
+every reader of the progress can measure, so they reveal nothing more.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
 
 LEAST_SECONDS = 1.0
-"""Below, a rate says little."""
+"""A shorter time gives no estimate."""
 
 
 class Progress(Protocol):
     """Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
 
-    The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
-    stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
-    for, or follows from noisy counts. When it is called is not hidden.
+    The numbers follow from the plan and from noisy measurements. Where the number of steps depends on the number of
+    records, a stage reports only its start and end (0 and 1 of 1). Synthetic rows count as steps: their number is
+    declared, or follows from noisy counts. The time of calls is not hidden.
     """
 
     def __call__(self, stage: str, done: int, total: int, beside: str = "", /) -> None:
-        """Is told a step; `beside` has more words about it, as public as the rest: the epsilon so far."""
+        """Reports a step; `beside` has further public words, such as the epsilon so far."""
 
 
 def silent(stage: str, done: int, total: int, beside: str = "") -> None:
-    """The progress callback that reports nothing."""
+    """Reports nothing."""
+
+
+@contextmanager
+def bars(console: Console, *, transient: bool = False) -> Iterator[Progress]:
+    """A bar for each stage, on a terminal or in a notebook with ipywidgets; if `transient`, until the block ends."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    silenced = console.quiet or not (console.is_terminal or in_notebook)
+    with Bars(
+        *columns,
+        console=console,
+        transient=transient,
+        disable=silenced,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as shown:
+        known: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int, beside: str = "", /) -> None:
+            if stage not in known:
+                known[stage] = shown.add_task(stage, total=total)
+            words = stage + (f" ({beside})" if beside else "")
+            shown.update(known[stage], description=words, completed=done, total=total)
+
+        yield report
 
 
 class Pace:
-    """The pace of one stage after the other, each of equal steps."""
+    """The pace of consecutive stages, each of equal steps."""
 
     def __init__(self) -> None:
         self._stage, self._began, self._first, self._last = "", 0.0, 0, 0
 
     def left(self, stage: str, done: int, total: int) -> str:
-        """`, about 40 s left`, or nothing where that cannot be told yet. To be asked at every step."""
+        """`, about 40 s left`, or "" without an estimate. Call it at every step."""
         rate = self.rate(stage, done)
         return "" if rate is None or done >= total else f", about {in_words((total - done) / rate)} left"
 
     def rate(self, stage: str, done: int) -> float | None:
-        """Steps a second of this stage, or None where that cannot be told yet. To be asked at every step."""
+        """Steps per second of this stage, or None without an estimate. Call it at every step."""
         now = time.monotonic()
         if stage != self._stage or done < self._last:
             self._stage, self._began, self._first = stage, now, done

@@ -1,8 +1,8 @@
-"""What an error may say about itself outside the restricted zone.
+"""What may be shown of an error outside the restricted zone.
 
-What belongs here: the one decision which part of an exception is safe to show. What does not: catching exceptions, or
-reporting them. A library's message may quote a value of the data ("could not convert string to float: ..."), and so
-may its cause and its notes; therefore only errors that the platform wrote itself keep their message.
+What belongs here: the decision which part of an exception is safe, and raising a safe one in its place. What does not:
+reporting errors. A library's message may quote a value of the data ("could not convert string to float: ..."), and so
+may its cause and its notes; so only the platform's own errors keep their message.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ import errno
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from socket import gaierror
+from typing import TypeVar
 
 from dpsynth_platform.foundation.errors import DpsynthError
 
+_T = TypeVar("_T")
 UNEXPECTED = "unexpected"
 MACHINE = "machine"
-"""A full or failing disk, or too little memory or too few open files: what may be otherwise later."""
+"""A full or failing disk, too little memory or too few open files: a retry may succeed."""
 _PLACE = "configuration"
-"""The code of what stays so until somebody changes it: rights, a name that is too long."""
+"""Permissions, a name that is too long: a retry does not help."""
 _ROOM = "make room where it writes and for temporary files (TMPDIR), then run it again"
 _FILES = "allow more open files (ulimit -n), then run it again"
 _RIGHTS = "give this user the right to read or write there"
 _NO_DATABASE = -1
 _NO_TEMPORARY = -2
-"""Where the system's own number does not come through."""
+"""For errors without the system's number."""
 _OF_THE_MACHINE = {
-    _NO_DATABASE: "make room, its directory writable, or allow more open files (ulimit -n), then run it again",
+    _NO_DATABASE: "make room, make its directory writable, or allow more open files (ulimit -n), then run it again",
     _NO_TEMPORARY: "make room in one, or name another in TMPDIR, then run it again",
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EROFS: "make what it writes to writable, then run it again",
-    errno.EIO: "see that the disk works, then run it again",
+    errno.EIO: "check the disk, then run it again",
     errno.ENOMEM: "give it more memory, then run it again",
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
@@ -62,9 +64,7 @@ _LIBRARIES = (
     "psycopg",
     "safetensors",
 )
-"""Packages whose errors have the operating system's number, or its words, in their text alone. `_internal` is
-deltalake's.
-"""
+"""Packages whose errors have the system's number or words only in their text. `_internal` is deltalake's."""
 _NUMBER = re.compile(r"\(os error (\d{1,3})\)|\berrno(?: |\W{3,4})(\d{1,3})\b|\bcode: (\d{1,3}), kind: ")
 _WORDS = {
     **{words: number for number, words in _SAID.items()},
@@ -77,16 +77,15 @@ _WORDS = {
 _LONGEST_NAME = 80
 _LONGEST_CHAIN = 8
 _READ = 20_000
-"""Characters of a text that are looked through."""
+"""Characters of a text that are searched."""
 
 
 def safe_error(error: BaseException) -> tuple[str, str]:
     """Code and message of an exception, free of any value of the data.
 
-    A `DpsynthError` keeps its code and its message. What the operating system refuses is told as that, in its own fixed
-    words with the way out, also where a library has put it into words of its own: those are searched for an allow-list
-    of numbers and phrases, and never quoted. Of every other exception only the name of its type is told, under the code
-    `unexpected`.
+    A `DpsynthError` keeps its code and its message. An error of the operating system gets the system's fixed words and
+    the way out, also where a library reworded it: its text is searched for listed numbers and phrases, and never
+    quoted. Every other exception is `unexpected`, with the name of its type.
     """
     if isinstance(error, DpsynthError):
         return error.code, str(error)
@@ -98,21 +97,21 @@ def safe_error(error: BaseException) -> tuple[str, str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, within a message of ours: our own words, the operating system's, or the error's type."""
+    """A reason to quote in a message: the platform's words, the operating system's, or the error's type."""
     if isinstance(error, DpsynthError):
         return str(error)
     number = system_number(error)
     if number is not None:
         return _SAID[number]
     name = type(error).__name__
-    # Types made at run time may carry anything as their name.
+    # Types that are made at run time may have any name.
     return name if name.isidentifier() and len(name) <= _LONGEST_NAME else "Exception"
 
 
 def system_number(error: BaseException) -> int | None:
-    """The operating system's number, or one of ours, if its refusal is why an exception was raised; see `_WAYS_OUT`.
+    """The number of the system's error behind an exception (`_WAYS_OUT`), or None.
 
-    An error that was raised while another was handled counts as that one where the machine was at fault.
+    Of errors in the exception's chain, only those of the machine count.
     """
     for place, one in enumerate(islice(_chain(error), _LONGEST_CHAIN)):
         number = _number_of(one)
@@ -122,8 +121,30 @@ def system_number(error: BaseException) -> int | None:
 
 
 def detached(error: BaseException) -> None:
-    """Takes from one of our errors what it was raised from, which may quote data and would be shown with it."""
+    """Removes cause, context and traceback, which may quote data and would be shown with the error."""
     error.__cause__ = error.__context__ = error.__traceback__ = None
+
+
+def safely(body: Callable[[], _T], keep: Callable[[BaseException], str] | None = None) -> _T:
+    """Calls `body`; in place of a library's error, raises a safe one with its type and without context.
+
+    Args:
+        keep: writes the traceback to a restricted place; returns where it is, in words.
+    """
+    try:
+        return body()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # panics of Rust libraries are no `Exception`
+        caught = error
+    # Outside of `except`, a further error does not carry this one as its context.
+    if not isinstance(caught, DpsynthError):
+        code, what = safe_error(caught)
+        where = "" if keep is None else f" ({keep(caught)})"
+        caught = DpsynthError(f"{'unexpected error: ' if code == UNEXPECTED else ''}{what}{where}")
+        caught.code = code
+    detached(caught)
+    raise caught
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -134,7 +155,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _number_of(error: BaseException) -> int | None:
-    # Errors of TLS and of looking up names have numbers of their own.
+    # Errors of TLS and of name resolution use other numbers.
     if isinstance(error, OSError) and isinstance(error.errno, int) and not isinstance(error, ssl.SSLError | gaierror):
         lost = str(error.strerror).startswith("No usable temporary directory found in")  # Python's `tempfile`
         return _NO_TEMPORARY if lost else error.errno

@@ -1,7 +1,6 @@
-"""Whole content of files that people name: regular files up to a size, opened without waiting.
+"""Reading files that users name: regular files of limited size, opened without blocking.
 
-What belongs here: keeping a named pipe, a device or an endless file from blocking or filling a process. What does not:
-what the content means.
+What belongs here: refusing named pipes, devices and endless files. What does not: the meaning of the content.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _KINDS = {
 
 
 def check_regular(path: Path) -> None:
-    """Refuses what would block or never end when it is opened; directories and missing files are left to the reader.
+    """Refuses files that would block or never end; accepts directories and missing files.
 
     Raises:
-        OSError: a named pipe, socket or device, in words that `errors.file_problem` passes on.
+        NotUsable: a named pipe, socket or device.
     """
     try:
         mode = path.stat().st_mode
@@ -35,17 +34,17 @@ def check_regular(path: Path) -> None:
 
 
 MOST_BYTES = 2**30
-"""Of a file that people name; what the platform itself writes has its own bounds."""
+"""Of a file that a user names; files that the platform writes have other bounds."""
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     """The content of a regular file of at most `most` bytes.
 
     Raises:
-        OSError: there is none that can be read, it is of another kind, or larger.
-        ValueError: no file can have this name.
+        OSError: it cannot be read, is of another kind, or larger.
+        ValueError: the name is invalid.
     """
-    # A pipe without a writer would block the opening. Looking at the name first keeps devices unopened.
+    # Opening a pipe without a writer would block. Checking the name first leaves devices unopened.
     check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

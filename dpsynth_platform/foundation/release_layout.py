@@ -1,7 +1,6 @@
-"""What a release's directory holds: the names of its files, and listing them.
+"""Names of the files of a release, and listing them.
 
-What belongs here: names that the writer and every reader of a release share. What does not: content, hashes and
-signatures.
+What belongs here: names that the writer and all readers share. What does not: content, hashes and signatures.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ DATA = "data"
 
 
 def has_rows(directory: Path) -> bool:
-    """Whether anything of a release's table is there."""
+    """Whether a release still has its table."""
     return os.path.lexists(directory / DATA)
 
 
 def regular_files(directory: Path) -> dict[str, Path]:
-    """Every regular file below a directory by its relative name; links are not followed and not listed."""
+    """The regular files below a directory by relative name; without links."""
     return {
         path.relative_to(directory).as_posix(): path
         for path in sorted(directory.rglob("*"))

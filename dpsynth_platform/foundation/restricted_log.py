@@ -1,11 +1,11 @@
-"""Restricted logs: where libraries' words go, since they may quote data.
+"""Restricted logs: private files for the output of libraries, which may quote data.
 
-What belongs here: sending what a process prints to a private file, and keeping a traceback in one. What does not:
-deciding what of an error may be shown (`lineage.redaction`), and deleting old logs (`retention`).
+What belongs here: redirecting a process's output to such a file, and keeping tracebacks in one. What does not: what of
+an error may be shown (`foundation.redaction`), and deleting old logs (`lifecycle.retention`).
 
-A log may be impossible to write: the disk is full, read-only or gone, or no descriptor is left. That must neither
-replace the error that is being handled nor send its words elsewhere. So nothing here raises once a body has started,
-and what cannot be written is dropped.
+Writing a log may fail: the disk is full, read-only or gone, or no descriptor is left. That must neither replace the
+error that is being handled nor send its text elsewhere. So nothing here raises once a body has started, and what cannot
+be written is dropped.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def logs_of(restricted: Path) -> Path:
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Sends standard output and error of this process, and of all that it starts, to a restricted file.
+    """Redirects standard output and error of this process and its children to a restricted file.
 
-    What libraries print may quote data, and a terminal is often recorded (CI, `script`, a scheduler's log). A file in
-    which nothing was written is removed again.
+    What libraries print may quote data, and terminals are often recorded (CI, `script`, a scheduler's log). An empty
+    file is removed.
 
     Raises:
-        OSError: the file cannot be made. The block has not started then; what it prints later is dropped if need be.
+        OSError: the file cannot be created; the block has not started. Later failures to write are dropped.
     """
     opened = [_open(log)]
     try:
@@ -54,12 +54,12 @@ def output_to(log: Path) -> Iterator[None]:
         _close(opened)
         raise
     descriptor, nowhere, *kept = opened
-    _flush()  # what was printed before belongs to the terminal
+    _flush()  # earlier output belongs to the terminal
     try:
         _send_to(descriptor, descriptor)
         yield
     finally:
-        if not _flush():  # the rest would go to the terminal with the next line that is printed there
+        if not _flush():  # else the rest would go to the terminal later
             _send_to(nowhere, nowhere)
             _flush()
         _send_to(*kept)
@@ -70,17 +70,17 @@ def output_to(log: Path) -> Iterator[None]:
 
 
 def new_log(directory: Path, kind: str) -> Path:
-    """A path for a new log, such as `step-<random>.log`."""
+    """A new path such as `step-<random>.log`."""
     return directory / f"{kind}-{secrets.token_hex(8)}.log"
 
 
 def keep_traceback(log: Path, error: BaseException) -> str:
-    """Appends an error's traceback to a restricted log; says where it is, or that it could not be kept. Never raises.
+    """Appends an error's traceback to a restricted log. Never raises.
 
-    Call it outside of the `except` block: an interruption that arrives meanwhile would carry the error as its context.
+    Call it outside of the `except` block: an interruption meanwhile would carry the error as its context.
 
     Returns:
-        What a message may end with, in brackets.
+        Where it is, or why it could not be kept, for the brackets at the end of a message.
     """
     try:
         text = "".join(traceback.format_exception(error))
@@ -92,10 +92,10 @@ def keep_traceback(log: Path, error: BaseException) -> str:
 
 
 def note(words: str) -> None:
-    """Writes a line to this process's restricted log, which its standard error is wherever a mechanism runs.
+    """Writes a line to this process's restricted log: standard error, where a mechanism runs.
 
-    Where it is none (a terminal, a pipe, a file that others can read), nothing is written anywhere; nor where it cannot
-    be written to: a mechanism that was paid for does not fail for that.
+    Writes nothing where standard error is not a private file, or cannot be written to: a paid mechanism does not fail
+    for that.
     """
     with suppress(OSError):
         sys.stderr.flush()
@@ -105,47 +105,47 @@ def note(words: str) -> None:
 
 
 def no_tracebacks(keep: Callable[[BaseException], str]) -> None:
-    """From now on this process prints of an error that nobody caught only its type: all else of it may quote data.
+    """Makes this process print only the type of uncaught errors: their text may quote data.
 
-    That holds for threads, finalizers and the program itself. For processes of their own.
+    Covers the main program, threads and finalizers. Call it only in processes that the platform starts.
 
     Args:
-        keep: keeps a traceback, as `keep_traceback` does, and says where it is; never raises.
+        keep: keeps a traceback like `keep_traceback` and returns where; never raises.
     """
 
-    def tell(error: BaseException | None) -> None:
+    def report(error: BaseException | None) -> None:
         if error is None or isinstance(error, SystemExit | KeyboardInterrupt):
             return
         with suppress(Exception):
             print(f"unexpected error: {safe_error(error)[1]} ({keep(error)})", file=sys.stderr)
 
-    sys.excepthook = lambda kind, error, trace: tell(error)
-    sys.unraisablehook = lambda found: tell(found.exc_value)
-    threading.excepthook = lambda found: tell(found.exc_value)
-    logging.raiseExceptions = False  # a handler that cannot write would print what it was to write
+    sys.excepthook = lambda kind, error, trace: report(error)
+    sys.unraisablehook = lambda found: report(found.exc_value)
+    threading.excepthook = lambda found: report(found.exc_value)
+    logging.raiseExceptions = False  # a failing handler would print its message
     logging.lastResort = logging.StreamHandler()
     logging.lastResort.setLevel(logging.WARNING)
     logging.lastResort.addFilter(without_words)
 
 
 def without_words(record: logging.LogRecord) -> bool:
-    """A filter: a library's line of the log without what it quotes, such as what was sent, or the text of errors."""
+    """Log filter: replaces a library's message by its origin and the safe part of its error."""
     error = record.exc_info[1] if record.exc_info else record.msg if isinstance(record.msg, BaseException) else None
     what = safe_error(error)[1] if error is not None else "a line of its own"
     record.msg, record.args, record.exc_info = f"{record.name}, {record.module} {record.lineno}: {what}", (), None
-    record.exc_text = record.stack_info = None  # these quote lines of the code, and where it is on this machine
+    record.exc_text = record.stack_info = None  # these quote lines and paths of code
     return True
 
 
 def print_unfailing() -> None:
-    """From now on this process drops what it cannot print, where `print` would raise. For processes of their own."""
+    """Makes `print` drop what it cannot write, instead of raising. Only in processes that the platform starts."""
     for number, name in zip(_OUTPUTS, ("stdout", "stderr"), strict=True):
         raw = io.BufferedWriter(_Dropping(number, "wb", closefd=False))
         setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True))
 
 
 class _Dropping(io.FileIO):
-    """A file to which writing never fails."""
+    """Writing to it never fails."""
 
     def write(self, content: ReadableBuffer, /) -> int:
         with suppress(OSError):
@@ -168,7 +168,7 @@ def _send_to(*descriptors: int) -> None:
 
 
 def _flush() -> bool:
-    """Writes what is buffered, by Python and by libraries in C. False where something could not be written."""
+    """Flushes the buffers of Python and of libraries in C. False where that failed."""
     well = bool(ctypes.CDLL(None).fflush(None) == 0)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,11 +1,10 @@
 """Temporary directories of commands, which may hold rows and owners' ids outside of the restricted zone.
 
-What belongs here: making one that its process holds as long as it lives, and finding those whose process was killed
-before it could remove its own. What does not: what is written there, and temporary directories without data.
+What belongs here: making one that its process locks, and finding abandoned ones. What does not: their content, and
+temporary directories without data.
 
-A killed process takes nothing along (SIGKILL, power), so what it left is removed by whoever comes by: the next command
-that works in the same place, and the sweep of what has expired, which looks into the system's place. A lock tells the
-living from the dead; those of other machines, where the place is shared, by their age alone.
+A killed process cannot remove its directory. The next command with the same parent removes it, and so does the purge in
+the system's temporary directory. A lock marks a running process; on other machines only the age counts.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from pathlib import Path
 from dpsynth_platform.foundation.storage import HeldByAnother, held
 
 ABANDONED_AFTER = dt.timedelta(days=1)
-"""How long one that nobody holds is kept: the moment between making and holding it, and other machines."""
+"""How long an unlocked directory is kept: it may be new, or locked on another machine."""
 _SUFFIX = ".work"
 _PREFIX = "dpsynth-"
 
 
 @contextmanager
 def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A directory for this user alone, gone after the block; first removes those that were abandoned beside it.
+    """A private directory, removed after the block; first removes abandoned ones with the same parent.
 
     Args:
-        prefix: begins its name, and begins with `dpsynth-`.
-        parent: where it is made; None: the system's place.
+        prefix: starts with `dpsynth-`.
+        parent: by default the system's temporary directory.
     """
     for left in abandoned(dt.datetime.now(dt.UTC), parent):
         shutil.rmtree(left, ignore_errors=True)
@@ -45,17 +44,17 @@ def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]
 
 
 def abandoned(now: dt.datetime, parent: Path | None = None) -> list[Path]:
-    """This user's scratch directories whose process is gone for `ABANDONED_AFTER`, in the order of their names.
+    """This user's unlocked scratch directories that are older than `ABANDONED_AFTER`, by name.
 
     Args:
-        parent: where to look; None: the system's place.
+        parent: by default the system's temporary directory.
     """
     found = sorted((parent or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*{_SUFFIX}"))
     return [path for path in found if _is_ours(path) and last_written(path, now) >= ABANDONED_AFTER and _is_free(path)]
 
 
 def last_written(path: Path, now: dt.datetime) -> dt.timedelta:
-    """Time since anything in it was written. A file that is removed in this moment counts as written now."""
+    """Time since the last write below a path. A file that is being removed counts as written now."""
     try:
         written = max(item.stat().st_mtime for item in (path, *path.rglob("*")))
     except FileNotFoundError:
@@ -64,7 +63,7 @@ def last_written(path: Path, now: dt.datetime) -> dt.timedelta:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it is a directory of this user's, and no link: a place for all users may hold what others have put."""
+    """Whether it is this user's directory and not a link: a shared parent may hold those of others."""
     try:
         found = path.lstat()
     except FileNotFoundError:

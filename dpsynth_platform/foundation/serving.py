@@ -1,7 +1,7 @@
-"""What the platform's HTTP servers share: listening, and a log that quotes nothing.
+"""Common parts of the platform's HTTP servers: listening, and a log that quotes nothing.
 
-What belongs here: sockets, the server's settings, and the log's form. What does not: what is served
-(`lineage.server`, `console.app`), and who may reach it.
+What belongs here: sockets, the server's settings, and the log's form. What does not: the applications
+(`lineage.server`, `console.app`), and access to them.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ def listening_at(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen()  # whoever is told the address may connect at once
+        listening.listen()  # clients may connect at once
     except UnicodeError:
-        why = "it is no name of a host"
+        why = "not a host name"
     except OverflowError:
         why = "no such port"
     except OSError as error:
-        why = error.strerror or "the system does not say why"
+        why = error.strerror or "unknown reason"
     else:
         return listening
     raise ConfigurationError(f"--host {host} --port {port} cannot be listened on: {why.lower()}")
 
 
 def serve(listening: socket.socket, app: Any, *, logs: Sequence[str], connections: int, **more: Any) -> None:
-    """Serves until the process is asked to end; requests that are being served are finished first.
+    """Serves until the process receives a signal; finishes current requests first.
 
     Args:
         listening: from `listening_at`.
         app: the ASGI application.
-        logs: loggers whose words are ours; the server's own tell warnings alone.
-        connections: open ones, further ones are closed.
-        more: of `uvicorn.Config`.
+        logs: loggers of the platform; the server's own log warnings only.
+        connections: most open connections; further ones are closed.
+        more: passed to `uvicorn.Config`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_WithoutTracebacks("%(asctime)s %(levelname)s %(message)s"))
@@ -69,7 +69,7 @@ def serve(listening: socket.socket, app: Any, *, logs: Sequence[str], connection
 
 
 class _WithoutTracebacks(logging.Formatter):
-    """A traceback may quote what was sent, or the data; only its last type is told."""
+    """A traceback may quote what was sent, or the data; only its last type is logged."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
         return safe_error(ei[1])[1] if ei and ei[1] is not None else ""

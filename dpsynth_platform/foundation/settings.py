@@ -1,8 +1,8 @@
 """The deployment's settings: the only reader of the environment.
 
-What belongs here: where the platform keeps things, which database holds the ledger, who acts. What does not: anything
-about one dataset (its contract says that), and OpenLineage's transport, which its own client reads from the standard
-OPENLINEAGE_* variables and `openlineage.yml`.
+What belongs here: directories, the ledger's database, the acting person. What does not: anything about one dataset (see
+its contract), and OpenLineage's transport, which its client reads from the standard OPENLINEAGE_* variables and
+`openlineage.yml`.
 
 | variable | meaning | default |
 | --- | --- | --- |
@@ -36,7 +36,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import parse_qs, quote, urlsplit
@@ -44,6 +44,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.people import recorded_name
 from dpsynth_platform.foundation.sizes import bytes_of, size_of
+from dpsynth_platform.foundation.storage import unusable_place
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -53,21 +54,21 @@ _PLAIN = re.compile(
     rf"(?i:https?)://((?P<name>{_LABEL}(\.{_LABEL})*)|\[(?P<address>[0-9A-Fa-f:.]+)\])(:[0-9]{{1,5}})?(/[A-Za-z0-9._~/-]*)?"
 )
 REQUIREMENTS = ("no", "yes", "declared")
-"""Of encryption at rest. `declared`: somebody answers for disks whose encryption does not show from this machine."""
+"""Of encryption at rest. With `declared`, an operator declares disks encrypted that this machine cannot check."""
 
 
 def keep_two_runtime_threads() -> None:
-    """Gives Delta's runtime two threads at least, unless the environment says how many.
+    """Gives Delta's runtime at least two threads, unless the environment sets their number.
 
-    Its reader and writer share a thread for each processor. Where there is one alone, a table that is written from
-    another would wait for itself for ever. The runtime asks once, when it first works.
+    By default it has a thread per processor. With a single one, writing a table while reading another deadlocks. The
+    runtime reads the variable once, at its first use.
     """
     os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One deployment. Tests and `dpsynth plan` make their own; everything else calls `from_environment`."""
+    """One deployment. Tests and `dpsynth plan` construct their own; everything else calls `from_environment`."""
 
     home: Path
     deploy: Path
@@ -88,12 +89,15 @@ class Settings:
     console: Path | None = None
     console_url: str = ""
     dagster_url: str = ""
+    deploy_is_declared: bool = field(default=True, compare=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Reads the DPSYNTH_* variables. Raises `ConfigurationError` for a value that cannot be used."""
         env = os.environ if environment is None else environment
         home = _resolved("DPSYNTH_HOME", env.get("DPSYNTH_HOME") or ".dpsynth")
+        if (unusable := unusable_place(home)) is not None:
+            raise ConfigurationError(f"DPSYNTH_HOME: {str(home)!r}: {unusable}")
         deploy = _resolved("DPSYNTH_DEPLOY", env.get("DPSYNTH_DEPLOY") or str(PACKAGE_ROOT / "deploy"))
         return cls(
             home=home,
@@ -115,36 +119,34 @@ class Settings:
             console=_chosen("DPSYNTH_CONSOLE", env, deploy / "console.yaml"),
             console_url=_address("DPSYNTH_CONSOLE_URL", env.get("DPSYNTH_CONSOLE_URL") or ""),
             dagster_url=_link("DPSYNTH_DAGSTER_URL", env.get("DPSYNTH_DAGSTER_URL") or ""),
+            deploy_is_declared=bool(env.get("DPSYNTH_DEPLOY")),
         )
 
     @property
     def ledger_url_is_configured(self) -> bool:
-        """Whether the ledger is elsewhere than in its embedded default; then its URL may hold a password."""
+        """Whether the ledger is not the embedded default; its URL may then contain a password."""
         return self.ledger_url != embedded_ledger(self.ledger)
 
     @property
     def has_ledger(self) -> bool:
-        """Whether the ledger was made already; one that is configured is taken to exist."""
+        """Whether the ledger exists; a configured one is assumed to."""
         return self.ledger_url_is_configured or (self.home / "ledger" / "ledger.db").exists()
 
     @property
     def has_receivers(self) -> bool:
-        """Whether anybody is to be told of candidates, releases and runs that failed."""
+        """Whether notices of candidates, releases and failed runs have a receiver."""
         return bool(self.notify or self.notify_url or self.notify_mail)
 
     @property
     def variables(self) -> dict[str, str]:
-        """What ${NAME} stands for in contracts."""
+        """Variables for ${NAME} in contracts."""
         return {"DPSYNTH_HOME": str(self.home)}
 
     def shown(self, text: str) -> str:
-        """A text for readers who need not know where on this machine a deployment is.
-
-        Its own places stand by the names of their variables, as contracts write them: `${DPSYNTH_HOME}/public/census`.
-        """
+        """A text with the deployment's directories replaced by variables: `${DPSYNTH_HOME}/public/census`."""
         places = {str(self.home): "${DPSYNTH_HOME}", str(self.deploy): "${DPSYNTH_DEPLOY}"}
-        longest = sorted(places, key=len, reverse=True)  # one may lie in the other
-        # Not what only begins alike (`/srv/dpsynth-old`), nor the end of another one.
+        longest = sorted(places, key=len, reverse=True)  # one may contain the other
+        # Whole paths only: neither `/srv/dpsynth-old` nor a suffix of another path.
         found = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, longest))})(?!-|\.?\w)")
         return found.sub(lambda match: places[match[1]], text)
 
@@ -175,13 +177,13 @@ class Settings:
 
     @property
     def sensitive_places(self) -> dict[str, Path]:
-        """What holds rows, fingerprints or keys, by the name that messages use."""
+        """Directories with rows, fingerprints or keys, by their name in messages."""
         kept = {"restricted zone": self.restricted, "vault": self.vault}
         return kept if self.ledger_url_is_configured else kept | {"ledger": self.ledger}
 
     @property
     def base_models(self) -> Path:
-        """Directory of language models that training starts from, converted or downloaded once."""
+        """Directory of base models, converted or downloaded once."""
         return self.home / "base_models"
 
     @property
@@ -200,7 +202,7 @@ class Settings:
         return self.home / "dagster"
 
     def export(self) -> None:
-        """Makes these settings those of the processes that this one starts."""
+        """Writes these settings to the environment of child processes."""
         os.environ.update(
             DPSYNTH_HOME=str(self.home),
             DPSYNTH_DEPLOY=str(self.deploy),
@@ -228,17 +230,16 @@ class Settings:
 def embedded_ledger(directory: Path) -> str:
     """URL of the SQLite ledger in a directory.
 
-    Quoted: a question mark in a directory's name would end the path, a percent sign stand for another character, and
-    the budget would be another ledger's.
+    Quoted, since a question mark or percent sign in a directory's name would lead to another ledger.
     """
     return f"sqlite:///{quote(str(directory / 'ledger.db'))}"
 
 
 def _chosen(name: str, env: Mapping[str, str], own: Path) -> Path | None:
-    """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
+    """The named file, existing or not (its reader reports that), else the deployment's own if it exists."""
     if env.get(name):
         return _path(name, env)
-    return own if os.path.lexists(own) else None  # what is no file is its reader's to refuse
+    return own if os.path.lexists(own) else None  # its reader refuses what is not a file
 
 
 def _path(name: str, env: Mapping[str, str]) -> Path | None:
@@ -247,7 +248,6 @@ def _path(name: str, env: Mapping[str, str]) -> Path | None:
 
 
 def _resolved(name: str, text: str) -> Path:
-    """Raises `ConfigurationError` for a home that nobody has, and for links in a circle."""
     try:
         return Path(text).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):
@@ -255,7 +255,6 @@ def _resolved(name: str, text: str) -> Path:
 
 
 def _memory(text: str) -> int | None:
-    """Bytes of a size; None for nothing. Raises `ConfigurationError`."""
     if not text:
         return None
     try:
@@ -271,7 +270,6 @@ def _yes(name: str, text: str) -> bool:
 
 
 def _one_of(accepted: tuple[str, ...], name: str, env: Mapping[str, str]) -> str:
-    """A variable's value, empty where it is not set. Raises `ConfigurationError`."""
     text = env.get(name) or ""
     if text and text not in accepted:
         raise ConfigurationError(f"{name}: {text!r}; accepted: {', '.join(accepted)}")
@@ -279,7 +277,7 @@ def _one_of(accepted: tuple[str, ...], name: str, env: Mapping[str, str]) -> str
 
 
 def _arguments(text: str) -> tuple[str, ...]:
-    """A command's words, quoted as for a shell. Raises `ConfigurationError`, which shows none of them."""
+    """A command's words, quoted as for a shell. They may be secret: the error does not show them."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -287,7 +285,7 @@ def _arguments(text: str) -> tuple[str, ...]:
 
 
 def _webhook(text: str) -> str:
-    """A URL, which may hold a secret and is not shown. Raises `ConfigurationError`."""
+    """A URL that may be secret: the error does not show it."""
     if text and not is_protected(text):
         raise ConfigurationError(
             "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
@@ -296,7 +294,7 @@ def _webhook(text: str) -> str:
 
 
 def _mail(text: str) -> str:
-    """A mail server's URL, which may hold a password and is not shown. Raises `ConfigurationError`."""
+    """A mail server's URL, which may contain a password: the error does not show it."""
     if text and not _is_mail(text):
         raise ConfigurationError(
             "DPSYNTH_NOTIFY_MAIL: accepted: smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS (quoted as "
@@ -312,13 +310,13 @@ def _is_mail(text: str) -> bool:
         named = parts.scheme in ("smtp", "smtps") and bool(parts.hostname) and parts.port != 0 and not parts.path
     except ValueError:
         return False
-    senders, told = asked.get("from", []), ",".join(asked.get("to", [])).split(",")
+    senders, recipients = asked.get("from", []), ",".join(asked.get("to", [])).split(",")
     whole = named and asked.keys() == {"from", "to"} and len(senders) == 1 and text.isascii() and text.isprintable()
-    return whole and all(re.fullmatch(r"[^@\s,<>]+@[^@\s,<>]+", address) for address in (*senders, *told))
+    return whole and all(re.fullmatch(r"[^@\s,<>]+@[^@\s,<>]+", address) for address in (*senders, *recipients))
 
 
 def _address(name: str, text: str) -> str:
-    """A server's address, `scheme://host[:port]`, which may be shown. Raises `ConfigurationError`."""
+    """A server's address, `scheme://host[:port]`."""
     bare = text.removesuffix("/").lower()
     if bare and not (is_protected(bare) and re.fullmatch(r"https?://[^/?#]+", bare)):
         raise ConfigurationError(f"{name}: accepted: https://HOST[:PORT], or http://localhost[:PORT]; without a path")
@@ -327,7 +325,7 @@ def _address(name: str, text: str) -> str:
 
 
 def _origins(name: str, text: str) -> tuple[str, ...]:
-    """Origins of servers, comma between them, each once. Raises `ConfigurationError`."""
+    """Distinct origins of servers, separated by commas."""
     parts = [part.strip().removesuffix("/") for part in text.split(",") if part.strip()]
     for part in parts:
         if not is_plain(part) or part.count("/") > 2:
@@ -339,14 +337,14 @@ def _origins(name: str, text: str) -> tuple[str, ...]:
 
 
 def _link(name: str, text: str) -> str:
-    """Where a link may lead, with or without a path. Raises `ConfigurationError`."""
+    """An address for links, with or without a path."""
     if text and not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?", text):
         raise ConfigurationError(f"{name}: accepted: http(s)://HOST[:PORT][/PATH]")
     return text.removesuffix("/")
 
 
 def is_protected(text: str) -> bool:
-    """Whether it is the address of a server that nobody on the way can listen to."""
+    """Whether a connection to this address cannot be intercepted: https, or http to this machine."""
     try:
         parts = urlsplit(text)
         encrypted = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in THIS_MACHINE)
@@ -357,14 +355,14 @@ def is_protected(text: str) -> bool:
 
 
 def without_secrets(address: str) -> str:
-    """A refused address as an error may tell it: not where a password or a key may be part of it."""
+    """A refused address for an error, hidden where it may contain a password or a key."""
     return "an address with a user or a query" if set(address) & {"@", "?", "#"} else repr(address)
 
 
 def is_plain(text: str) -> bool:
-    """Whether it is a protected address that every reader takes for the same: a plain host, maybe a port and a path.
+    """Whether it is a protected address that all parsers read alike: a plain host, with optional port and path.
 
-    Readers of URLs disagree about hosts with other characters, so that one would be looked at, and another one asked.
+    Parsers of URLs disagree about hosts with other characters, so the checked host could differ from the contacted one.
     """
     found = _PLAIN.fullmatch(text)
     if not found or not is_protected(text):
@@ -379,7 +377,7 @@ def is_plain(text: str) -> bool:
 
 
 def origin(url: str) -> str:
-    """Where a plain address (`is_plain`) leads: scheme, host and port in lower case; without the port that is usual."""
+    """Origin of a plain address (`is_plain`): scheme, host and port in lower case, without the default port."""
     parts = urlsplit(url.lower())
     usual = {"https": 443, "http": 80}.get(parts.scheme)
     port = "" if parts.port in (None, usual) else f":{parts.port}"
@@ -388,9 +386,9 @@ def origin(url: str) -> str:
 
 
 def terminal_copy() -> TextIO:
-    """Standard output as it is now, which stays the terminal while steps print elsewhere; nowhere, where it is closed.
+    """A copy of standard output, which keeps printing to the terminal while that is redirected.
 
-    What is no text (half a character of an argument) is shown as an escape.
+    Discards the text where standard output is closed. Escapes what is not text (half a character of an argument).
     """
     try:
         descriptor = os.dup(1)
@@ -401,6 +399,21 @@ def terminal_copy() -> TextIO:
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
 
 
+def host_of_pgpassword() -> str | None:
+    """The host that PostgreSQL's password in a variable is for; empty: not said; None: there is no such password."""
+    return os.environ.get("PGHOST", "") if "PGPASSWORD" in os.environ else None
+
+
+def has_mysql_password() -> bool:
+    """Whether there is a password in a variable that MySQL's own client sends to any host."""
+    return "MYSQL_PWD" in os.environ
+
+
+def s3_endpoint() -> str:
+    """The endpoint of S3, from the variables of its own tools, which Arrow does not read; empty: that of Amazon."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
 def inherited_environment() -> dict[str, str]:
-    """A copy of this process's environment, for launchers that hand on a part of it."""
+    """A copy of this process's environment, for launchers that pass on parts of it."""
     return dict(os.environ)

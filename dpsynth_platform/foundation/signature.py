@@ -1,7 +1,7 @@
 """Ed25519 signatures, and the public keys that check them.
 
-What belongs here: signing, checking, and naming a public key. What does not: where private keys live (the vault), and
-what is signed (`attestation`, the ledger's export). A signature is the 64 raw bytes of RFC 8032.
+What belongs here: signing, checking, and naming a public key. What does not: storage of private keys (the vault), and
+what is signed (`release.attestation`, the ledger's export). A signature is the 64 raw bytes of RFC 8032.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ RAW_BYTES = 32
 
 
 def sign(key: Ed25519PrivateKey, content: bytes) -> bytes:
-    """The signature, 64 bytes."""
+    """An Ed25519 signature, 64 bytes."""
     return key.sign(content)
 
 
 def is_valid(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
-    """Whether the signature is the key's for exactly these bytes."""
+    """Whether the signature is valid for the content."""
     try:
         key.verify(signature, content)
     except InvalidSignature:
@@ -54,5 +54,5 @@ def read_public_key(content: bytes) -> Ed25519PublicKey:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """The key's public name: SHA-256 (hex) of its 32 raw bytes, to be compared over another channel."""
+    """SHA-256 (hex) of the key's 32 raw bytes, to be compared over another channel."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()

@@ -12,11 +12,11 @@ SIZE = rf"[1-9][0-9]{{0,6}}({'|'.join(_UNITS)})"
 def bytes_of(size: str) -> int:
     """Bytes of a size: 2GB are 2,000,000,000. Raises `ValueError` for what does not match `SIZE`."""
     if not re.fullmatch(SIZE, size):
-        raise ValueError(f"{size!r} is no size; accepted: such as 512MB or 2GB")
+        raise ValueError(f"{size!r} is not a size; accepted: such as 512MB or 2GB")
     return int(size[:-2]) * _UNITS[size[-2:]]
 
 
 def size_of(count: int) -> str:
-    """The size of so many bytes, in the largest unit that leaves no rest; what `bytes_of` gave comes back the same."""
+    """A number of bytes in its largest exact unit: the inverse of `bytes_of`."""
     unit = next(unit for unit in reversed(_UNITS) if count % _UNITS[unit] == 0)
     return f"{count // _UNITS[unit]}{unit}"

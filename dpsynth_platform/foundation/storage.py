@@ -1,10 +1,10 @@
-"""The zones on disk: step outputs, the records that name them, and their deletion.
+"""The zones on disk: step outputs and the records that name them.
 
-What belongs here: writing tables and files so that nothing half done is ever visible, the step records that chain one
-step's output to its inputs by content hash, and purging. What does not: what a step computes, keys, the ledger.
+What belongs here: writing tables and files so that readers never see a partial one, and the step records that chain
+each output to its inputs by content hash. What does not: what a step computes, keys, the ledger.
 
-A step writes into a directory of its own and, as its very last act, a *record* that names the directory and its
-content. A directory that no record names does not exist for anyone. Layout under the restricted zone:
+A step writes into a new directory and finally a *record* that names the directory and its content hash. No reader uses
+a directory without a record. Layout under the restricted zone:
 
     <dataset>/<period or 'all'>/<step>.json            the record: the step's current output
     <dataset>/<period or 'all'>/<step>/<random>/       one output; old ones go with the purge
@@ -32,11 +32,14 @@ from dpsynth_platform.foundation.permissions import private_directory, private_f
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.fs as fs
 
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}")
 HANDED = "-job"
-"""At the end of the name of a directory of what a worker is handed (`assets.model`)."""
+"""Suffix of directories with a worker's inputs (`operations.mechanism`)."""
 BOUND_FILE = "bound.json"
-"""What the step that learns a contribution bound leaves."""
+"""Output of the step that learns a contribution bound."""
 STEPS = (
     "raw",
     "scrubbed",
@@ -51,27 +54,29 @@ STEPS = (
     "released",
 )
 AUDITED = "audited"
-"""The step that only the lines have whose canaries go into a model of their own (`audit.model: separate`)."""
+"""Only lines with a separate audit model have this step (`audit.model: separate`)."""
 MODELS = (AUDITED, "model")
-"""The steps whose output is what a mechanism left."""
+"""The steps whose output is a mechanism's."""
 SCORES = "scores"
-"""What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
+"""The canaries' raw scores and coins, which expire with the model."""
+EXTRACT = "extract"
+"""The copy of a source that has no versions of its own (a database), beside the output of `raw`."""
 EXAMPLES = "training/examples"
-"""Where in a model's directory the real texts lie that a language model is trained on, while it is."""
+"""Directory below a model's for the real texts, during training only."""
 TEXTS_DRAWN = "texts.json"
-"""Beside the rows of `synthetic`: what became of the texts that were drawn for them (`synth.text.terms`)."""
+"""Beside the rows of `synthetic`: how many drawn texts were kept, and why others were not (`synth.text.terms`)."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def steps_of(*, separate_audit_model: bool) -> tuple[str, ...]:
-    """The steps of a line, in order: all, or all but the second model that is trained for the audit alone."""
+    """The steps of a line, in order."""
     return tuple(step for step in STEPS if separate_audit_model or step != AUDITED)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a line's outputs belong: a dataset and, for datasets with a cadence, one period (`YYYY-MM`)."""
+    """A dataset and, for datasets with a cadence, one period (`YYYY-MM`)."""
 
     dataset: str
     period: str | None = None
@@ -89,18 +94,18 @@ class Place:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a step left: where, with which content, from which inputs.
+    """A step's output: its place, content hash and inputs.
 
     Attributes:
         run_key: names contract, source version, period and plan together; all steps of one line share it.
         path: directory of the output, or None where the record itself is the output.
         content_hash: `digest_directory(path)`, or the digest of `facts` where there is no directory.
-        inputs: content hash of each upstream step's output as it was used.
+        inputs: content hash of each upstream output that was used.
         facts: JSON values that later steps need. Operator zone: counts allowed, never a value of the data.
-        runner: who ran the step for this output.
-        lineage_run: OpenLineage run id of the attempt that wrote it.
-        ran_by: by run key, everybody who ever made an output of this step, also one that was made anew since. Empty in
-            records that were written before this was kept.
+        runner: who ran the step.
+        lineage_run: OpenLineage run id of the attempt.
+        ran_by: by run key, everybody who made an output of this step, also a replaced one. Empty in records of
+            earlier versions.
     """
 
     step: str
@@ -118,7 +123,7 @@ class StepRecord:
 
     @property
     def runners(self) -> tuple[str, ...]:
-        """Everybody who ran the step under this run key: what is there may have been chosen among what they made."""
+        """Everybody who ran the step under this run key: the output may have been chosen among theirs."""
         return tuple(sorted({self.runner, *self.ran_by.get(self.run_key, ())} - {""}))
 
     @property
@@ -149,7 +154,7 @@ class Storage:
             return StepRecord(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):  # what it holds stays out of the message
+        except (ValueError, TypeError):  # the message must not quote it
             raise StaleInput(
                 f"{place.label}/{step}: its record, {path.name}, is damaged; put it back from a copy of the restricted "
                 f"zone or, without one, remove it and materialize {place.label}/{step} again"
@@ -173,7 +178,7 @@ class Storage:
 
     @contextmanager
     def new_output(self, place: Place, step: str) -> Iterator[Path]:
-        """A fresh directory to write into; removed again if the block fails. Invisible until a record names it."""
+        """A new directory to write into; removed if the block fails. Invisible until a record names it."""
         directory = private_directory(self._base(place) / step / secrets.token_hex(8))
         try:
             with private_files():
@@ -183,11 +188,11 @@ class Storage:
             raise
 
     def named_output(self, place: Place, step: str, name: str) -> Path:
-        """A directory of that name, made at first use. It outlives a crash, so that paid work can be resumed."""
+        """A directory of that name, which survives a crash, so that paid work can be resumed."""
         return private_directory(self._base(place) / step / name)
 
     def location(self, place: Place, step: str) -> Path:
-        """The stable place of a step's outputs, by which lineage names them."""
+        """The directory of all outputs of a step, which lineage names."""
         return self._base(place) / step
 
     def record(
@@ -202,7 +207,7 @@ class Storage:
         runner: str = "",
         lineage_run: str = "",
     ) -> StepRecord:
-        """Makes an output the step's current one, atomically and durably. Who made earlier ones stays known."""
+        """Makes an output the step's current one, atomically and durably. Keeps who made earlier ones."""
         facts = facts or {}
         earlier = self.read(place, step)
         ran_by = earlier.ran_by | {earlier.run_key: list(earlier.runners)} if earlier else {}
@@ -224,7 +229,7 @@ class Storage:
         return record
 
     def exists(self, record: StepRecord) -> bool:
-        """Whether a record's output is still there; a record without a directory is its own output."""
+        """Whether a record's output exists; a record without a directory is its own output."""
         return record.path is None or Path(record.path).is_dir()
 
     def places(self, dataset: str = "*") -> list[Place]:
@@ -241,14 +246,13 @@ class Storage:
         return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
 
     def _base(self, place: Place) -> Path:
-        """Where a place's outputs are: always below the root, whoever named the place."""
         parts = (place.dataset, place.period or "all")
         if not all(_PART.fullmatch(part) for part in parts):
             raise ConfigurationError(f"{place.label!r}: accepted: a dataset's name, and a period such as 2026-01")
         return self.root.joinpath(*parts)
 
     def record_path(self, place: Place, step: str) -> Path:
-        """The file of a step's record."""
+        """Path of a step's record."""
         return self._base(place) / f"{step}.json"
 
 
@@ -258,9 +262,7 @@ class HeldByAnother(Exception):
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keeps others that ask for the same directory out, until the block or the process ends, however it ends.
-
-    Those on this machine, that is, where the file system is one that machines share (`hold`).
+    """Locks a directory until the block or the process ends. Other machines are not kept out (`hold`).
 
     Raises:
         HeldByAnother: it is held already.
@@ -275,7 +277,7 @@ def held(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def held_file(path: Path) -> Iterator[None]:
-    """As `held`, of a file, which is made where there is none: others are kept out on other machines, too.
+    """As `held`, for a file, which is created if missing. Keeps out other machines too.
 
     Raises:
         HeldByAnother: it is held already.
@@ -289,10 +291,10 @@ def held_file(path: Path) -> Iterator[None]:
 
 
 def hold(descriptor: int) -> None:
-    """Keeps others out of a file until it is closed. A file that is open for writing is also held on other machines.
+    """Locks an open file until it is closed.
 
-    NFS hands on a lock of such a file to its server (flock(2), from Linux 2.6.12 on); that of a directory holds on one
-    machine alone.
+    NFS forwards the lock of a file that is open for writing to its server (flock(2), since Linux 2.6.12), so that other
+    machines are kept out too. The lock of a directory holds on one machine only.
 
     Raises:
         HeldByAnother: it is held already.
@@ -307,7 +309,7 @@ def write_durably(path: Path, content: str | bytes) -> None:
     """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600.
 
     Raises:
-        OSError: the file is what it was, or, where its new name could not be flushed, may be what it was after a crash.
+        OSError: the file is unchanged, or, where its new name could not be flushed, may be unchanged after a crash.
     """
     private_directory(path.parent)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -326,7 +328,7 @@ def write_durably(path: Path, content: str | bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Returns when a file, or the names in a directory, are on disk."""
+    """Flushes a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -335,14 +337,10 @@ def sync(path: Path) -> None:
 
 
 def check_room(directory: Path, *sizes: int) -> None:
-    """Makes files of these sizes at once and removes them: a disk without room says so before anything is spent.
-
-    Args:
-        directory: made where it is missing.
-        sizes: in bytes.
+    """Creates files of these sizes (bytes) together and removes them, so that a full disk fails before a spend.
 
     Raises:
-        OSError: there is no room, or no right.
+        OSError: no room, or no permission.
     """
     made: list[tuple[int, Path]] = []
     try:
@@ -366,10 +364,23 @@ def digest_files(directory: Path, files: Iterable[Path]) -> str:
     return canonical_digest([[path.relative_to(directory).as_posix(), digest_file(path)] for path in files])
 
 
-def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes a new Delta table in one commit, streaming. Returns its number of rows. Their order is not kept.
+def unusable_place(path: Path) -> str | None:
+    """What a path has that no Delta table's may have, and what is accepted; None: nothing.
 
-    An exception of `batches` is raised as it is: the writer would wrap its text, and ours must stay safe.
+    The library panics at some of these signs, which no `except Exception` catches, and opens another place for others.
+    """
+    found = sorted(set(_UNUSABLE.findall(str(path))))
+    if not found:
+        return None
+    return (
+        f"the path contains {' '.join(map(repr, found))}; accepted: one without [ ] ^ | \\, control characters and %XX"
+    )
+
+
+def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """Writes a new Delta table in one commit, streaming. Returns its number of rows. Does not keep their order.
+
+    An exception of `batches` is raised unchanged: the writer would wrap it into a library's error.
     """
     import pyarrow as pa
     from deltalake import write_deltalake
@@ -383,7 +394,9 @@ def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
             for batch in _from_another_thread(batches):
                 rows += batch.num_rows
                 yield batch
-        except BaseException as error:  # the writer would turn an interrupt into an error of its own, too
+        except GeneratorExit:  # the writer stopped, for a reason of its own
+            raise
+        except BaseException as error:  # also interrupts, which the writer would wrap
             failed.append(error)
             raise
 
@@ -398,10 +411,10 @@ def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
 
 def _from_another_thread(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, made one ahead in a thread of their own.
+    """The same batches, read ahead by one in a separate thread.
 
-    The Delta writer asks for batches from inside its asynchronous runtime, where reading another Delta table would
-    start a second one and fail.
+    The Delta writer iterates inside its asynchronous runtime, where reading another Delta table would start a second
+    runtime and fail.
     """
     iterator = iter(batches)
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -412,22 +425,39 @@ def _from_another_thread(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def read_table(uri: Path, *, version: int | None = None, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Streams a Delta table's record batches."""
-    from deltalake import DeltaTable
+    """Streams a Delta table's record batches, each of at most 65,536 rows and some megabytes.
 
-    dataset = DeltaTable(str(uri), version=version).to_pyarrow_dataset()
-    yield from dataset.to_batches(columns=columns)
+    Raises:
+        EngineError: there is no such column.
+    """
+    from dpsynth_platform.foundation.reading import read_batches
+
+    yield from read_batches(delta_dataset(uri, version), columns)
 
 
 def table_schema(uri: Path, *, version: int | None = None) -> pa.Schema:
     """Arrow schema of a Delta table."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(uri), version=version).to_pyarrow_dataset().schema
+    return delta_dataset(uri, version).schema
 
 
 def count_rows(uri: Path) -> int:
-    """Number of rows of a Delta table, from its files' own words."""
+    """Number of rows of a Delta table, from its files' metadata."""
+    return int(delta_dataset(uri).count_rows())
+
+
+def delta_dataset(uri: Path, version: int | None = None) -> ds.Dataset:
+    """The files of a Delta table on this machine, which Arrow's own file system reads (`arrow_files`)."""
     from deltalake import DeltaTable
 
-    return int(DeltaTable(str(uri)).to_pyarrow_dataset().count_rows())
+    return DeltaTable(str(uri), version=version).to_pyarrow_dataset(filesystem=arrow_files(uri))
+
+
+def arrow_files(uri: Path) -> fs.FileSystem:
+    """Arrow's own file system below a directory, for a Delta table's files.
+
+    The default is one written in Python, whose objects Arrow's threads may still release while the process ends: Python
+    then ends the thread, and C++ the whole process by a signal.
+    """
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+    return SubTreeFileSystem(str(uri), LocalFileSystem())

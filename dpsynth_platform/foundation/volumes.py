@@ -1,12 +1,11 @@
-"""Whether what is written at a place reaches a disk in clear.
+"""Encryption at rest: whether the storage below a directory is encrypted.
 
-What belongs here: following a path to the block devices below it, and telling encrypted ones. What does not:
-encrypting. Rows are read by several libraries and engines by their paths, so that encryption at rest is the volume's:
-dm-crypt (LUKS), also below LVM and RAID; an encrypting file system; or memory. What a cloud provider encrypts below a
-disk does not show from inside the machine.
+What belongs here: following a path to its block devices, and recognizing encrypted ones. What does not: encrypting.
+Several libraries and engines read rows by path, so the volume must encrypt: dm-crypt (LUKS), also below LVM and RAID;
+an encrypting file system; or memory. Encryption by a cloud provider below a disk is not visible from the machine.
 
-Swap is a place, too: pages with rows in them are written there. Sources: kernel documentation, ABI/testing/sysfs-block
-(`slaves`), sysfs-block-dm (`dm/uuid`), proc(5) (`mountinfo`, `swaps`).
+Swap counts too, since it receives pages with rows. Sources: kernel documentation, ABI/testing/sysfs-block (`slaves`),
+sysfs-block-dm (`dm/uuid`), proc(5) (`mountinfo`, `swaps`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ENCRYPTING = ("ecryptfs", "fuse.gocryptfs", "fuse.cryfs", "fuse.encfs")
 
 @dataclass(frozen=True)
 class System:
-    """Where the kernel tells of itself; tests have their own."""
+    """The kernel's file systems; tests have their own."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -34,11 +33,11 @@ class System:
 
 @dataclass(frozen=True)
 class Volume:
-    """What lies below a place.
+    """The storage below a directory.
 
     Attributes:
-        encrypted: whether nothing of it reaches a disk in clear; None where that cannot be told.
-        why: the devices or file systems that say so. No path of the place itself.
+        encrypted: whether nothing reaches a disk unencrypted; None if unknown.
+        why: the devices or file systems that decide it, without the directory's path.
     """
 
     encrypted: bool | None
@@ -54,15 +53,14 @@ class _Mount:
 
 
 def require_encrypted(places: Mapping[str, Path], requirement: str, system: System | None = None) -> None:
-    """Refuses to go on where rows would reach a disk in clear.
+    """Refuses storage on which rows would reach a disk unencrypted.
 
     Args:
-        places: what each is called, and where it is; those that do not exist yet count as their nearest parent.
-        requirement: one of `settings.REQUIREMENTS`; `declared` accepts what cannot be told, and never what is seen to
-            be clear.
+        places: directories by name; missing ones count as their nearest parent.
+        requirement: one of `settings.REQUIREMENTS`; `declared` accepts unknown storage, never unencrypted storage.
 
     Raises:
-        ConfigurationError: names each place, or swap, with what was found.
+        ConfigurationError: names each directory, or swap, with its storage.
     """
     if requirement == "no":
         return
@@ -71,13 +69,14 @@ def require_encrypted(places: Mapping[str, Path], requirement: str, system: Syst
     faults = [f"{name}: {volume.why}" for name, volume in found.items() if volume.encrypted not in accepted]
     if faults:
         raise ConfigurationError(
-            f"DPSYNTH_REQUIRE_ENCRYPTED={requirement}, and not all is encrypted; {'; '.join(faults)}. "
-            "Accepted: volumes of dm-crypt (LUKS), or in memory; `declared` where you answer for what does not show"
+            f"DPSYNTH_REQUIRE_ENCRYPTED={requirement}, but not all storage is encrypted: {'; '.join(faults)}. "
+            "Accepted: dm-crypt (LUKS) volumes, or memory; `declared`, if storage that is not visible here is "
+            "encrypted by other means"
         )
 
 
 def volume_of(path: Path, system: System | None = None) -> Volume:
-    """What lies below a path."""
+    """The storage below a path."""
     system = system or System()
     there = next(item for item in (path.absolute(), *path.absolute().parents) if item.exists())
     number = there.stat().st_dev
@@ -91,14 +90,14 @@ def volume_of(path: Path, system: System | None = None) -> Volume:
         return Volume(True, f"{mount.kind}, in memory")
     if mount.kind in _ENCRYPTING:
         return Volume(True, f"{mount.kind} encrypts")
-    named = _named(system, mount.source)  # file systems over several devices, such as btrfs, have a number of their own
+    named = _named(system, mount.source)  # btrfs and others over several devices have a separate number
     if named is not None and mount.kind != "overlay":
         return _device(system, named)
-    return Volume(None, f"a file system of type {mount.kind}; what lies below it does not show here")
+    return Volume(None, f"a file system of type {mount.kind}; the storage below it is not visible here")
 
 
 def swap(system: System | None = None) -> Volume:
-    """What lies below the machine's swap."""
+    """The storage below the machine's swap."""
     system = system or System()
     try:
         lines = (system.proc / "swaps").read_text(encoding="utf-8").splitlines()[1:]
@@ -116,7 +115,7 @@ def _swap(system: System, place: Path) -> Volume:
 
 
 def _device(system: System, device: str) -> Volume:
-    """A block device: encrypted itself, or wholly on devices that are."""
+    """A block device is encrypted by itself, or by all devices below it."""
     directory = (system.sys / "dev" / "block" / device).resolve()
     if _text(directory / "dm" / "uuid").startswith(_CRYPT):
         return Volume(True, f"{directory.name} is of dm-crypt")
@@ -131,12 +130,11 @@ def _device(system: System, device: str) -> Volume:
 
 
 def _all(found: list[Volume]) -> Volume:
-    """Several together: as the worst of them."""
     return min(found, key=lambda volume: (False, None, True).index(volume.encrypted))
 
 
 def _named(system: System, source: str) -> str | None:
-    """Number of the block device of that name, such as /dev/mapper/secret or /dev/sda1."""
+    """Number of a block device such as /dev/mapper/secret or /dev/sda1."""
     if not source.startswith("/dev/"):
         return None
     mapped = {_text(path / "dm" / "name"): path for path in (system.sys / "class" / "block").glob("dm-*")}
@@ -145,7 +143,7 @@ def _named(system: System, source: str) -> str | None:
 
 
 def _mount_of(system: System, path: Path) -> _Mount | None:
-    """The mount that a path lies on: the last of those with the longest path."""
+    """The mount of a path: the last of those with the longest mount point."""
     fitting = [mount for mount in _mounts(system) if path.is_relative_to(mount.point)]
     longest = max((len(mount.point.parts) for mount in fitting), default=0)
     return next((mount for mount in reversed(fitting) if len(mount.point.parts) == longest), None)
@@ -160,7 +158,7 @@ def _mounts(system: System) -> Iterator[_Mount]:
 
 
 def _unescaped(text: str) -> str:
-    """Blanks and the like stand in these lists as octal numbers."""
+    """These lists escape blanks as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 

@@ -1,14 +1,14 @@
-"""YAML as people write it: one reader with the scalars of YAML 1.2's core schema, within limits.
+"""A YAML reader with the scalars of YAML 1.2's core schema, within limits.
 
-What belongs here: from a file to mappings, lists, texts, numbers, booleans and nulls, and what is wrong with it, with
-its line. What does not: which keys a file may have (`contracts.validated`).
+What belongs here: reading a file into plain values, and its faults with their lines. What does not: which keys a file
+may have (`contracts.validation`).
 
 YAML 1.1 reads 01 as 1, 010 as 8, 12:30 as 750, NO as false and 2026-02-30 as an error. Here a plain scalar is a
-number, boolean or null only where the core schema says so, and a text otherwise: NO, 12:30 and 2026-01-31 are texts.
-Numbers that editions of YAML read differently (01, 0x1F, 0o17) are refused. A number keeps how it was written (`Whole`,
-`Real`), so that `text_of` can refuse one that would lose something as a text.
+number, boolean or null by the core schema only, and otherwise a text: NO, 12:30 and 2026-01-31 are texts. Numbers that
+versions of YAML read differently (01, 0x1F, 0o17) are refused. A number keeps its spelling (`Whole`, `Real`), so that
+`text_of` can refuse one that is not canonical.
 
-Reading is bounded: the file's size, the depth, and the number of nodes when all aliases are expanded.
+Limits apply to the file's size, the depth, and the number of nodes after expanding aliases.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dpsynth_platform.foundation.errors import ContractError, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
 
 MOST_BYTES = 2**23
-"""Of a file. A list of 10,000 values of 80 letters takes a tenth of it."""
+"""Of a file; a list of 10,000 values of 80 letters takes a tenth."""
 MOST_DEPTH = 40
-"""Levels of mappings and lists. A contract has ten."""
+"""Levels of mappings and lists; a contract has ten."""
 MOST_NODES = 1_000_000
-"""Keys, values and collections, those behind an alias as often as it stands there."""
+"""Keys, values and collections, with all aliases expanded."""
 MOST_DIGITS = 300
-"""Characters of a number. Longer ones exceed double precision, and from 4,300 on Python refuses them."""
+"""Characters of a number; longer ones exceed double precision."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = re.compile(r"null|Null|NULL|~|")
 _BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE")
-# Underscores are YAML 1.1's, in numbers alone: contracts have them, and no text loses anything (`text_of`).
+# Underscores in numbers are from YAML 1.1: contracts have them, and `text_of` refuses them as texts.
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 _REAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -50,7 +50,7 @@ _MERGE = object()
 
 
 class Whole(int):
-    """A whole number whose text is not its usual one, such as +1 or 1_000."""
+    """A whole number in a non-canonical spelling, such as +1 or 1_000."""
 
     written: str
 
@@ -62,8 +62,6 @@ class Real(float):
 
 
 class _Fault(Exception):
-    """What is wrong, and at which mark of the parser."""
-
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(problem)
         self.problem, self.line = problem, None if mark is None else mark.line + 1
@@ -71,13 +69,7 @@ class _Fault(Exception):
 
 @dataclass
 class _Node:
-    """What was read, with aliases written out.
-
-    Attributes:
-        value: the scalar, mapping or list.
-        nodes: how many keys and values it has, with itself.
-        height: levels of mappings and lists, with itself; 0 for a scalar.
-    """
+    """A value with expanded aliases; `nodes` and `height` include the node itself, and a scalar has height 0."""
 
     value: Any
     nodes: int = 1
@@ -91,8 +83,8 @@ class _Open(_Node):
     Attributes:
         anchor: its name for aliases.
         keys: lines of the keys so far; None for a list.
-        key: the key whose value comes next, once it was read.
-        merged: mappings whose keys it has as well (`<<`, of YAML 1.1; contracts have them).
+        key: the key whose value comes next.
+        merged: mappings under `<<` (YAML 1.1; contracts have them).
     """
 
     anchor: str | None = None
@@ -105,16 +97,16 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        ContractError: with the file, the line where there is one, what is wrong and what is accepted.
+        ContractError: with the file, the line, what is wrong and what is accepted.
     """
     document = _parsed(path, str(path))
     if not isinstance(document, dict):
-        raise ContractError(f"{path}: accepted is a mapping of keys to values, found {_kind(document)}")
+        raise ContractError(f"{path}: {_kind(document)}; accepted: a mapping of keys to values")
     return document
 
 
 def parse_value(text: str) -> Any:
-    """The value of a YAML text, as in an answer to a question. Raises `ContractError`."""
+    """The value of a YAML text, such as the answer to a question. Raises `ContractError`."""
     return _read(text, "the answer")
 
 
@@ -124,10 +116,10 @@ def dump(document: Mapping[str, Any]) -> str:
 
 
 def dump_inline(value: Any) -> str:
-    """A value as it stands inside of braces or brackets, on one line; numbers as they were written."""
+    """A value on one line, as inside of braces or brackets; numbers in their spelling."""
     if isinstance(value, Whole | Real):
         return value.written
-    # As the only item of a list, a value is quoted as it must be inside of braces. Line breaks of Unicode are escaped.
+    # A list's only item is quoted like a value inside of braces. Line breaks of Unicode need escapes.
     for unicode in (True, False):
         text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=unicode, width=float("inf"))
         if not _BREAKS.search(text):
@@ -136,10 +128,10 @@ def dump_inline(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A declared value as a text: texts as they are, whole numbers in their one usual form.
+    """A declared value as a text: texts, and whole numbers in canonical form.
 
     Raises:
-        ValueError: anything else, which as a text might differ from what was written.
+        ValueError: another value, whose text might differ from its spelling.
     """
     if isinstance(value, str):
         return value
@@ -155,7 +147,7 @@ def text_of(value: Any) -> str:
 
 
 def plain_number(value: Any) -> Any:
-    """A value without how it was written, where it is a number."""
+    """A number without its spelling; other values unchanged."""
     return int(value) if isinstance(value, Whole) else float(value) if isinstance(value, Real) else value
 
 
@@ -163,7 +155,6 @@ def _parsed(path: Path, where: str) -> Any:
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
-        # A link that leads nowhere is listed with the others.
         problem = "a link to a file that does not exist" if path.is_symlink() else "no such file"
     except UnicodeDecodeError:
         problem = "cannot be read as UTF-8 text; accepted: a text file in UTF-8"
@@ -185,13 +176,15 @@ def _read(text: str, where: str) -> Any:
             mark.line + 1 if mark else None,
             f"not valid YAML: {getattr(error, 'problem', None) or 'syntax'}",
         )
-    except (ValueError, RecursionError, MemoryError) as error:  # of the parser itself, on odd characters
+        if problem.endswith("cannot start any token"):
+            problem += "; accepted: spaces instead of tabs, and quotes around a value that begins with @, ` or %"
+    except (ValueError, RecursionError, MemoryError) as error:  # of the parser, on odd characters
         line, problem = None, f"not valid YAML ({type(error).__name__})"
     raise ContractError(f"{where}{'' if line is None else f', line {line}'}: {problem}")
 
 
 def _document(text: str) -> Any:
-    """The first document's value, None where there is none. Reads events, so that depth costs no stack."""
+    """The only document's value, or None. Reads events, so that depth costs no stack."""
     reader = _Reader()
     documents = 0
     for event in yaml.parse(text, Loader=_PARSER):
@@ -214,7 +207,7 @@ class _Reader:
         self._nodes = 0
 
     def take(self, event: Any) -> None:
-        """A scalar, an alias, or the beginning of a collection."""
+        """Reads a scalar, an alias, or the start of a collection."""
         if isinstance(event, yaml.AliasEvent):
             self._add(self._alias(event), event)
             return
@@ -233,9 +226,9 @@ class _Reader:
         self._open.append(_Open(made, height=1, anchor=event.anchor, keys={} if mapping else None))
 
     def close(self, event: Any) -> None:
-        """The end of a collection."""
+        """Reads the end of a collection."""
         done = self._open.pop()
-        if done.merged:  # keys stand in PyYAML's order, since that of columns is part of a plan; own values win
+        if done.merged:  # PyYAML's order of keys, since plans hold that of columns; own values win
             own, done.value = done.value, {}
             for part in (*reversed(done.merged), own):
                 done.value.update(part)
@@ -245,9 +238,9 @@ class _Reader:
 
     def _alias(self, event: Any) -> _Node:
         if any(part.anchor == event.anchor for part in self._open):
-            raise _Fault(f"the alias *{event.anchor} stands inside of what it names; accepted: none", event.start_mark)
+            raise _Fault(f"the alias *{event.anchor} is inside of its own anchor; accepted: none", event.start_mark)
         if event.anchor not in self._anchored:
-            raise _Fault(f"the alias *{event.anchor} names nothing before it", event.start_mark)
+            raise _Fault(f"the alias *{event.anchor} has no anchor before it", event.start_mark)
         return self._anchored[event.anchor]
 
     def _check(self, node: _Node, event: Any) -> None:
@@ -299,7 +292,7 @@ class _Reader:
         line = event.start_mark.line + 1
         if value in keys:
             raise _Fault(
-                f"not valid YAML: key {event.value!r} stands twice, first in line {keys[value]}; accepted: once",
+                f"not valid YAML: duplicate key {event.value!r}, first in line {keys[value]}; accepted: once",
                 event.start_mark,
             )
         keys[value] = line
@@ -317,7 +310,7 @@ def _scalar(event: Any) -> Any:
         return text.lower() == "true"
     if _OTHER_BASE.fullmatch(text):
         raise _Fault(
-            f"{text[:MOST_DIGITS]} is read differently by editions of YAML; accepted: '{text[:MOST_DIGITS]}' in quotes "
+            f"{text[:MOST_DIGITS]} is read differently by versions of YAML; accepted: '{text[:MOST_DIGITS]}' in quotes "
             "for a text, or a decimal number without zeros before it",
             event.start_mark,
         )
@@ -348,13 +341,12 @@ def _number(text: str, whole: bool, event: Any) -> int | float:
 
 
 def _kind(value: Any) -> str:
-    """What a document or value is, in YAML's words."""
     kinds = ((dict, "a mapping"), (list, "a list"), (str, "a text"), (bool, "a boolean"), (int | float, "a number"))
     return next((words for kind, words in kinds if isinstance(value, kind)), "nothing")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that `read_yaml` would not take for texts; PyYAML's own dumper goes by YAML 1.1."""
+    """Quotes texts that `read_yaml` would not read as texts; PyYAML's dumper follows YAML 1.1."""
 
 
 for _pattern in (_NULL, _BOOLEAN, _OTHER_BASE, _NOT_FINITE, _WHOLE, _REAL):

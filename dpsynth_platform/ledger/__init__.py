@@ -1,11 +1,8 @@
 """The ledger: the durable record of what every mechanism cost, and the only place that lets one start.
 
-What belongs here: accounts, entries, the hash chain over all that happened, decisions on requests, and the one-time
-grants that carry a started entry to the worker. What does not: what an event costs (`privacy`), lineage checks
-(`lineage`), publication (`release`).
-
-`Ledger` is found here when it is asked for and not before: the worker imports `ledger.grants`, and must come by without
-a database.
+What belongs here: accounts, entries, the hash chain over all events, decisions on requests, and the one-time grants
+that carry a started entry to the worker. What does not: what an event costs (`privacy`), lineage checks (`lineage`),
+publication (`release`). `Ledger` is imported on first use: the worker imports `ledger.grants` and has no database.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The hash chain: every event of the ledger, each naming the hash of the one before.
 
-What belongs here: appending, reading, and checking the chain itself, and what its events make of accounts and entries.
-What does not: deciding what may happen (`store`), and whether all that a chain tells could have happened (`replay`).
+What belongs here: appending, reading, and checking the chain itself, and the rows of accounts and entries that follow
+from its events. What does not: deciding what may happen (`store`), and whether a chain's events were possible
+(`replay`).
 
-Payloads hold public facts only. A changed, removed or inserted event breaks the chain at its place; a chain that was
-cut short or rewritten as a whole shows against a head that was signed and published earlier.
+Payloads hold public facts only. A changed, removed or inserted event breaks the chain at its place; truncating or
+rewriting the whole chain contradicts a head that was signed and published earlier.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -24,9 +25,9 @@ from dpsynth_platform.ledger.records import ChainEvent, Head
 GENESIS = "0" * 64
 MAX_PAYLOAD = 64 * 1024
 LAST_YEAR = 2200
-"""Of an event: a first one of the year 9999 would leave no room for deadlines."""
+"""Of an event: after the year 9999 there would be no deadline."""
 MOST_YEARS = 10
-"""Between two events. A clock that is further ahead than that is wrong, and no event may carry its time."""
+"""Between two events. A clock that is further ahead is wrong."""
 
 OPENED = "opened"
 RAISE_ASKED = "raise-asked"
@@ -71,15 +72,14 @@ OWN_KINDS = (
     DISTRUSTED,
 )
 
-# The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but
-# to `spent`.
+# The state that a transition starts from. No other is possible; above all, `started` only becomes `spent`.
 TRANSITIONS = {STARTED: RESERVED, SPENT: STARTED, VOID: RESERVED}
 
 Values = dict[str, Any]
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces. Raises `LedgerError` for what JSON in UTF-8 cannot hold or is too long."""
+    """JSON with sorted keys and no spaces. Raises `LedgerError` if the value is too long or no JSON in UTF-8."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         text.encode()  # half a character has no UTF-8
@@ -91,7 +91,7 @@ def canonical(value: Any) -> str:
 
 
 def load(text: str) -> Any:
-    """Reads JSON of which every reader makes the same. Raises `ValueError` where an object has a key twice."""
+    """Reads unambiguous JSON. Raises `ValueError` where an object has a key twice."""
     return json.loads(text, object_pairs_hook=_distinct)
 
 
@@ -135,7 +135,7 @@ def append(connection: Connection, at: str, kind: str, subject: str, payload: Va
 
 
 def head(connection: Connection) -> Head:
-    """The last event, or sequence 0 and GENESIS where there is none."""
+    """The last event's link, or sequence 0 and GENESIS where there is none."""
     columns = schema.event.c
     row = connection.execute(
         select(columns.sequence, columns.hash).order_by(columns.sequence.desc()).limit(1)
@@ -144,13 +144,13 @@ def head(connection: Connection) -> Head:
 
 
 def last_time(connection: Connection) -> dt.datetime | None:
-    """When the last event was, or None where there is none. Raises `LedgerError` if that cannot be read."""
+    """The time of the last event, if any. Raises `LedgerError` if it cannot be read."""
     columns = schema.event.c
     text = connection.execute(select(columns.at).order_by(columns.sequence.desc()).limit(1)).scalar_one_or_none()
     return None if text is None else _time(text)
 
 
-def holds(connection: Connection, link: Head) -> bool:
+def contains(connection: Connection, link: Head) -> bool:
     """Whether a link is one of the chain; the beginning, sequence 0, always is."""
     column = schema.event.c
     found = connection.execute(select(column.hash).where(column.sequence == link.sequence)).scalar_one_or_none()
@@ -170,7 +170,7 @@ def events(
 
 
 def check_links(connection: Connection) -> tuple[list[ChainEvent], list[str]]:
-    """All events that can be read, and what is wrong with the chain, by sequence number."""
+    """All readable events, and what is wrong with the chain, by sequence number."""
     rows = connection.execute(select(schema.event).order_by(schema.event.c.sequence))
     return linked(row._asdict() for row in rows)
 
@@ -211,10 +211,9 @@ def commitments(chain: Iterable[ChainEvent]) -> dict[str, str | None]:
 
 
 def deciding_attempt(states: Sequence[str]) -> int | None:
-    """Of the states of all attempts at a run, first to last, the place of the one that speaks for it, if any does.
+    """Of the states of all attempts at a run, first to last, the place of the one that decides what may follow.
 
-    The completed one, else the latest that is not void. What is void never ran: what it replaced, and how that ended,
-    is what the next attempt is judged by.
+    The completed one, else the latest that is not void, if any: a void attempt never ran.
     """
     if SPENT in states:
         return states.index(SPENT)
@@ -222,7 +221,7 @@ def deciding_attempt(states: Sequence[str]) -> int | None:
 
 
 def reserved_row(event: ChainEvent) -> Values:
-    """The entry row that a `reserved` event makes."""
+    """The entry row that follows from a `reserved` event."""
     payload = event.payload
     return {
         "family": payload["family"],
@@ -250,17 +249,16 @@ def transition_values(event: ChainEvent) -> Values:
     return {"state": VOID, "finished_at": event.at, "void_reason": event.payload["reason"]}
 
 
-def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values], noun: str) -> list[str]:
-    """Rows that the chain does not explain."""
+def differences(expected: dict[str, Values], rows: dict[str, Values], noun: str) -> list[str]:
+    """How rows differ from those that follow from the chain."""
     problems = []
-    wanted = dict(expected)
-    for name in sorted(wanted.keys() | rows.keys()):
+    for name in sorted(expected.keys() | rows.keys()):
         if name not in rows:
             problems.append(f"{noun} {name}: recorded in the chain but missing from its table")
-        elif name not in wanted:
+        elif name not in expected:
             problems.append(f"{noun} {name}: in its table but not recorded in the chain")
         else:
-            changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
+            changed = [key for key, value in expected[name].items() if rows[name][key] != value]
             problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
     return problems
 
@@ -278,14 +276,14 @@ def _time(text: str) -> dt.datetime:
 def _distinct(pairs: list[tuple[str, Any]]) -> Values:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("an object has a key twice")
     return found
 
 
 def _matches(link: Values) -> bool:
     try:
         return bool(link["hash"] == _hash(link))
-    except LedgerError:  # nothing that was ever hashed
+    except LedgerError:  # never hashed
         return False
 
 

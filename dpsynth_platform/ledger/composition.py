@@ -3,13 +3,11 @@
 What belongs here: composing the events of entries of one unit and one adjacency. What does not: which entries concern
 the same people (`kinship`), and what an account may spend (`filter`).
 
-The bound is for the worst case, a unit in every one of the mechanisms; it depends on the entries alone and is public.
-It holds if the plans were fixed in advance: parameters that are chosen in the light of earlier results need a filter
-(Rogers, Roth, Ullman & Vadhan 2016), and of whole accounts, what holds whatever follows is the sum of their caps: each
-filter makes its account one interactive mechanism, and such mechanisms compose, also where they run at the same time
-(Vadhan & Zhang 2023; Lyu 2022).
-
-Entries of different units or adjacencies have no common guarantee here: they are not converted.
+The bound is for the worst case, a unit in all of the mechanisms; it depends on the entries alone and is public. It
+holds if the plans were fixed in advance: parameters that depend on earlier results need a filter (Rogers, Roth, Ullman
+& Vadhan 2016). Of whole accounts, the sum of their caps holds whatever follows: each filter makes its account one
+interactive mechanism, and such mechanisms compose, also where they run at the same time (Vadhan & Zhang 2023; Lyu
+2022). Entries of different units or adjacencies have no common guarantee here: they are not converted.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from dpsynth_platform.privacy.renyi import RenyiCurve
 
 Bound = Literal["pld", "renyi", "basic"]
 
-# Different mechanisms of which privacy loss distributions are composed; beyond, Renyi curves are added alone.
+# The most different mechanisms whose privacy loss distributions are composed; beyond, only Renyi curves are added.
 MOST_LEAVES = 48
 _UP = 1 + 2.0**-40
 
@@ -37,10 +35,8 @@ class Composition:
 
     Attributes:
         epsilon: the smallest of three bounds at `delta`.
-        delta: the sum of the mechanisms' own.
+        delta: the sum of the mechanisms' deltas.
         accounting: which bound it is: `pld` or `renyi` of the composed event, or `basic`, the sum of the epsilons.
-        unit: whom it protects.
-        adjacency: which datasets are neighbours.
         mechanisms: how many there are.
     """
 
@@ -52,15 +48,13 @@ class Composition:
     mechanisms: int
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
         return asdict(self)
 
 
 def compose(requests: Sequence[CostRequest]) -> Composition | None:
-    """What the mechanisms promise together, or None where they have no common guarantee.
+    """The common guarantee of the mechanisms; None where units or adjacencies differ, or the deltas add up to 1.
 
-    They have none where units or adjacencies differ, or the deltas add up to 1. Each keeps its own contribution bound,
-    which is in its event.
+    Each keeps its own contribution bound, which is in its event.
     """
     kinds = {(item.guarantee.unit, item.guarantee.adjacency) for item in requests}
     delta = math.fsum(item.guarantee.delta for item in requests)
@@ -79,7 +73,7 @@ def compose(requests: Sequence[CostRequest]) -> Composition | None:
 
 
 def _pld(requests: Sequence[CostRequest], delta: float) -> float | None:
-    """By privacy loss distributions; None where they do not reach, or there are too many different mechanisms."""
+    """By privacy loss distributions; None where they do not apply, or there are too many different mechanisms."""
     from dp_accounting import ComposedDpEvent
 
     from dpsynth_platform.privacy.accounting import pld_epsilon
@@ -95,7 +89,7 @@ def _pld(requests: Sequence[CostRequest], delta: float) -> float | None:
 
 
 def _renyi(requests: Sequence[CostRequest], delta: float) -> float:
-    """By the curves that the ledger holds, at the delta that their slacks leave."""
+    """By the ledger's curves, at the delta that their slacks leave."""
     total = RenyiCurve.upper(
         [math.fsum(values) for values in zip(*(item.curve.values for item in requests), strict=True)]
     )
@@ -108,9 +102,9 @@ class Spent:
     """What a family had spent after one event of the chain. Public.
 
     Attributes:
-        entry: what was charged or given back; None where the cap was set or raised.
-        epsilon: of all charged entries together, by their Renyi curves at the cap's delta, for a unit in every one of
-            them; infinite where slacks take all of that delta.
+        entry: what was charged or refunded; None where the cap was set or raised.
+        epsilon: of all charged entries together, by their Renyi curves at the cap's delta, for a unit in all of them;
+            infinite where slacks take all of that delta.
         cap: the cap's epsilon from then on.
     """
 
@@ -123,11 +117,8 @@ class Spent:
 def spent_over_time(events: Iterable[ChainEvent], entries: Mapping[str, Entry], family: str) -> Iterator[Spent]:
     """What a family's account had spent after each event that changed it, in order.
 
-    Holds, like `compose`, if the plans were fixed in advance. An entry is charged from its reservation on.
-
-    Args:
-        events: of the chain, in order.
-        entries: by id; those of other families are passed over.
+    Holds, like `compose`, if the plans were fixed in advance. An entry is charged from its reservation on. `entries`
+    are by id, and may include other families'.
     """
     cap: Mapping[str, float] = {}
     charged: dict[str, Entry] = {}

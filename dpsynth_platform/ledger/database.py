@@ -14,11 +14,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -49,8 +50,7 @@ class Database:
         url: `sqlite:////absolute/path` or `postgresql+psycopg://...`.
 
     Raises:
-        LedgerError: the URL is of another kind, or the database cannot be opened, is not a ledger, or has a newer
-            schema.
+        LedgerError: the URL is of another kind, or the database cannot be opened, is no ledger, or has a newer schema.
         ConfigurationError: the SQLite file's directory is open to others and not this user's to close.
     """
 
@@ -59,7 +59,7 @@ class Database:
         _tried(self._migrate)
 
     def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Runs `work` on one consistent snapshot. It may run more than once, as in `write`."""
+        """Runs `work` on one consistent snapshot; it may run more than once, as in `write`."""
         return _tried(lambda: self._read_once(work))
 
     def write(self, work: Callable[[Connection], _Result], *, guards: tuple[Guard, ...] = ("event",)) -> _Result:
@@ -69,15 +69,15 @@ class Database:
 
         Args:
             guards: PostgreSQL tables whose lock makes it serial with other writers: `event` for the ledger,
-                `lineage_event` for lineage, which then keeps no decision waiting. Always in this order.
+                `lineage_event` for lineage, which then delays no decision. Always in this order.
         """
         return _tried(lambda: self._write_once(work, guards))
 
     def erase_replaced(self) -> str | None:
-        """Brings SQLite's write-ahead log into its file and empties it: what was overwritten is then gone.
+        """Merges SQLite's write-ahead log into its file and empties it: overwritten rows are then gone.
 
         Returns:
-            What may still hold it, in words, or None. PostgreSQL keeps replaced rows, and no client can overwrite them.
+            What may still hold them, in words, or None. No client can overwrite replaced rows of PostgreSQL.
         """
         if not self._is_sqlite:
             return (
@@ -109,8 +109,8 @@ class Database:
             if self._is_sqlite:
                 connection = connection.execution_options(**{_WRITING: True})
             else:
-                # Under its lock a lineage writer sees all that others committed. It takes no part in serializing, so
-                # that PostgreSQL never aborts a decision of the ledger because of it.
+                # Under its lock a lineage writer sees all that others committed. It is not serialized, so that
+                # PostgreSQL never aborts a decision of the ledger because of it.
                 level = "SERIALIZABLE" if "event" in guards else "READ COMMITTED"
                 connection = connection.execution_options(isolation_level=level)
             with connection.begin():
@@ -136,14 +136,14 @@ class _TryAgain(Exception):
 
 
 def _tried(once: Callable[[], _Result]) -> _Result:
-    """Does something until PostgreSQL can serialize it; every other error of the database comes out safe."""
+    """Retries until PostgreSQL can serialize the work; every other error of the database is raised without data."""
     for attempt in range(RETRIES):
         try:
             with _safe_errors():
                 return once()
         except _TryAgain:
             time.sleep(0.05 * 2**attempt)
-    raise LedgerError("the ledger is too busy: every try met another writer; try again later")
+    raise LedgerError("the ledger is too busy: every try conflicted with another writer; try again later")
 
 
 def _engine(url: str) -> Engine:
@@ -153,16 +153,25 @@ def _engine(url: str) -> Engine:
         if dialect == "sqlite":
             if not parsed.database or parsed.database == ":memory:":
                 raise LedgerError("the ledger's SQLite URL names no file; accepted: sqlite:////absolute/path")
-            _create_private_file(Path(parsed.database))
-            engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
-            event.listen(engine, "connect", _prepare_sqlite)
-            event.listen(engine, "begin", _begin_sqlite)
-            return engine
-        if dialect == "postgresql":
-            return create_engine(parsed, poolclass=NullPool)
+            # Absolute, since engines are kept: a relative path would stay that of the first working directory.
+            parsed = parsed.set(database=str(Path(parsed.database).absolute()))
+            _create_private_file(Path(str(parsed.database)))
+        if dialect in ("sqlite", "postgresql"):
+            return _engine_of(parsed)
     except (ArgumentError, NoSuchModuleError, ImportError):
         raise LedgerError("the ledger's URL cannot be used; accepted: sqlite:////path, postgresql+psycopg://") from None
     raise LedgerError(f"a ledger on {dialect!r} is not supported; accepted: sqlite, postgresql")
+
+
+@lru_cache(maxsize=4)
+def _engine_of(url: URL) -> Engine:
+    """One engine a database: it keeps no connection, but every statement that it has compiled."""
+    if url.get_backend_name() == "postgresql":
+        return create_engine(url, poolclass=NullPool)
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
 
 
 def _create_private_file(path: Path) -> None:
@@ -206,7 +215,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _not_emptied(code: str) -> str:
-    """What follows from a write-ahead log that could not be emptied, with SQLite's name for the reason."""
+    """The message about a write-ahead log that could not be emptied; `code` is SQLite's name for the reason."""
     in_use = code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     reason = "another process is using the ledger" if in_use else f"the ledger's log could not be emptied ({code})"
     return f"{reason}, so its files still hold replaced rows, until the last process that has it open closes it"
@@ -237,7 +246,7 @@ def _upgrade(connection: Connection) -> None:
 
 @contextmanager
 def _safe_errors() -> Iterator[None]:
-    """Nothing of a database error's own text goes out: it may quote parameters."""
+    """Replaces the text of a database error, which may quote parameters."""
     try:
         yield
     except DBAPIError as error:
@@ -245,33 +254,34 @@ def _safe_errors() -> Iterator[None]:
             raise _TryAgain from None
         raise LedgerError(_explain(error)) from None
     except UnicodeEncodeError:
-        raise LedgerError("the ledger records text only, and half a character is none") from None
+        raise LedgerError("the ledger records text only; half a character (a lone surrogate) is not accepted") from None
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise LedgerError(f"the ledger's database failed ({type(error).__name__})") from None
 
 
 def _explain(error: DBAPIError) -> str:
-    told = str(error.orig).lower()
     if isinstance(error, IntegrityError):
         return "the ledger refused a record that contradicts another; verify it with `dpsynth ledger verify`"
-    if "locked" in told or "busy" in told:
-        return f"the ledger is locked by another process for more than {BUSY_SECONDS} s; try again"
-    if "readonly" in told or "read-only" in told:
-        return "the ledger is read-only; make its file and directory writable for this user"
-    if "is full" in told or "no space left" in told:
-        return "the ledger's disk is full; nothing was changed. Make room and try again"
-    if "disk i/o" in told:
-        # Says nothing of what is on disk: a commit may have reached it before the disk failed.
-        return "the ledger's disk could not be written or read. See that it has room and works"
-    if "not a database" in told or "malformed" in told:
-        return "the ledger's file is damaged or not a ledger; restore it from its backup"
-    if "no such table" in told or "does not exist" in told:
-        return "the ledger's tables are missing; restore it from its backup"
-    if "unable to open" in told:  # SQLite's, which writes beside its file even to read it
-        return (
-            "the ledger's file cannot be opened: its disk is read-only or full, too many files are open, or this user "
-            "lacks the right; make its directory writable and try again"
-        )
-    if "connect" in told:
-        return "the ledger's database cannot be reached; check DPSYNTH_LEDGER_URL"
+    message = str(error.orig).lower()
+    for signs, explanation in _EXPLANATIONS.items():
+        if any(sign in message for sign in signs):
+            return explanation.format(seconds=BUSY_SECONDS)
     return f"the ledger's database failed ({type(error.orig).__name__})"
+
+
+# By texts of the databases' messages, of which the first that matches counts.
+_EXPLANATIONS = {
+    ("locked", "busy"): "the ledger is locked by another process for more than {seconds} s; try again",
+    ("readonly", "read-only"): "the ledger is read-only; make its file and directory writable for this user",
+    ("is full", "no space left"): "the ledger's disk is full; nothing was changed. Make room and try again",
+    # A commit may have reached the disk before it failed.
+    ("disk i/o",): "the ledger's disk could not be written or read. Check that it has room and works",
+    ("not a database", "malformed"): "the ledger's file is damaged or not a ledger; restore it from its backup",
+    ("no such table", "does not exist"): "the ledger's tables are missing; restore it from its backup",
+    # SQLite writes beside its file even to read it.
+    ("unable to open",): (
+        "the ledger's file cannot be opened: its disk is read-only or full, too many files are open, or this user "
+        "lacks the right; make its directory writable and try again"
+    ),
+    ("connect",): "the ledger's database cannot be reached; check DPSYNTH_LEDGER_URL",
+}

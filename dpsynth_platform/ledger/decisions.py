@@ -1,8 +1,8 @@
 """Decisions of people about release candidates, and the publications that follow: each an event of the chain.
 
-What belongs here: who may decide what, and that a publication rests on the decisions as they stand, each in one
-transaction with the record of it. What does not: whether the candidate's evidence holds (`release.evidence`), and what
-a withdrawal does to a published release (`withdrawing`).
+What belongs here: who may decide what, and that a publication agrees with the decisions at that time, each in one
+transaction with the record of it. What does not: whether the candidate's evidence is valid (`release.evidence`), and
+what a withdrawal does to a published release (`withdrawing`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpsynth_platform.ledger.records import ChainEvent, Decision
 
 
 def of_candidate(connection: Connection, candidate: str, entry_id: str) -> list[Decision]:
-    """Approvals of a candidate, refusals of whatever its entry paid for, and withdrawals of it, in order.
+    """Approvals of a candidate, and refusals and withdrawals of whatever its entry paid for, in order.
 
     An edited description makes another candidate of the same rows, and another draw one of the same model: neither may
-    undo somebody's no, while a yes is to exactly what was seen.
+    undo a refusal, while an approval is for exactly what was seen.
     """
     decided = chain.events(connection, kinds=(chain.APPROVED, chain.REFUSED, chain.WITHDRAWN))
     return [
@@ -47,20 +47,20 @@ def approve(
     decided: int | None,
 ) -> Decision:
     """See `store.Ledger.approve`."""
-    _check_person(by)
+    check_person(by, "a decision")
     entry = rows.get_entry(connection, entry_id)
     place = entry.request.place
     earlier = of_candidate(connection, candidate, entry_id)
     if decided is not None and decided != (earlier[-1].sequence if earlier else 0):
         raise ReleaseRefused(
-            f"{place}: somebody has decided on this since you looked at it; look at what they said, and decide then"
+            f"{place}: somebody has decided on this since you looked at it; read that decision, then decide"
         )
     if _is_one_of(by, (*runners, entry.request.runner)):
-        raise ReleaseRefused(f"{place}: {by!r} ran this release and cannot approve it; somebody else must")
+        raise ReleaseRefused(f"{place}: {by!r} ran this release and cannot approve it; another person must (--as NAME)")
     withdrawn = [item for item in earlier if item.decision == "withdraw"]
     if _is_one_of(by, [item.by for item in withdrawn]):
         raise ReleaseRefused(
-            f"{place}: {by!r} withdrew a release of this content and cannot approve it again; somebody else must"
+            f"{place}: {by!r} withdrew a release of this content and cannot approve it again; another person must"
         )
     if withdrawn and not after_withdrawal:
         last = withdrawn[-1]
@@ -78,7 +78,7 @@ def approve(
 
 def refuse(connection: Connection, candidate: str, by: str, entry_id: str, reason: str) -> Decision:
     """See `store.Ledger.refuse`."""
-    _check_person(by)
+    check_person(by, "a decision")
     _check_reason(reason, "refusal")
     rows.get_entry(connection, entry_id)
     return _append(connection, chain.REFUSED, candidate, {"by": by, "entry": entry_id, "reason": reason})
@@ -112,7 +112,7 @@ def withdraw(connection: Connection, release_id: str, by: str, reason: str) -> D
     earlier = chain.events(connection, kinds=[chain.WITHDRAWN], subject=release_id)
     if earlier:
         return rows.decision_of(earlier[0])
-    _check_person(by)
+    check_person(by, "a decision")
     _check_reason(reason, "withdrawal")
     published = chain.events(connection, kinds=[chain.RELEASED], subject=release_id)
     if not published:
@@ -130,13 +130,14 @@ def _is_one_of(name: str, others: Collection[str]) -> bool:
     return any(same_person(name, other) for other in others)
 
 
-def _check_person(by: str) -> None:
+def check_person(by: str, purpose: str) -> None:
+    """Raises `LedgerError` for an empty or inadmissible name."""
     if not person_key(by):
-        raise LedgerError("a decision needs a name; set DPSYNTH_USER")
+        raise LedgerError(f"{purpose} needs a name; set DPSYNTH_USER")
     if (problem := name_problem(by)) is not None:
         raise LedgerError(f"{problem}; {NAMES_ACCEPTED}")
 
 
 def _check_reason(reason: str, noun: str) -> None:
     if not person_key(reason):
-        raise LedgerError(f"a {noun} needs a reason, in words that can be seen")
+        raise LedgerError(f"a {noun} needs a reason in visible characters")

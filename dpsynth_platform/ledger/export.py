@@ -1,13 +1,13 @@
-"""The auditor's export: the whole ledger but its participants in one JSON document, and its offline verification.
+"""The auditor's export: the whole ledger except its participants in one JSON document, and its offline verification.
 
 What belongs here: writing the document, and checking it without a database, a vault or this deployment. What does not:
-fingerprints, nonces, or anything else about owners; so the caps of single owners cannot be recomputed from an export
-(their accounts are named as unchecked), while everything that the chain decides and every cap of `family` mode can.
+fingerprints, nonces, or anything else about owners. So the caps of single owners cannot be recomputed from an export
+(their accounts are named as unchecked); all that the chain decides and every cap of `family` mode can.
 
-The document holds `events` (the chain; each payload as the very text that was hashed), `accounts` and `entries` (the
-tables, which must follow from the chain) and `head`. `sign_export` adds `signature`: Ed25519 over "FORMAT DIGEST", with
-the SHA-256 (hex) of everything else as canonical JSON (sorted keys, no spaces, UTF-8). A chain proves that it hangs
-together; only the signature proves whose it is.
+The document holds `events` (the chain; each payload as the text that was hashed), `accounts` and `entries` (the tables,
+which must follow from the chain) and `head`. `sign_export` adds `signature`: Ed25519 over "FORMAT DIGEST", with the
+SHA-256 (hex) of everything else as canonical JSON (sorted keys, no spaces, UTF-8). The chain proves that the export is
+consistent; only the signature proves its origin.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dpsynth_platform.ledger.verification import check_chain, check_curves, chec
 
 FORMAT = "dpsynth-ledger-export-1"
 
-_LINK = ("sequence", "at", "kind", "subject", "payload", "previous", "hash")
+_LINK: dict[str, type] = {"sequence": int} | dict.fromkeys(
+    ("at", "kind", "subject", "payload", "previous", "hash"), str
+)
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What `verify_export` found.
+    """The result of `verify_export`.
 
     Attributes:
-        head: the last link of the exported chain.
         events: how many events it has.
         entries: how many entries it has.
-        unchecked: families whose cap holds owner by owner, which only the ledger itself can verify.
-        last_at: when the last event was, ISO 8601, UTC; None where there is none.
-        key_fingerprint: the key that the signature was held against, or None where there is no signature that could
-            be read.
+        unchecked: families whose cap applies to each owner, which only the ledger itself can verify.
+        last_at: the time of the last event, ISO 8601, UTC; None where there is none.
+        key_fingerprint: the key that verified the signature; None without a readable signature.
         key_trusted: whether the caller gave that key; otherwise the export itself names it.
-        problems: what does not fit; empty if the export is whole.
+        problems: empty if the export is intact.
     """
 
     head: Head
@@ -58,7 +58,6 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems."""
         return not self.problems
 
 
@@ -92,8 +91,8 @@ def verify_export(text: str, known_heads: Iterable[Head] = (), public_key: bytes
     Args:
         text: the export, JSON.
         known_heads: heads from dossiers that were published before the export was made.
-        public_key: the deployment's key as PEM or 32 raw bytes, got over another channel; then a missing signature, or
-            one by another key, is a problem. Without it the key that the export names is used, and the report says so.
+        public_key: the deployment's key as PEM or 32 raw bytes, from another channel; then a missing signature, or one
+            by another key, is a problem. Without it the key that the export names is used (`key_trusted` False).
 
     Raises:
         LedgerError: the text is no export.
@@ -111,7 +110,7 @@ def verify_export(text: str, known_heads: Iterable[Head] = (), public_key: bytes
     accounts = {row.pop("family"): row for row in document["accounts"]}
     entries = {row.pop("entry_id"): row for row in document["entries"]}
     if (len(accounts), len(entries)) != (len(document["accounts"]), len(document["entries"])):
-        problems.append("an account or an entry stands in it twice")
+        problems.append("the export has an account or an entry twice")
     try:
         problems += check_chain(events, accounts, entries, known_heads)
         problems += check_curves(entries)
@@ -139,7 +138,7 @@ def _signed_bytes(document: dict[str, Any]) -> bytes:
 
 
 def _check_signature(document: dict[str, Any], trusted: Ed25519PublicKey | None) -> tuple[str | None, list[str]]:
-    """The fingerprint of the key that the signature was held against, and what is wrong with it."""
+    """The fingerprint of the key that verified the signature, and the signature's problems."""
     if "signature" not in document:
         return None, ["the export is not signed"] if trusted else []
     try:
@@ -163,16 +162,12 @@ def _read(text: str) -> dict[str, Any]:
         shaped = (
             document["format"] == FORMAT
             and isinstance(document["head"], dict)
-            and all(set(link) == set(_LINK) for link in document["events"])
-            and all(
-                type(link[name]) is (int if name == "sequence" else str)
-                for link in document["events"]
-                for name in _LINK
-            )
+            and all(link.keys() == _LINK.keys() for link in document["events"])
+            and all(type(link[name]) is kind for link in document["events"] for name, kind in _LINK.items())
             and all(isinstance(row["family"], str) for row in document["accounts"])
             and all(isinstance(row["entry_id"], str) for row in document["entries"])
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
         shaped = False
     if not shaped:
         raise LedgerError(f"this is no export of a ledger; accepted: a JSON file of the format {FORMAT!r}")

@@ -5,9 +5,9 @@ not: which entries are summed (`store`, `owners`).
 
 A Renyi filter is valid at one order fixed beforehand (Feldman & Zrnic 2021, theorem 4.3): as long as the sum of
 adaptively chosen curves at that order stays within a limit, so does the divergence of everything together. "Grant if
-some order still fits" is not valid by itself, since an adversary may pick later mechanisms to suit whichever order
-survives. So each order gets its own share of delta when the account is opened and its own limit from that share; the
-union bound over the shares then makes "some order fits" valid.
+some order still fits" alone is not valid, since an adversary may choose later mechanisms to suit the order that still
+fits. So each order gets its own share of delta when the account is opened, and its own limit from that share; the union
+bound over the shares then makes "some order fits" valid.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ Cost: TypeAlias = tuple[float, ...]
 Vector: TypeAlias = NDArray[np.float64]
 
 # Shares of an account's delta. Most goes to the order that suits Gaussian-like mechanisms under this cap; seven orders
-# an octave apart cover others; a tenth is kept for mechanisms with a delta of their own (`delta_slack`).
+# an octave apart cover others; a tenth is reserved for mechanisms with their own delta (`delta_slack`).
 MAIN_SHARE = 0.8
 SIDE_SHARE = 0.1
 SLACK_SHARE = 0.1
 _OCTAVE = 8  # steps of ORDERS
 _SIDE_OCTAVES = (-3, -2, -1, 1, 2, 3, 4)
 
-# More than a sum of thousands of floats can lose.
+# More than the rounding error of a sum of thousands of floats.
 _ROUND_UP = 1 + 1e-11
-
-# One, and what the shares' own digits can add to it.
+# One, and the rounding error of the shares.
 _ALL_SHARES = 1 + 1e-12
 
 
@@ -70,7 +69,7 @@ class RenyiFilter:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], epsilon: float, delta: float) -> RenyiFilter:
-        """Reads what `to_json` wrote. Raises `LedgerError` for another grid of orders."""
+        """Raises `LedgerError` for another grid of orders."""
         if document["grid"] != GRID:
             raise LedgerError(f"the account is sealed on the grid {document['grid']!r}; this version knows {GRID!r}")
         return cls(
@@ -78,7 +77,7 @@ class RenyiFilter:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value without the cap, which stands beside it."""
+        """A JSON value without the cap, which is stored beside it."""
         return {
             "grid": GRID,
             "orders": list(self.orders),
@@ -87,7 +86,7 @@ class RenyiFilter:
         }
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether it keeps its cap: distinct orders of the grid, and shares of delta of at most one together."""
         return (
             0 < len(self.orders) == len(self.weights) == len(set(self.orders))
@@ -99,7 +98,7 @@ class RenyiFilter:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """B(alpha) for each sealed order (a negative one can never be met), then the reserved delta."""
+        """The limit of each sealed order (a negative one can never be met), then the reserved delta."""
         per_order = [
             renyi_limit(order, self.epsilon, self.delta * weight)
             for order, weight in zip(self.orders, self.weights, strict=True)
@@ -112,7 +111,7 @@ class RenyiFilter:
         return (0.0,) * (len(self.orders) + 1)
 
     def cost(self, curve: RenyiCurve, delta_slack: float = 0.0) -> Cost:
-        """What a mechanism takes of each of `limits`: its curve at the sealed orders, then its own delta."""
+        """A mechanism's part of each of `limits`: its curve at the sealed orders, then its own delta."""
         return (*(curve.at(order) for order in self.orders), delta_slack)
 
     def fits(self, spent: Iterable[tuple[RenyiCurve, float]]) -> bool:
@@ -128,11 +127,11 @@ class RenyiFilter:
         return bool(_below(np.asarray(total), self.limits)[-1])
 
     def slack_left(self, total: Cost) -> float:
-        """How much delta is left for mechanisms with a delta of their own."""
+        """How much delta is left for mechanisms with their own delta."""
         return max(0.0, self.limits[-1] - total[-1])
 
     def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
-        """Largest epsilon at `delta` of a zCDP mechanism that still fits beside what was spent; at most the cap's."""
+        """Largest epsilon at `delta` of a zCDP mechanism that still fits after `spent`; at most the cap's."""
         return self.left_beside(self._sum(spent), delta)
 
     def left_beside(self, total: Cost, delta: float) -> float:
@@ -154,7 +153,7 @@ def add_up(total: Cost, cost: Cost) -> Cost:
     """A sum of costs, each part rounded up, so that no number of additions falls below the true sum.
 
     Raises:
-        LedgerError: they have different numbers of parts, which only a row that was changed by hand can bring about.
+        LedgerError: they have different numbers of parts, because a row was changed by hand.
     """
     if len(total) != len(cost):
         raise LedgerError("a row of the ledger cannot be read; verify it with `dpsynth ledger verify`")
@@ -165,12 +164,7 @@ def add_up(total: Cost, cost: Cost) -> Cost:
 
 
 def within(sums: Vector, limits: Sequence[float]) -> NDArray[np.bool_]:
-    """Whether sums of costs stay under `limits`: at some order, and in the delta that curves do not cover.
-
-    Args:
-        sums: shape (..., orders + 1), as `RenyiFilter.cost` orders them.
-        limits: `RenyiFilter.limits`.
-    """
+    """Whether sums of costs, shape (..., orders + 1), stay under `limits`: at some order, and in the delta slack."""
     below = _below(sums, limits)
     fits: NDArray[np.bool_] = below[..., :-1].any(axis=-1) & below[..., -1]
     return fits

@@ -1,8 +1,8 @@
-"""Grants: signed, one-time words that let the worker read bounded data for one started ledger entry.
+"""Grants: signed, one-time permissions for the worker to read bounded data for one started ledger entry.
 
 What belongs here: making and checking a grant's text. What does not: the ledger's database, which the worker has no
 access to, and the claim beside the model that makes a grant one-time (the worker's own). A grant names by digest all
-that the mechanism will touch, so that it cannot be used for another plan, other rows, other people or another place.
+that the mechanism reads and writes, so that it is valid for no other plan, rows, people or place.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Grant:
         plan_digest: SHA-256 (hex) of the sealed plan.
         data_digest: content hash of the bounded table's directory.
         participants_digest: SHA-256 (hex) of the reserved participants' file.
-        canaries_digest: content hash of the canaries with their coins. The worker never sees it at work; it keeps it
-            beside the model, so that the audit can only be made with the canaries that the model was trained with.
-        model_directory: name of the directory that the model goes to (a name, not a path).
+        canaries_digest: content hash of the canaries with their coins. The worker only keeps it beside the model, so
+            that the audit can only be made with the canaries that the model was trained with.
+        model_directory: name of the directory for the model (a name, not a path).
         issued_at: ISO 8601, UTC.
         expires_at: ISO 8601, UTC; no reading may begin after it.
     """
@@ -63,7 +63,7 @@ def issue_grant(
     model_directory: str,
     lifetime: dt.timedelta = DEFAULT_LIFETIME,
 ) -> str:
-    """The text of a signed grant. Call it only after `Ledger.start` returned for the entry.
+    """The text of a signed grant. Call it only after `Ledger.start` has returned for the entry.
 
     Raises:
         GrantRefused: a digest is not 64 hex digits, or the model directory is a path and not a name.
@@ -93,18 +93,18 @@ def verify_grant(
     participants_digest: str,
     model_directory: str,
 ) -> Grant:
-    """The grant, if its signature holds, it has not expired, and it names exactly what the caller has at hand.
+    """The grant of an `issue_grant` text, if it is valid, has not expired, and names exactly what the caller has.
 
     Args:
         text: what `issue_grant` returned.
         public_key: 32 raw bytes of the deployment's Ed25519 public key.
-        plan_digest: digest of the plan that the caller read.
-        data_digest: content hash of the data that the caller found.
-        participants_digest: digest of the participants that the caller was given.
+        plan_digest: digest of the caller's plan.
+        data_digest: content hash of the caller's data.
+        participants_digest: digest of the caller's participants.
         model_directory: name of the directory that the caller will write to.
 
     Raises:
-        GrantRefused: anything else; the message says which part does not fit.
+        GrantRefused: otherwise; the message names the part that differs.
     """
     grant = _read_signed(text, public_key)
     found = {
@@ -115,12 +115,12 @@ def verify_grant(
     }
     for part, (granted, mine) in found.items():
         if granted != mine:
-            raise GrantRefused(f"the grant is for another {part}; materialize the model step anew")
+            raise GrantRefused(f"the grant is for another {part}; materialize the model step again")
     now = _now()
     if now < _time(grant.issued_at) - _CLOCK_SKEW:
         raise GrantRefused("the grant was issued in the future; check the machines' clocks")
     if now >= _time(grant.expires_at):
-        raise GrantRefused("the grant has expired; materialize the model step anew")
+        raise GrantRefused("the grant has expired; materialize the model step again")
     return grant
 
 
@@ -131,7 +131,7 @@ def _read_signed(text: str, public_key: bytes) -> Grant:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _signed_bytes(payload))
         grant = Grant(**payload)
     except InvalidSignature:
-        raise GrantRefused("the grant's signature does not hold") from None
+        raise GrantRefused("the grant's signature is invalid") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         raise GrantRefused("the grant cannot be read") from None
     _check_shape(grant)

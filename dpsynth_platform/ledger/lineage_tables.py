@@ -1,14 +1,14 @@
 """Lineage's tables, in the same database as the ledger's and under the same schema version.
 
-What belongs here: table definitions. What does not: how they came about (the ledger's `migrations`, which must arrive
-at exactly these tables; a test compares) and queries (`store`, `outbox`).
+What belongs here: table definitions. What does not: the ledger's `migrations`, which must produce exactly these tables
+(a test compares), and queries (`store`, `outbox`).
 
-`lineage_event` is the truth: every event as it came, once. `lineage_access` (what each run read and wrote),
-`lineage_node` and `lineage_edge` follow from it and are kept for walks. Names of datasets may be longer than an index
-can hold, so a node is found by `key`, the SHA-256 of its namespace and name.
+`lineage_event` is authoritative: every event as received, once. `lineage_access` (what each run read and wrote),
+`lineage_node` and `lineage_edge` follow from it and serve walks. Names of datasets may be longer than an index can
+hold, so a node is found by `key`, the SHA-256 of its namespace and name.
 
-One START and one terminal event a run is a matter of unique indexes and not of good behaviour. They are separate for
-what we wrote ourselves and what was taken in from elsewhere: nobody can end a run of ours by being first.
+Unique indexes enforce one START and one terminal event for each run, separately for our own events and received ones:
+no other producer can end a run of ours by being first.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ database, and how fingerprints are made (`scrub`). Everything here is restricted
 anything that depends on the owners.
 
 A set of participants is a sorted array of distinct 16-byte fingerprints, dtype `S16` (`scrub.fingerprints`). NumPy
-drops trailing zero bytes when it hands out a single element of this type; nothing here asks for one.
+drops trailing zero bytes of a single element of this type; nothing here reads one.
 """
 
 from __future__ import annotations
@@ -25,25 +25,21 @@ _DTYPE = np.dtype(f"S{FINGERPRINT_BYTES}")
 
 
 def check_participants(participants: Participants) -> Participants:
-    """Passes on what is a sorted array of distinct fingerprints.
-
-    Raises:
-        LedgerError: it is not.
-    """
+    """Returns its argument. Raises `LedgerError` unless it is a sorted array of distinct fingerprints."""
     if participants.dtype != _DTYPE or participants.ndim != 1 or np.any(participants[:-1] >= participants[1:]):
         raise LedgerError("participants must be a sorted array of distinct 16-byte fingerprints (dtype S16)")
     return participants
 
 
 def commitment(nonce: bytes, participants: Participants) -> str:
-    """SHA-256 (hex) of a secret 256-bit nonce and the set: binds to the set and tells nothing of it, not its size."""
+    """SHA-256 (hex) of a secret 256-bit nonce and the set: binding, and hides the set and its size."""
     digest = hashlib.sha256(nonce)
     digest.update(np.ascontiguousarray(check_participants(participants)).view(np.uint8).data)
     return digest.hexdigest()
 
 
 def to_blob(participants: Participants) -> bytes:
-    """The set as bytes, 16 an owner."""
+    """The set as bytes, 16 for each owner."""
     return check_participants(participants).tobytes()
 
 
@@ -55,9 +51,9 @@ def from_blob(blob: bytes) -> Participants:
 
 
 def place_of(participants: Participants, others: Participants) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each participant its place among the others (both sorted; any place if it is not there), and if it is there.
+    """For each participant its place among the others (both sorted; any place if absent), and whether it is there.
 
-    Searches the first halves as numbers, which is several times as fast as comparing bytes; where two others share a
+    Searches the first halves as numbers, which is several times as fast as comparing bytes. Where two others share a
     first half and it found the wrong one, it compares bytes.
     """
     if len(others) == 0:
@@ -78,7 +74,7 @@ def contained(participants: Participants, others: Participants) -> NDArray[np.bo
 
 
 def joined(some: Participants, others: Participants) -> Participants:
-    """Whoever is in one of two sets."""
+    """The union of two sets."""
     new = others[~contained(others, some)]
     return np.insert(some, np.searchsorted(some, new), new) if len(new) else some
 

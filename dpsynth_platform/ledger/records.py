@@ -1,4 +1,4 @@
-"""The ledger's nouns: what callers hand in and get back. Frozen, public facts only.
+"""The ledger's records: its arguments and results. Frozen, public facts only.
 
 What belongs here: requests, accounts, entries, decisions, chain events. What does not: participants (`owners`), rows
 and SQL (`schema`, `store`).
@@ -26,18 +26,17 @@ LIVE_STATES: tuple[State, ...] = ("reserved", "started", "spent")
 
 @dataclass(frozen=True)
 class CostRequest:
-    """What a mechanism would cost. Make it with `CostRequest.of`, so that event and curve agree.
+    """The cost of a mechanism. Make it with `CostRequest.of`, so that event and curve agree.
 
     Attributes:
-        dataset: the contract's name.
         period: `YYYY-MM` where the dataset has a cadence.
         guarantee: what the release will claim, with its unit and adjacency.
         event: the event tree's JSON form.
         curve: its Renyi curve, an upper bound (`RenyiCurve.stored`).
         plan_digest: SHA-256 (hex) of the sealed plan.
-        runner: who asks; such a person cannot approve the release.
-        delta_slack: delta that the curve does not cover (`ThresholdedCountsEvent`), rounded up as the curve is. It is
-            part of the guarantee's delta, and charged to the account's share for such mechanisms.
+        runner: the requesting person, who cannot approve the release.
+        delta_slack: delta that the curve does not cover (`ThresholdedEvent`), rounded up as the curve is. It is part of
+            the guarantee's delta, and charged to the account's share for such mechanisms.
     """
 
     dataset: str
@@ -51,20 +50,13 @@ class CostRequest:
 
     @classmethod
     def of(
-        cls,
-        event: DpEvent,
-        *,
-        dataset: str,
-        period: str | None,
-        guarantee: Guarantee,
-        plan_digest: str,
-        runner: str,
+        cls, event: DpEvent, *, dataset: str, period: str | None, guarantee: Guarantee, plan_digest: str, runner: str
     ) -> CostRequest:
-        """The request for an event; its cost is computed here.
+        """The request for an event, with its computed cost.
 
         Raises:
             AccountingError: the event is for another adjacency or contribution bound than the guarantee, or unknown; or
-                its slack alone is more than the guarantee's delta.
+                its slack is not below the guarantee's delta.
         """
         from dpsynth_platform.privacy.accounting import cost
         from dpsynth_platform.privacy.events import event_to_json, matches_claim
@@ -90,19 +82,18 @@ class CostRequest:
 
     @property
     def purpose(self) -> Literal["release", "bound"]:
-        """What it pays for: a release, or a contribution bound that is learned (`bounding.quantile`).
+        """What it pays for: a release, or a learned contribution bound (`bounding.quantile`).
 
-        The event says so: such a bound is one choice by the exponential mechanism; no generator's plan is just that.
+        Such a bound is a single choice by the exponential mechanism; no generator's plan is just that.
         """
         return "bound" if self.event.get("kind") == "bounded-range-selection" else "release"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same request."""
         return {**asdict(self), "guarantee": self.guarantee.to_json(), "curve": self.curve.to_json()}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> CostRequest:
-        """Reads what `to_json` wrote. Raises `AccountingError` for impossible values."""
+        """Raises `AccountingError` for impossible values."""
         try:
             return cls(
                 **{
@@ -119,7 +110,7 @@ class CostRequest:
 class Account:
     """A family's budget for life, as it was sealed when the account was opened.
 
-    A cap is raised by two people together (`caps`), and keys are added (`rekeying`); all else stays.
+    Only the cap can be raised, by two people together (`caps`), and keys added (`rekeying`).
 
     Attributes:
         key_ids: `vault.key_id` of the keys that owners' fingerprints are made with now, the latest last.
@@ -140,23 +131,19 @@ class Account:
 
 @dataclass(frozen=True)
 class Entry:
-    """One mechanism's cost and where it stands.
+    """One mechanism's cost and its state.
 
     Attributes:
         entry_id: 32 hex digits.
         family: the account that it is charged to.
         key: the run's key; attempts at the same run share it.
         attempt: 1, 2, ... within the key.
-        state: `reserved`, `started`, `spent` or `void`.
-        request: what was reserved.
         commitment: hiding commitment to the participants, or None where none were named.
-        replaces: the failed entry after which this one was allowed by an explicit word.
+        replaces: the failed entry after which this one was explicitly allowed.
         reserved_at: ISO 8601, UTC, like the other times.
         deadline: an unstarted reservation is void from then on.
-        started_at: when the mechanism started, or None.
-        finished_at: when it was completed or voided, or None.
-        model_digest: content hash of the completed model, or None.
-        void_reason: why it is void, or None.
+        finished_at: when it was completed or voided.
+        model_digest: content hash of the completed model.
     """
 
     entry_id: str
@@ -176,7 +163,6 @@ class Entry:
 
     @property
     def plan_digest(self) -> str:
-        """Digest of the plan that it pays for."""
         return self.request.plan_digest
 
     @property
@@ -185,7 +171,7 @@ class Entry:
         return self.state in LIVE_STATES
 
     def summary(self) -> dict[str, Any]:
-        """What people look at first, as a JSON value: for what, how much, by whom, and where it stands since when."""
+        """The main facts as a JSON value: for what, how much, by whom, and the state with its time."""
         since = self.finished_at or self.started_at or self.reserved_at
         return {
             "entry_id": self.entry_id,
@@ -208,11 +194,9 @@ class Admission:
     """A request that fits, decided on public facts alone.
 
     Attributes:
-        family: the account.
-        mode: how the account is charged.
         epsilon_left: what was left for a Gaussian-like mechanism at the request's delta, before this request.
-        entry: the entry that speaks for the run's own key (`Ledger.entry_for_key`), or None.
-        due: how many mechanisms would be charged anew; 0: all is paid for, or reserved within its deadline.
+        entry: the deciding entry of the run's own key (`Ledger.entry_for_key`), or None.
+        due: how many more mechanisms would be charged; 0: all are paid for, or reserved within their deadlines.
     """
 
     family: str
@@ -224,10 +208,10 @@ class Admission:
 
 @dataclass(frozen=True)
 class Decision:
-    """A person's word on a release candidate, or on a release of it.
+    """A person's decision on a release candidate, or on a release of it.
 
     Attributes:
-        release: id of the release that is withdrawn; None for the other decisions, which are about the candidate.
+        release: id of the withdrawn release; None for the other decisions, which are about the candidate.
     """
 
     candidate: str
@@ -242,7 +226,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class ChainEvent:
-    """One link of the hash chain. `subject` is what it is about: a family, an entry, a candidate, a dataset."""
+    """One link of the hash chain. `subject` is a family, an entry, a candidate, a dataset ..."""
 
     sequence: int
     at: str
@@ -262,15 +246,13 @@ class Head:
 
 
 @dataclass(frozen=True)
-class News:
-    """What the ledger holds at one moment, but for its participants.
+class LedgerChanges:
+    """The public content of the ledger in one snapshot, without what is known (`Ledger.changes_since`).
 
     Attributes:
         after: the events are those after this one; 0 where they are all.
-        events: in order.
         accounts: all of them, by name.
-        entries: those that the events are about, which is all of them where these are all events; in the order in which
-            they were reserved.
+        entries: those that the events are about, in the order of their reservation.
     """
 
     head: Head
@@ -291,5 +273,4 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems."""
         return not self.problems

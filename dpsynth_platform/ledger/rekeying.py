@@ -1,16 +1,15 @@
-"""Carrying accounts over to a new fingerprint key, inside one transaction.
+"""Moving accounts to a new fingerprint key, inside one transaction.
 
-What belongs here: when the keys of a namespace may change, giving every stored set of owners its new fingerprints and
-a new commitment, and the record of it. What does not: keys and hashing (`owner_keys`, `scrub`), and checking a recorded
-change (`chain`). Restricted, like all that knows owners.
+What belongs here: when the keys of a namespace may change, the new fingerprints and commitments of all stored sets of
+owners, and the record of it. What does not: keys and hashing (`owner_keys`, `scrub`), and checking a recorded change
+(`replay`). Restricted, like all about owners.
 
-All accounts of a namespace change together, for its owners are compared across them. Each gets a `rekeyed` event with
+All accounts of a namespace change together, since its owners are compared across them. Each gets a `rekeyed` event with
 the ids of its keys before and after, and each of its entries that names participants a `recommitted` event with the
-commitment to the same people under their new fingerprints. What an entry reserved stays on record as it was
-(`Entry.commitment`); from here on its participants are held against the new one.
+commitment to the same people under their new fingerprints. The reserved commitment stays on record
+(`Entry.commitment`); from then on participants are verified against the new one.
 
-A set is carried over only if it matches the commitment that holds so far: otherwise the new one would cover up what was
-done to it.
+A set is moved only if it matches its present commitment: otherwise the new one would hide that it was changed.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ Rekey = Callable[[Participants], Participants]
 def rotatable(connection: Connection, namespace: str) -> list[Account]:
     """The accounts of a namespace, by family, if its keys may change now.
 
-    A reservation's rows are made already, and its worker would find nobody of the participants among them. What has
-    started is another matter: its worker holds its participants, and never asks the ledger again.
+    A reservation's rows have old fingerprints, and its worker would find none of the participants among them. The
+    worker of a started entry holds its participants, and never reads the ledger again.
 
     Raises:
         LedgerError: there are none, or an entry is reserved.
@@ -52,9 +51,11 @@ def rotatable(connection: Connection, namespace: str) -> list[Account]:
         )
     waiting = [entry for account in accounts for entry in rows.reserved(connection, account.family)]
     if waiting:
-        told = ", ".join(f"{entry.request.place} (entry {entry.entry_id}, until {entry.deadline})" for entry in waiting)
+        named = ", ".join(
+            f"{entry.request.place} (entry {entry.entry_id}, until {entry.deadline})" for entry in waiting
+        )
         raise LedgerError(
-            f"namespace {namespace}: the keys cannot change between a reservation and its mechanism: {told}. Run them "
+            f"namespace {namespace}: the keys cannot change between a reservation and its mechanism: {named}. Run them "
             "to their end, withdraw them (dpsynth ledger void ENTRY), or wait until they expire. Nothing was changed"
         )
     return accounts
@@ -63,10 +64,10 @@ def rotatable(connection: Connection, namespace: str) -> list[Account]:
 def rotate(
     connection: Connection, namespace: str, key_id: str, rekey: Rekey, by: str, reason: str
 ) -> tuple[ChainEvent, ...]:
-    """All of it; see `store.Ledger.rotate_key`."""
+    """See `store.Ledger.rotate_key`."""
     accounts = rotatable(connection, namespace)
     if not person_key(by) or not reason.strip():
-        raise LedgerError("a rotation of keys needs a name and a reason; set DPSYNTH_USER, say why")
+        raise LedgerError("a rotation of keys needs a name and a reason; set DPSYNTH_USER and give a reason")
     if any(key_id in account.key_ids for account in accounts):
         raise LedgerError(f"namespace {namespace}: key {key_id} is in use already; a rotation needs a new one")
     reservations.void_expired(connection)
@@ -85,7 +86,7 @@ def _rekey_account(
     terms = connection.execute(select(table.c.terms).where(mine)).scalar_one()
     connection.execute(update(table).where(mine).values(terms=chain.rekeyed_terms(terms, event)))
     standing = rows.find_standing(connection, account.family, account.filter.nothing)
-    renaming = _Renaming.of(_everybody(connection, account.family, standing), rekey)
+    renaming = _Renaming.of(_all_owners(connection, account.family, standing), rekey)
     if standing is not None:
         _rename_standing(connection, account.family, standing, renaming)
     _rename_participants(connection, account.family, renaming, now)
@@ -94,13 +95,7 @@ def _rekey_account(
 
 @dataclass(frozen=True)
 class _Renaming:
-    """Old and new fingerprints of everybody in an account.
-
-    Attributes:
-        old: sorted.
-        new: sorted.
-        place: where in `new` each of `old` is.
-    """
+    """Sorted old and new fingerprints of all owners in an account; `place` is the index in `new` of each of `old`."""
 
     old: Participants
     new: Participants
@@ -108,7 +103,7 @@ class _Renaming:
 
     @classmethod
     def of(cls, old: Participants, rekey: Rekey) -> _Renaming:
-        """Raises `LedgerError` if two would become one."""
+        """Raises `LedgerError` if two old fingerprints have the same new one."""
         renamed = rekey(old)
         order = np.argsort(renamed, kind="stable")
         new = renamed[order]
@@ -121,15 +116,15 @@ class _Renaming:
         return cls(old, new, place)
 
     def places(self, participants: Participants) -> NDArray[np.int64]:
-        """Where in `new` each participant (by the old name) is."""
+        """The indices in `new` of participants by their old fingerprints."""
         places, found = place_of(participants, self.old)
         if not found.all():
-            raise LedgerError("the ledger's owners do not stand where its entries put them; verify it, nothing changed")
+            raise LedgerError("the ledger's owners do not match its entries; nothing was changed. Verify the ledger")
         return self.place[places]
 
 
-def _everybody(connection: Connection, family: str, standing: Standing | None) -> Participants:
-    """All owners that an account names: who was charged, and who was only ever in entries that are void."""
+def _all_owners(connection: Connection, family: str, standing: Standing | None) -> Participants:
+    """All owners that an account names: charged ones, and those of void entries only."""
     known = from_blob(b"") if standing is None else standing.owners
     for _, _, members in _stored(connection, family):
         known = joined(known, members)
@@ -150,8 +145,8 @@ def _rename_participants(connection: Connection, family: str, renaming: _Renamin
     for entry_id, nonce, members in _stored(connection, family):
         if commitment(nonce, members) != committed.get(entry_id):
             raise LedgerError(
-                f"ledger entry {entry_id}: its participants do not match their commitment, which a new one would "
-                "cover up. Nothing was changed; find out with `dpsynth ledger verify`"
+                f"ledger entry {entry_id}: its participants do not match their commitment, and a new one would hide "
+                "that. Nothing was changed; see `dpsynth ledger verify`"
             )
         renamed, fresh = renaming.new[np.sort(renaming.places(members))], secrets.token_bytes(reservations.NONCE_BYTES)
         payload = {"commitment": commitment(fresh, renamed)}

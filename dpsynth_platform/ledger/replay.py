@@ -1,8 +1,7 @@
-"""Replaying a chain into the accounts and entries that follow from it, and telling what could not have happened.
+"""Replaying a chain into the accounts and entries that follow from it, and finding impossible events.
 
-What belongs here: every rule that decisions keep and a chain alone can show, so that an auditor needs no trust in who
-wrote it. What does not: hashes and links (`chain`), costs and caps (`verification`), and what only participants can
-show.
+What belongs here: every rule of decisions that can be checked on a chain alone, so that an auditor need not trust its
+writer. What does not: hashes and links (`chain`), costs and caps (`verification`), and checks that need participants.
 """
 
 from __future__ import annotations
@@ -22,20 +21,18 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 
 
 def replay(events: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Values], list[str]]:
-    """The account and entry rows that follow from the chain, and what could not have happened.
+    """The account and entry rows that follow from the chain, and its impossible events.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError, LedgerError: an event is not of its kind's form.
     """
-    told = _Replay()
+    state = _Replay()
     for event in events:
-        told.take(event)
-    return told.accounts, told.entries, told.problems + told.keyed_apart() + told.related_to_nothing()
+        state.apply(event)
+    return state.accounts, state.entries, state.problems + state.key_problems() + state.never_reserved()
 
 
 class _Replay:
-    """What has followed from the events so far."""
-
     def __init__(self) -> None:
         self.accounts: dict[str, Values] = {}
         self.entries: dict[str, Values] = {}
@@ -45,9 +42,9 @@ class _Replay:
         self._runs: dict[str, list[str]] = {}  # each run's attempts, first to last
         self._released: dict[str, tuple[str, str]] = {}  # each release's candidate and entry
         self._withdrawn: dict[str, dict[str, str]] = {}  # of each entry, who withdrew which release
-        self._related: dict[str, list[str]] = {}  # entries that a reservation to come is related to
-        self._stopped: dict[str, set[str]] = {}  # runs that met an overlap under `block`, with the entries from then
-        self._ended: dict[str, str] = {}  # reservations past their deadline, with the entry that was promised over them
+        self._related: dict[str, list[str]] = {}  # for an entry not yet reserved, the entries that it is related to
+        self._stopped: dict[str, set[str]] = {}  # runs blocked by an overlap, with their kin at that time
+        self._ended: dict[str, str] = {}  # reservations past their deadline, with the entry that counted them as ended
         self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
         self._steps = {
             chain.OPENED: self._open,
@@ -66,21 +63,20 @@ class _Replay:
             chain.REFUSED: self._decide,
             chain.RELEASED: self._release,
             chain.WITHDRAWN: self._withdraw,
-            chain.DECLARED_PUBLIC: self._say,
-            chain.DISTRUSTED: self._say,
+            chain.DECLARED_PUBLIC: self._declare,
+            chain.DISTRUSTED: self._declare,
         }
 
-    def take(self, event: ChainEvent) -> None:
-        """Follows an event, or says why it could not be and leaves everything as it is."""
+    def apply(self, event: ChainEvent) -> None:
         step = self._steps.get(event.kind)
         refusal = step(event) if step else None
         if refusal:
             self.problems.append(f"event {event.sequence}: {refusal}")
 
-    def keyed_apart(self) -> list[str]:
+    def key_problems(self) -> list[str]:
         """Entries that did not follow their account to new keys, and namespaces whose accounts have different keys."""
         problems = [
-            f"entry {name}: it did not commit anew when its account's keys were changed"
+            f"entry {name}: it was not recommitted when its account's keys were changed"
             for name, ids in self._keyed.items()
             if ids != self._key_ids(self.entries[name]["family"])
         ]
@@ -91,24 +87,23 @@ class _Replay:
                 problems.append(f"account {family}: its keys are not those of its namespace")
         return problems
 
-    def related_to_nothing(self) -> list[str]:
-        """Entries that others are said to be related to, and that were never reserved."""
+    def never_reserved(self) -> list[str]:
         return [f"entry {name}: related to others, and never reserved" for name in self._related]
 
     def _open(self, event: ChainEvent) -> str | None:
         terms = event.payload
         if event.subject in self.accounts:
             return f"account {event.subject} could not be opened: it was open already"
-        if not (_is_cap(terms["cap"]) and RenyiFilter.from_json(terms["filter"], **terms["cap"]).is_sound):
+        if not (_is_cap(terms["cap"]) and RenyiFilter.from_json(terms["filter"], **terms["cap"]).is_valid):
             return f"account {event.subject} could not be opened: its filter does not keep a cap"
         if terms["mode"] not in get_args(Mode):
-            return f"account {event.subject} could not be opened: it charges nobody"
+            return f"account {event.subject} could not be opened: its mode is unknown"
         self.accounts[event.subject] = {"terms": chain.canonical(terms), "opened_at": event.at}
         return None
 
     def _bind(self, event: ChainEvent) -> str | None:
         if self._bound.setdefault(event.subject, event.payload) != event.payload:
-            return f"{event.subject} could not be tied to another family or other owner columns"
+            return f"{event.subject} could not be bound to another family or other owner columns"
         return None
 
     def _ask(self, event: ChainEvent) -> None:
@@ -163,29 +158,29 @@ class _Replay:
         payload, named = event.payload, self._related.pop(event.subject, [])
         related = [*named, *payload.get("related", ())]
         if event.subject in self.entries:
-            return "it was there before"
+            return "it was reserved before"
         if payload["family"] not in self.accounts:
             return "its family has no account"
         terms = self._terms(payload["family"])
         if terms["mode"] == "per-owner" and payload["commitment"] is None:
-            return "it names nobody whom it charges"
+            return "it charges owners, and names none"
         if len(named) != payload.get("related_before", 0):
-            return "what it is related to is not all there"
+            return "some of its related entries are missing"
         if not self.entries.keys() >= set(related):
-            return "it is related to what there was not"
+            return "it is related to an unknown entry"
         if payload.get("policy", "compose") not in get_args(OverlapPolicy):
-            return "its overlap policy is none"
+            return "its overlap policy is unknown"
         if not _is_within(payload["request"], terms):
-            return "its guarantee is not of its account's kind, or its delta is not within it"
-        return self._why_no_promise(event, related) or self._why_no_attempt(payload)
+            return "its unit, adjacency or delta does not fit its account"
+        return self._why_policy_broken(event, related) or self._why_no_attempt(payload)
 
-    def _why_no_promise(self, event: ChainEvent, related: Sequence[str]) -> str | None:
-        """What `exclude` and `block` promise, as far as it shows without participants."""
+    def _why_policy_broken(self, event: ChainEvent, related: Sequence[str]) -> str | None:
+        """Checks `exclude` and `block`, as far as is possible without participants."""
         payload = event.payload
         if payload.get("policy", "compose") == "compose":
             return None
         if payload["commitment"] is None:
-            return "it promises that nobody takes part twice, and names nobody"
+            return "its overlap policy needs participants, and it names none"
         kin = self._kin(payload["family"], related, event.at)
         ids = {
             name: same_ids(self._terms(name))
@@ -193,10 +188,10 @@ class _Replay:
         }
         mine = ids[payload["family"]]
         if any(item["commitment"] is None or ids[item["family"]] != mine for item in kin.values()):
-            return "it promises that nobody takes part twice, which cannot be told of an earlier entry"
+            return "its overlap policy cannot be checked against an earlier entry"
         met = self._stopped.get(payload["key"])
         if payload["policy"] == "block" and met is not None and met <= kin.keys():
-            return "it was blocked for an overlap, and none of the entries from then has ended"
+            return "it was blocked for an overlap, and none of the entries of that time has ended"
         return None
 
     def _kin(self, family: str, related: Collection[str], at: str) -> dict[str, Values]:
@@ -205,7 +200,6 @@ class _Replay:
         return {name: entry for name, entry in kin.items() if is_charged(entry, at)}
 
     def _all_kin(self, family: str, related: Collection[str]) -> dict[str, Values]:
-        """Those that were ever reserved."""
         namespace = self._terms(family)["namespace"]
         families = {name for name in self.accounts if self._terms(name)["namespace"] == namespace}
         return {name: entry for name, entry in self.entries.items() if entry["family"] in families or name in related}
@@ -221,7 +215,7 @@ class _Replay:
         place = chain.deciding_attempt([self.entries[name]["state"] for name in tried])
         deciding = None if place is None else tried[place]
         if payload["replaces"] != deciding:
-            return "nobody's word names the deciding attempt"
+            return "it does not replace the deciding attempt"
         if deciding is not None and self.entries[deciding]["state"] != chain.STARTED:
             return "the deciding attempt has not failed"
         return None
@@ -230,7 +224,7 @@ class _Replay:
         name = event.subject
         now = self._key_ids(self.entries[name]["family"]) if name in self._keyed else None
         if now is None or self._keyed[name] != now[:-1]:
-            return f"entry {name} could not commit anew"
+            return f"entry {name} could not be recommitted"
         self._keyed[name] = now
         return None
 
@@ -238,9 +232,9 @@ class _Replay:
         entry = self.entries.get(event.subject)
         if entry is None or entry["state"] != chain.TRANSITIONS[event.kind] or not self._may_move(entry, event):
             return f"entry {event.subject} could not become {event.kind}"
-        over = self._ended.get(event.subject)
-        if event.kind == chain.STARTED and over is not None:
-            return f"entry {event.subject} could not become started: entry {over} was reserved as if it had ended"
+        later = self._ended.get(event.subject)
+        if event.kind == chain.STARTED and later is not None:
+            return f"entry {event.subject} could not become started: entry {later} was reserved as if it had ended"
         entry.update(chain.transition_values(event))
         return None
 
@@ -254,7 +248,7 @@ class _Replay:
     def _decide(self, event: ChainEvent) -> str | None:
         entry, by = self.entries.get(event.payload["entry"]), person_key(event.payload["by"])
         if entry is None or not by:
-            return f"entry {event.payload['entry']} could not be {event.kind}: there is none, or nobody says so"
+            return f"entry {event.payload['entry']} could not be {event.kind}: there is none, or no person is named"
         if event.kind == chain.APPROVED and by == person_key(chain.parse(entry["request"])["runner"]):
             return f"entry {event.payload['entry']} could not be approved by the person who ran it"
         return self._why_not_again(event) if event.kind == chain.APPROVED else None
@@ -262,34 +256,34 @@ class _Replay:
     def _why_not_again(self, approved: ChainEvent) -> str | None:
         withdrawn = self._withdrawn.get(approved.payload["entry"], {})
         if approved.payload.get("after_withdrawal") != next(reversed(withdrawn), None):
-            return "it could not be approved without a word about the release that was withdrawn"
+            return "it could not be approved without naming the withdrawn release"
         if person_key(approved.payload["by"]) in withdrawn.values():
             return "it could not be approved by the person who withdrew it"
         return None
 
     def _release(self, event: ChainEvent) -> str | None:
-        said = event.payload["candidate"], event.payload["entry"]
+        content = event.payload["candidate"], event.payload["entry"]
         entry = self.entries.get(event.payload["entry"])
         if entry is None or entry["state"] != chain.SPENT:
             return f"release {event.subject} could not be published: nothing was spent on it"
         if event.subject in self._withdrawn.get(event.payload["entry"], {}):
             return f"release {event.subject} could not be published: it was withdrawn"
-        if self._released.setdefault(event.subject, said) != said:
+        if self._released.setdefault(event.subject, content) != content:
             return f"release {event.subject} could not be published: it is another candidate's"
         return None
 
     def _withdraw(self, event: ChainEvent) -> str | None:
-        said, by = (event.payload["candidate"], event.payload["entry"]), person_key(event.payload["by"])
+        content, by = (event.payload["candidate"], event.payload["entry"]), person_key(event.payload["by"])
         withdrawn = self._withdrawn.setdefault(event.payload["entry"], {})
-        if self._released.get(event.subject) != said or event.subject in withdrawn or not by:
+        if self._released.get(event.subject) != content or event.subject in withdrawn or not by:
             return f"release {event.subject} could not be withdrawn"
         withdrawn[event.subject] = by
         return None
 
     @staticmethod
-    def _say(event: ChainEvent) -> str | None:
+    def _declare(event: ChainEvent) -> str | None:
         words = event.payload["by"], event.payload["reason"]
-        return None if all(map(person_key, words)) else f"{event.kind} without anybody's name, or without a reason"
+        return None if all(map(person_key, words)) else f"{event.kind} without a name or a reason"
 
     def _terms(self, family: str) -> Values:
         return chain.parse(self.accounts[family]["terms"])
@@ -300,17 +294,17 @@ class _Replay:
 
 
 def is_charged(entry: Values, at: str) -> bool:
-    """Whether an entry's row, as it was at a time, is of what is started, or reserved within its deadline."""
+    """Whether an entry's row at a time is started, spent, or reserved within its deadline."""
     return entry["state"] != chain.VOID and not is_expired(entry, at)
 
 
 def is_expired(entry: Values, at: str) -> bool:
-    """Whether an entry's row, as it was at a time, is of a reservation past its deadline that nobody has voided."""
+    """Whether an entry's row at a time is a reservation past its deadline that is not void."""
     return entry["state"] == chain.RESERVED and bool(entry["deadline"] <= at)
 
 
 def same_ids(terms: Values) -> tuple[str, ...]:
-    """What makes one person one fingerprint (`kinship.comparable`)."""
+    """Equal where one person has one fingerprint (`kinship.comparable`)."""
     return terms["namespace"], terms["unit"], *terms["owner_normalization"]
 
 
@@ -319,7 +313,7 @@ def _is_cap(cap: Values) -> bool:
 
 
 def _is_within(request: Values, terms: Values) -> bool:
-    """Whether a request's guarantee is of an account's kind, with a delta between its own slack and the account's."""
+    """Whether a request has an account's unit and adjacency, and a delta between its slack and the cap's."""
     try:
         guarantee = Guarantee.from_json(request["guarantee"])
     except AccountingError:
@@ -329,7 +323,7 @@ def _is_within(request: Values, terms: Values) -> bool:
 
 
 def _may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bool:
-    """Whether a `raised` event follows from the request that it names: same cap, from the cap that was, by another."""
+    """Whether a `raised` event follows from the request that it names: same caps, by another person."""
     if asked is None or asked.subject != raised.subject:
         return False
     was, cap = asked.payload["was"], asked.payload["cap"]
@@ -344,6 +338,6 @@ def _may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> b
 
 
 def _may_rekey(terms: Values, rekeyed: ChainEvent) -> bool:
-    """Whether a `rekeyed` event adds one key to those that an account is kept with."""
+    """Whether a `rekeyed` event adds one key to an account's."""
     ids = rekeyed.payload["key_ids"]
     return bool(ids["was"] == terms["key_ids"] == ids["now"][:-1] and ids["now"][-1] not in ids["was"])

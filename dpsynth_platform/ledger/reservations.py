@@ -1,4 +1,4 @@
-"""Reservations: whom an entry charges, and how an entry comes and changes, inside one transaction.
+"""Reservations: whom an entry charges, and how entries are made and changed, inside one transaction.
 
 What belongs here: the steps of `Ledger.reserve` that know participants, and the only writes to entries. What does not:
 visible verdicts (`verdicts`), transactions (`store`).
@@ -21,18 +21,17 @@ from dpsynth_platform.ledger.standing import Standing
 
 NONCE_BYTES = 32
 EXPIRED = "deadline passed"
-"""Why a reservation is void that nobody has withdrawn."""
+"""The reason of a void reservation that nobody withdrew."""
 MOST_RELATED = 500
-"""Ids of related entries in one event: a request with a long event tree needs its place, too (`chain.MAX_PAYLOAD`)."""
+"""Ids of related entries in one event, which must leave room for a long event tree (`chain.MAX_PAYLOAD`)."""
 
 
 def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, replaces: str | None) -> Entry | None:
-    """The attempt that already is what is asked for; None if a new one may be made.
+    """The attempt that already is what is requested; None if a new one may be made.
 
     Args:
         tried: all attempts at the run, first to last.
-        replaces: the explicit word; it must name the deciding attempt (`chain.deciding_attempt`), which must have
-            started.
+        replaces: must name the deciding attempt (`chain.deciding_attempt`), which must have started.
 
     Raises:
         SpendRepeated: the deciding attempt started and did not complete, and `replaces` does not name it.
@@ -63,15 +62,15 @@ def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, 
     return None
 
 
-def words_for(tried: Mapping[str, Sequence[Entry]], replaces: str | None) -> dict[str, str | None]:
-    """The explicit word for each key: for the one of whose attempts it names one; a word for none is the last one's."""
-    its_own = (key for key, attempts in tried.items() if any(entry.entry_id == replaces for entry in attempts))
-    named = next(its_own, list(tried)[-1])
+def replaced_by_key(tried: Mapping[str, Sequence[Entry]], replaces: str | None) -> dict[str, str | None]:
+    """`replaces` for the key that it is an attempt at, else for the last key; None for the others."""
+    matching = (key for key, attempts in tried.items() if any(entry.entry_id == replaces for entry in attempts))
+    named = next(matching, list(tried)[-1])
     return {key: replaces if key == named else None for key in tried}
 
 
 def standing_in_order(connection: Connection, found: Mapping[str, Entry | None]) -> dict[str, Entry]:
-    """The entries that stand, by key: of those after one that has to be made anew, none that is only reserved."""
+    """The entries to keep, by key. After a key without entry, reserved ones are voided, to be made again."""
     standing: dict[str, Entry] = {}
     for key, entry in found.items():
         if entry is None:
@@ -83,32 +82,31 @@ def standing_in_order(connection: Connection, found: Mapping[str, Entry | None])
     return standing
 
 
-def check_period(paid: Sequence[Entry], keys: Collection[str], request: CostRequest, word: str | None) -> None:
-    """Refuses a second payment for a period that another run has paid for, unless the explicit word names that entry.
+def check_period(paid: Sequence[Entry], keys: Collection[str], request: CostRequest, replaces: str | None) -> None:
+    """Refuses a second payment for a period that another run has paid for, unless `replaces` names that entry.
 
-    A run is another one if the source has another version or the contract changed. Neither may spend by itself: late
-    rows would be paid for each time that they come.
+    A run is another one if the source has another version or the contract changed. Neither may spend by itself:
+    otherwise late rows would be paid for each time that they arrive.
 
     Args:
         paid: the charged entries of the period (`rows.charged_for`).
-        keys: those of the run that asks, one a mechanism.
-        word: id of the entry that is given up for it.
+        keys: those of the requesting run, one for each mechanism.
 
     Raises:
-        SpendRepeated: the last of these entries is another run's, and the word names neither it nor another one that
+        SpendRepeated: the last of these entries is another run's, and `replaces` names neither it nor another one that
             was reserved together with it.
     """
     last = paid[-1] if paid else None
     if last is None or last.key in keys:
         return
-    if word not in [entry.entry_id for entry in paid if entry.reserved_at == last.reserved_at]:
+    if replaces not in [entry.entry_id for entry in paid if entry.reserved_at == last.reserved_at]:
         raise SpendRepeated(
             f"{request.place}: ledger entry {last.entry_id} ({last.state}) is about this period already, for another "
             "contract or another version of the source. A period is paid for once; "
             + (
-                f"dpsynth ledger void {last.entry_id} gives the reservation back"
+                f"to withdraw the reservation: dpsynth ledger void {last.entry_id}"
                 if last.state == chain.RESERVED
-                else f"to pay for it a second time, say so: --spend-again {last.entry_id}"
+                else f"to pay for it a second time: --spend-again {last.entry_id}"
             )
         )
 
@@ -121,10 +119,10 @@ def charge(
     policy: OverlapPolicy,
     times: int = 1,
 ) -> tuple[Participants | None, bool]:
-    """Whom the entries charge, and whether `block` met an overlap. So many entries alike charge the same people.
+    """Whom `times` equal entries charge, and whether `block` met an overlap.
 
-    `exclude` and `block` look at all kin whose people can be compared (`kinship`), in this family and in others; that
-    there are no others to think of is for `kinship.strangers` to say, before.
+    `exclude` and `block` look at all kin whose people can be compared (`kinship`), in this family and in others;
+    `kinship.incomparable_entries` must be empty.
 
     Raises:
         LedgerError: participants are needed and none are named.
@@ -134,7 +132,7 @@ def charge(
             raise LedgerError(f"{request.place}: participants are needed in per-owner mode and for {policy!r}")
         return None, False
     nothing = account.filter.nothing
-    standing = rows.find_standing(connection, account.family, nothing) or Standing.nobody(nothing)
+    standing = rows.find_standing(connection, account.family, nothing) or Standing.empty(nothing)
     pending = rows.pending_participants(connection, account.family)
     if policy != "compose":
         seen = contained(participants, standing.owners)
@@ -146,16 +144,14 @@ def charge(
         participants = participants[~seen]
     if account.mode == "per-owner":
         cost = account.filter.cost(request.curve, request.delta_slack)
-        pending = [*pending, *[(participants, cost)] * (times - 1)]  # added up as they will be, to the last digit
+        # Summed in the order of the charges, to the last digit.
+        pending = [*pending, *[(participants, cost)] * (times - 1)]
         participants = participants[standing.affordable(participants, pending, cost, account.filter.limits)]
     return participants, False
 
 
 def new_ids(number: int) -> list[str]:
-    """Ids of entries that are reserved in one transaction: they sort as these follow each other, as their times do not.
-
-    Entries are listed by time and id, so that nobody sees a later one before an earlier one.
-    """
+    """Ids of entries that are reserved in one transaction, ascending: they are listed by time, then by id."""
     return sorted(secrets.token_hex(16) for _ in range(number))
 
 
@@ -175,8 +171,8 @@ def insert_entry(
 ) -> Entry:
     """A new reserved entry, with its event and its participants behind a commitment.
 
-    The event says under which policy, and which entries lineage related to it, so that anyone can see later what was
-    known at the time. Where these are more than `MOST_RELATED`, `related` events just before name the first of them.
+    The event records the policy and the related entries that were known at the time. Where these are more than
+    `MOST_RELATED`, `related` events just before name the first of them.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     ids = sorted(set(related))
@@ -207,16 +203,16 @@ def insert_entry(
 
 
 def void_expired(connection: Connection) -> list[Entry]:
-    """Voids the reservations of all accounts whose deadline has passed; returns them.
+    """Voids and returns the reservations of all accounts whose deadline has passed.
 
-    Whatever is decided as if they had ended is decided in the same transaction: then no machine can start them, however
-    far its clock is behind. Of all accounts, since kin may be in any.
+    A decision that counts them as ended is in the same transaction: then no machine can start them, however far its
+    clock is behind. Of all accounts, since kin may be in any.
     """
     return [transition(connection, entry, chain.VOID, {"reason": EXPIRED}) for entry in rows.expired(connection)]
 
 
 def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:
-    """Moves an entry along. Raises `LedgerError` if its state does not allow it."""
+    """Changes an entry's state. Raises `LedgerError` if its present state does not allow it."""
     needed = chain.TRANSITIONS[kind]
     if entry.state != needed:
         raise LedgerError(
@@ -242,7 +238,7 @@ def _settle(connection: Connection, entry: Entry) -> None:
         return
     nothing = (0.0,) * len(cost)
     before = rows.find_standing(connection, entry.family, nothing)
-    after = (before or Standing.nobody(nothing)).charged(members, cost).to_blobs()
+    after = (before or Standing.empty(nothing)).charged(members, cost).to_blobs()
     if before is None:
         connection.execute(insert(standing).values(family=entry.family, **after))
     else:

@@ -1,4 +1,4 @@
-"""The ledger's rows as its nouns: queries, the clock, and who counts as charged.
+"""The ledger's rows as records: queries, the clock, and which entries are charged.
 
 What belongs here: reading accounts, entries, participants and decisions on an open connection. What does not: writing,
 deciding (`store`, `verdicts`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
@@ -93,13 +93,13 @@ def attempts(connection: Connection, key: str) -> list[Entry]:
 
 
 def deciding_attempt(tried: Sequence[Entry]) -> Entry | None:
-    """Of all attempts at a run, first to last, the one that speaks for it (`chain.deciding_attempt`), or None."""
+    """See `chain.deciding_attempt`."""
     place = chain.deciding_attempt([entry.state for entry in tried])
     return None if place is None else tried[place]
 
 
 def entries(connection: Connection, family: str | None) -> list[Entry]:
-    """Entries of one family or of all, in the order in which they were reserved."""
+    """Entries of one family or of all, in the order of their reservation."""
     table = schema.entry
     query = select(table).order_by(table.c.reserved_at, table.c.entry_id)
     if family is not None:
@@ -108,7 +108,7 @@ def entries(connection: Connection, family: str | None) -> list[Entry]:
 
 
 def charged_for(connection: Connection, family: str, place: str) -> list[Entry]:
-    """Charged entries that pay for a release of a dataset (`visits`, `visits/2026-01`), as they were reserved."""
+    """Charged entries that pay for a release of a dataset (`visits`, `visits/2026-01`), by their reservation."""
     dataset = place.partition("/")[0]
     table = schema.entry
     query = select(table).where(table.c.family == family, table.c.request.contains(dataset, autoescape=True))
@@ -118,13 +118,19 @@ def charged_for(connection: Connection, family: str, place: str) -> list[Entry]:
 
 
 def entries_named(connection: Connection, events: Iterable[ChainEvent]) -> list[Entry]:
-    """The entries that some events of the chain are about, in the order in which they were reserved."""
-    table, names = schema.entry, sorted({event.subject for event in events})
-    found = []
-    for start in range(0, len(names), _AT_ONCE):
-        query = select(table).where(table.c.entry_id.in_(names[start : start + _AT_ONCE]))
-        found += [entry_of(row) for row in connection.execute(query)]
+    """The entries that some events of the chain are about, in the order of their reservation."""
+    names = sorted({event.subject for event in events})
+    found = [entry_of(row) for row in entry_rows(connection, schema.entry.c.entry_id, names)]
     return sorted(found, key=lambda entry: (entry.reserved_at, entry.entry_id))
+
+
+def entry_rows(
+    connection: Connection, column: ColumnElement[str], values: Sequence[str], *conditions: ColumnElement[bool]
+) -> Iterator[Row[Any]]:
+    """Rows of the entries with one of the values in a column."""
+    for start in range(0, len(values), _AT_ONCE):
+        query = select(schema.entry).where(column.in_(values[start : start + _AT_ONCE]), *conditions)
+        yield from connection.execute(query)
 
 
 def entry_of(row: Row[Any]) -> Entry:
@@ -143,16 +149,14 @@ def settled(connection: Connection, family: str) -> Cost:
 
 
 def reserved_costs(connection: Connection, family: str) -> list[Cost]:
-    """What each reservation within its deadline costs."""
-    table = schema.entry
-    query = select(table.c.cost).where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
+    """The cost of each reservation within its deadline."""
+    query = select(schema.entry.c.cost).where(_is_reserved(connection, family))
     return [cost_of(text) for text in connection.execute(query).scalars()]
 
 
 def reserved(connection: Connection, family: str) -> list[Entry]:
     """Reservations within their deadline."""
-    table = schema.entry
-    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
+    query = select(schema.entry).where(_is_reserved(connection, family))
     return [entry_of(row) for row in connection.execute(query)]
 
 
@@ -164,25 +168,21 @@ def expired(connection: Connection) -> list[Entry]:
 
 
 def pending_participants(connection: Connection, family: str) -> list[tuple[Participants, Cost]]:
-    """For each reservation within its deadline that names participants, who they are and its cost. Restricted."""
+    """Participants and cost of each reservation within its deadline that names any. Restricted."""
     table, people = schema.entry, schema.participants
-    query = (
-        select(people.c.fingerprints, table.c.cost)
-        .join(table)
-        .where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
-    )
+    query = select(people.c.fingerprints, table.c.cost).join(table).where(_is_reserved(connection, family))
     return [(from_blob(row.fingerprints), cost_of(row.cost)) for row in connection.execute(query)]
 
 
 def find_standing(connection: Connection, family: str, nothing: Cost) -> Standing | None:
-    """Where an account's owners stand, or None while no entry that names any has started. Restricted."""
+    """The standing of an account's owners, or None while no entry that names any has started. Restricted."""
     table = schema.standing
     row = connection.execute(select(table).where(table.c.family == family)).one_or_none()
     return Standing.from_blobs(row.owners, row.class_of, row.sums, nothing) if row else None
 
 
 def cost_of(text: str) -> Cost:
-    """Reads what `cost_text` wrote. Raises `LedgerError` for anything but numbers that can be spent."""
+    """Reads `cost_text`. Raises `LedgerError` for anything but finite numbers from 0."""
     try:
         cost = tuple(json.loads(text))
     except (ValueError, TypeError):
@@ -193,16 +193,18 @@ def cost_of(text: str) -> Cost:
 
 
 def cost_text(cost: Cost) -> str:
-    """A cost as the tables hold it: JSON, every bit of it."""
+    """A cost as the tables hold it: JSON, exact to the last bit."""
     return json.dumps(cost)
 
 
-def _of(family: str, state: str) -> ColumnElement[bool]:
-    return (schema.entry.c.family == family) & (schema.entry.c.state == state)
+def _is_reserved(connection: Connection, family: str) -> ColumnElement[bool]:
+    column = schema.entry.c
+    in_time = column.deadline > now_text(connection)
+    return (column.family == family) & (column.state == chain.RESERVED) & in_time
 
 
 def participants_of(connection: Connection, entry_id: str) -> Participants | None:
-    """Whom an entry names, or None where it names nobody. Restricted."""
+    """The participants of an entry, or None where it names none. Restricted."""
     table = schema.participants
     blob = connection.execute(select(table.c.fingerprints).where(table.c.entry_id == entry_id)).scalar_one_or_none()
     return None if blob is None else from_blob(blob)
@@ -246,9 +248,9 @@ def clock(connection: Connection) -> dt.datetime:
 def moment(connection: Connection) -> dt.datetime:
     """The ledger's time: when this transaction takes place for all machines that share the ledger. It never falls.
 
-    It is the later of this machine's clock and the time of the chain's last event, both read once: a second reading
-    would find a reservation expired that the first one did not, and it would be neither void nor counted. By clocks
-    alone a machine whose clock is behind would start what another one has found expired.
+    It is the later of this machine's clock and the time of the chain's last event, both read once: by a second reading
+    a reservation could expire in between, and be neither void nor counted. By clocks alone, a machine whose clock is
+    behind would start what another one has found expired.
 
     Raises:
         LedgerError: the last event has no time that can be read.
@@ -262,7 +264,7 @@ def moment(connection: Connection) -> dt.datetime:
 
 
 def _once(connection: Connection, name: str, read: Callable[[], dt.datetime]) -> dt.datetime:
-    """What was read first in this transaction."""
+    """The value of the first reading in this transaction."""
     transaction = connection.get_transaction()
     if connection.info.get(name, (None,))[0] is not transaction:
         connection.info[name] = (transaction, read())
@@ -276,10 +278,10 @@ def time_text(moment: dt.datetime) -> str:
 
 
 def now_text(connection: Connection) -> str:
-    """The transaction's `moment` as the ledger writes it."""
+    """The transaction's `moment` as text."""
     return time_text(moment(connection))
 
 
 def clock_text(connection: Connection) -> str:
-    """The transaction's `clock`, written alike."""
+    """The transaction's `clock` as text."""
     return time_text(clock(connection))

@@ -1,14 +1,13 @@
 """The ledger's tables, the same on SQLite and PostgreSQL.
 
-What belongs here: table definitions and the name of their schema version. What does not: how they came about
-(`migrations`, which must arrive at exactly these tables; a test compares) and queries (`store`).
+What belongs here: table definitions and the name of their schema version. What does not: `migrations`, which must
+produce exactly these tables (a test compares), and queries (`rows`, `store`).
 
-`event` is the hash chain and the truth; `account` and `entry` are what follows from it, kept for queries and checked
-against it by `verify`. So are `entry.cost` (what the entry takes of each of its account's limits) and `account.settled`
-(the sum over what was started): with them a decision takes the same time after ten entries and after ten thousand.
-`standing` is the same for owners. `participants` and `standing` are restricted: the fingerprints, the nonces that hide
-them in commitments, and what each owner was charged. Lineage keeps its tables in the same database and under the same
-version (`lineage.tables`).
+`event` is the hash chain and authoritative. `account` and `entry` follow from it; they serve queries, and `verify`
+checks them. So do `entry.cost` (its part of each of its account's limits) and `account.settled` (the sum of started
+entries): with them a decision takes the same time after ten entries and after ten thousand. `standing` is the same for
+owners. `participants` and `standing` are restricted: fingerprints, the nonces that hide them in commitments, and what
+each owner was charged. Lineage has its tables in the same database and version (`lineage_tables`).
 """
 
 from __future__ import annotations

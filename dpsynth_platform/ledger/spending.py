@@ -1,8 +1,8 @@
-"""What single owners have spent, for the eyes of those who may see restricted numbers.
+"""What single owners have spent, for readers of restricted numbers.
 
 What belongs here: class sizes and what each class has left, the worst owner, the distribution. What does not: deciding
-(`standing`), and fingerprints: nobody is named. All of it is a function of who took part, so that it is restricted: it
-goes to a file for one user's eyes that belongs in the restricted zone, never into a log, a message or metadata.
+(`standing`), and fingerprints. All of it depends on who took part and is restricted: it goes to a private file in the
+restricted zone, never into a log, a message or metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnerSpending:
         exhausted: how many have nothing left.
         worst_epsilon_left: of the owner who has least left; None where nobody was charged.
         epsilon_left_quantiles: by share of the charged owners, the least spent first.
-        classes: owners with the same history, dearest first: how many they are and what each has left.
+        classes: owners with the same history, the least left first: their number, and what each has left.
     """
 
     family: str
@@ -45,14 +45,13 @@ class OwnerSpending:
     classes: tuple[dict[str, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
         return asdict(self)
 
     def shares(self, steps: int = 10) -> tuple[tuple[float, float, float], ...]:
         """The charged owners by what they have left: (from, to, share) in equal steps up to the most that can be left.
 
-        Each step holds what is above its lower end, the first one also who has nothing left. Coarser than `classes`:
-        for those who may see the operator's numbers, and not who took part in what.
+        Each step excludes its lower end, except the first. Coarser than `classes`, for readers of the operator's
+        numbers.
         """
         if not self.owners:
             return ()
@@ -64,8 +63,8 @@ class OwnerSpending:
 
 
 def owner_spending(family: str, sealed: RenyiFilter, standing: Standing | None) -> OwnerSpending:
-    """The report for an account, from where its owners stand (reservations that have not started are not in it)."""
-    standing = standing or Standing.nobody(sealed.nothing)
+    """The report for an account, from the standing of its owners (without reservations that have not started)."""
+    standing = standing or Standing.empty(sealed.nothing)
     left = np.array([sealed.left_beside(tuple(total), sealed.delta) for total in standing.sums.tolist()])
     sizes = np.bincount(standing.class_of, minlength=len(left))
     order = np.argsort(left, kind="stable")

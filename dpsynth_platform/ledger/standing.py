@@ -1,11 +1,10 @@
-"""Where an account's owners stand: who was charged by what has started, in classes of owners with the same sum.
+"""The standing of an account's owners: what started entries charged, in classes of owners with the same sum.
 
-What belongs here: classes, splitting them when an entry covers part of one, and who among some participants can still
-be charged. What does not: the database, and sums that everybody shares (`verdicts`). Restricted, like all that knows
-owners.
+What belongs here: classes, splitting them when an entry covers part of one, and which participants can still be
+charged. What does not: the database, and sums common to all owners (`verdicts`). Restricted, like all about owners.
 
 A decision about millions of owners reads this one table instead of the participants of all earlier entries. It follows
-from them and from the order in which they started, so that `verify` can make it anew and compare every byte.
+from them and from the order in which they started, so that `verify` can recompute it and compare every byte.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class Standing:
     """Owners and what each was charged.
 
     Attributes:
-        owners: sorted fingerprints of everybody who was charged, shape (owners,).
+        owners: sorted fingerprints of all charged owners, shape (owners,).
         class_of: each one's class, shape (owners,).
-        sums: what the members of each class were charged, rounded up, shape (classes, orders + 1); rows are distinct.
+        sums: the charges of a member of each class, rounded up, shape (classes, orders + 1); rows are distinct.
     """
 
     owners: Participants
@@ -40,13 +39,13 @@ class Standing:
     sums: Vector
 
     @classmethod
-    def nobody(cls, nothing: Cost) -> Standing:
-        """Before the first entry has started."""
+    def empty(cls, nothing: Cost) -> Standing:
+        """The standing before the first entry has started."""
         return cls(from_blob(b""), np.zeros(0, dtype=_CLASS), np.zeros((0, len(nothing)), dtype=_PART))
 
     @classmethod
     def from_blobs(cls, owners: bytes, class_of: bytes, sums: bytes, nothing: Cost) -> Standing:
-        """Reads `to_blobs`. Raises `LedgerError` if they do not belong together."""
+        """Reads `to_blobs`. Raises `LedgerError` if they are damaged or inconsistent."""
         try:
             standing = cls(
                 from_blob(owners),
@@ -69,7 +68,7 @@ class Standing:
         }
 
     def charged(self, members: Participants, cost: Cost) -> Standing:
-        """After an entry that costs each of its members `cost`."""
+        """The standing after an entry that costs each of its members `cost`."""
         new = members[~contained(members, self.owners)]
         sums = np.concatenate([self.sums, np.zeros((1, len(cost)), dtype=_PART)])
         places = np.searchsorted(self.owners, new)
@@ -86,12 +85,12 @@ class Standing:
         cost: Cost,
         limits: Sequence[float],
     ) -> NDArray[np.bool_]:
-        """For each participant, whether what it was charged, what is pending and `cost` together stay under the cap.
+        """For each participant, whether its charges, what is pending and `cost` together stay under the cap.
 
-        Individual filters (Feldman & Zrnic 2021, section 5): valid if whoever does not fit is left out silently.
+        Individual filters (Feldman & Zrnic 2021, section 5): valid if owners who do not fit are left out silently.
 
         Args:
-            participants: whom the new entry would cost.
+            participants: those of the new entry.
             pending: participants and cost of each reservation that has not started.
             cost: the new entry's cost (`RenyiFilter.cost`).
             limits: the account's (`RenyiFilter.limits`).
@@ -106,7 +105,7 @@ class Standing:
 
 
 def _split(class_of: Classes, sums: Vector, joined: NDArray[np.bool_], cost: Cost) -> tuple[Classes, Vector]:
-    """Each class parts into who joined and who did not; classes of equal sums become one, empty ones go."""
+    """Splits each class into those who joined and the others; merges classes of equal sums, drops empty ones."""
     halves = np.concatenate([sums, _add_up(sums, np.asarray(cost))])
     half_of = class_of + joined.astype(_CLASS) * _CLASS.type(len(sums))
     used = np.flatnonzero(np.bincount(half_of, minlength=len(halves)))

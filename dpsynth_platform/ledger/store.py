@@ -11,7 +11,7 @@ hashes (`chain`), the filter's arithmetic (`filter`, `owners`).
     ledger.complete(entry.entry_id, model_digest)
 
 A visible verdict depends on public facts only: the cap, and the number and kind of entries. Who took part never shows:
-in `per-owner` mode an owner who cannot afford an entry is left out of its participants without a word.
+in `per-owner` mode an owner who cannot afford an entry is left out of its participants silently.
 """
 
 from __future__ import annotations
@@ -20,23 +20,15 @@ import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 from sqlalchemy import Connection, insert
 
-from dpsynth_platform.foundation.errors import (
-    BudgetExceeded,
-    DpsynthError,
-    LedgerError,
-    SpendRepeated,
-)
+from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import caps, chain, decisions, kinship, rekeying, reservations, rows, schema, verdicts
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.filter import RenyiFilter
-from dpsynth_platform.ledger.owners import (
-    Participants,
-    check_participants,
-)
+from dpsynth_platform.ledger.owners import Participants, check_participants
 from dpsynth_platform.ledger.records import (
     Account,
     Admission,
@@ -45,7 +37,7 @@ from dpsynth_platform.ledger.records import (
     Decision,
     Entry,
     Head,
-    News,
+    LedgerChanges,
     OverlapPolicy,
     VerificationReport,
 )
@@ -58,24 +50,29 @@ RESERVATION_LIFETIME = dt.timedelta(hours=24)
 OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")
 
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 _KIND = re.compile(r"[a-z][a-z-]{0,39}")
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a reservation seals in its own transaction, if nothing is sealed yet.
-
-    Attributes:
-        family: the budget of the account (`Ledger.open_account`).
-        key_ids: ids of its keys.
-        name: what is tied to the family (`Ledger.bind`).
-        owner_columns: with which owner columns.
-    """
+    """What a reservation first seals in its own transaction, by `Ledger.open_account` and `Ledger.bind`."""
 
     family: FamilyBudget
     key_ids: Sequence[str]
     name: str
     owner_columns: Sequence[str]
+
+
+class ReservationOptions(TypedDict, total=False):
+    """Options of `Ledger.reserve` and `Ledger.reserve_together`."""
+
+    key_ids: Sequence[str]
+    related: Collection[str]
+    replaces: str | None
+    period_keys: Collection[str]
+    opening: Opening | None
+    lifetime: dt.timedelta
 
 
 class Ledger:
@@ -86,128 +83,105 @@ class Ledger:
             readable for this user alone; the schema is brought up to date.
 
     Raises:
-        LedgerError: the database cannot be used. Every method raises it too when the database is locked, read-only,
-            damaged or out of reach.
+        LedgerError: the database cannot be used. Every method raises it when the database is locked, read-only, damaged
+            or unreachable, for an unknown account or entry, and where a required name or reason is missing.
         ConfigurationError: the SQLite file's directory is open to others and not this user's to close.
     """
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
 
+    def _read(
+        self,
+        work: Callable[Concatenate[Connection, _Arguments], _Result],
+        *args: _Arguments.args,
+        **options: _Arguments.kwargs,
+    ) -> _Result:
+        return self._database.read(lambda connection: work(connection, *args, **options))
+
+    def _write(
+        self,
+        work: Callable[Concatenate[Connection, _Arguments], _Result],
+        *args: _Arguments.args,
+        **options: _Arguments.kwargs,
+    ) -> _Result:
+        return self._database.write(lambda connection: work(connection, *args, **options))
+
     # Accounts
 
     def open_account(self, family: FamilyBudget, key_ids: Sequence[str]) -> Account:
-        """The family's account; opened and sealed at the first call, the same for ever after.
+        """The family's account, which the first call opens and seals.
 
         Args:
             family: the budget as its file declares it now.
-            key_ids: `vault.key_id` of the keys that owners' fingerprints are made with, in the order of `Account`.
+            key_ids: `vault.key_id` of the keys of owners' fingerprints, in the order of `Account`.
 
         Raises:
-            LedgerError: the file differs from the sealed account; or the keys are not the account's, or not those of
-                the other accounts of its namespace (it is frozen).
+            LedgerError: the file differs from the sealed account, or the keys from those of its namespace.
         """
-        return self._database.write(lambda connection: _open(connection, family, key_ids))
+        return self._write(_open, family, key_ids)
 
     def check_declared(self, family: FamilyBudget) -> Account | None:
-        """The family's account, or None if it was never opened.
-
-        Raises:
-            LedgerError: the file differs from the sealed account.
-        """
-
-        def work(connection: Connection) -> Account | None:
-            account = rows.find_account(connection, family.family)
-            if account is not None:
-                verdicts.check_declared(connection, account, verdicts.terms_of(family, account.key_ids))
-            return account
-
-        return self._database.read(work)
+        """The family's account, or None if it was never opened. Raises `LedgerError` if the file differs from it."""
+        return self._read(verdicts.declared_account, family)
 
     def bind(self, name: str, family: str, owner_columns: Sequence[str]) -> None:
-        """Ties a dataset or a source table to its family and its owner columns, at the first call and for ever.
+        """Binds a dataset or a source table to its family and owner columns for ever.
 
-        Otherwise a dataset's own file could charge the same people to a fresh account, or count them as strangers.
-
-        Raises:
-            LedgerError: the name is tied to another family or to other owner columns.
+        Otherwise a dataset's own file could charge the same people to a new account, or count them as new people.
+        Raises `LedgerError` for another family or other columns than at the first call.
         """
-        self._database.write(lambda connection: _bind(connection, name, family, owner_columns))
+        self._write(_bind, name, family, owner_columns)
 
     def account(self, family: str) -> Account:
-        """An account. Raises `LedgerError` if it was never opened."""
-        return self._database.read(lambda connection: rows.get_account(connection, family))
+        return self._read(rows.get_account, family)
 
     def accounts(self) -> list[Account]:
         """All accounts, by name."""
-        return self._database.read(rows.accounts)
+        return self._read(rows.accounts)
 
     def ask_raise(self, family: str, *, epsilon: float, delta: float, by: str, reason: str = "") -> ChainEvent:
-        """Records that somebody asks for a larger cap; the event's `sequence` is what another approves.
-
-        Raises:
-            LedgerError: there is no such account, it is no larger cap, or nobody is named.
-        """
-        return self._database.write(
-            lambda connection: caps.ask(connection, rows.get_account(connection, family), epsilon, delta, by, reason)
-        )
+        """Records a request for a larger cap; another person approves it by the event's `sequence`."""
+        return self._write(caps.ask, family, epsilon, delta, by, reason)
 
     def approve_raise(self, family: str, asked: int, *, by: str, reason: str = "") -> Account:
-        """Raises a family's cap as event `asked` asks; from then on the family's file must declare the new cap.
+        """Raises a family's cap as event `asked` requests; from then on the family's file must declare the new cap.
 
         Raises:
-            LedgerError: no such event, the cap has changed since, or the approver is the one who asked.
+            LedgerError: no such event, the cap has changed since, or `by` requested it.
         """
-        return self._database.write(
-            lambda connection: caps.approve(connection, rows.get_account(connection, family), asked, by, reason)
-        )
+        return self._write(caps.approve, family, asked, by, reason)
 
     def check_rotation(self, namespace: str) -> list[Account]:
-        """The accounts of a namespace, if its keys could be rotated now. Changes nothing.
-
-        Raises:
-            LedgerError: there is no such account, or an entry is reserved.
-        """
-        return self._database.read(lambda connection: rekeying.rotatable(connection, namespace))
+        """The accounts of a namespace. Raises `LedgerError` if its keys cannot be rotated now (`rotate_key`)."""
+        return self._read(rekeying.rotatable, namespace)
 
     def rotate_key(
-        self,
-        namespace: str,
-        new_key_id: str,
-        rekey: Callable[[Participants], Participants],
-        *,
-        by: str,
-        reason: str,
+        self, namespace: str, new_key_id: str, rekey: rekeying.Rekey, *, by: str, reason: str
     ) -> tuple[ChainEvent, ...]:
-        """Carries all accounts of a namespace over to one more fingerprint key, in one serial transaction.
+        """Moves all accounts of a namespace to one more fingerprint key, in one serial transaction.
 
         Every owner keeps what it was charged. Nothing else can be decided meanwhile: three minutes for ten million
         owners with two dozen entries.
 
         Args:
             namespace: the identity namespace.
-            new_key_id: `vault.key_id` of the new key, which must be safe in the vault already.
-            rekey: old fingerprints to new ones, one by one and in the same order (`scrub.fingerprints.rotated`).
-            by: who asks for it.
-            reason: free words.
+            new_key_id: `vault.key_id` of the new key, which must already be stored in the vault.
+            rekey: old fingerprints to new ones, in the same order (`scrub.fingerprints.rotated`).
+            by: the responsible person.
+            reason: free text.
 
         Returns:
             The `rekeyed` event of each account, by family.
 
         Raises:
-            LedgerError: there is no such account, an entry is reserved (it would meet owners under other names), the
-                key is in use already, nobody or no reason is named, or what is stored was tampered with.
+            LedgerError: an entry is reserved (its owners have the old fingerprints), the key is in use already, or
+                stored participants do not match their commitment.
         """
-        return self._database.write(
-            lambda connection: rekeying.rotate(connection, namespace, new_key_id, rekey, by, reason)
-        )
+        return self._write(rekeying.rotate, namespace, new_key_id, rekey, by, reason)
 
     def erase_replaced(self) -> str | None:
-        """Erases rows that were replaced, such as fingerprints of earlier keys, as far as a client of the database can.
-
-        Returns:
-            What may still hold them, in words, or None where nothing of the ledger does.
-        """
+        """Erases replaced rows, such as fingerprints of earlier keys (`Database.erase_replaced`)."""
         return self._database.erase_replaced()
 
     # Decisions
@@ -229,16 +203,15 @@ class Ledger:
 
         Args:
             family: the account.
-            request: what the mechanism would cost.
-            keys: one a mechanism, the run's own last. What the latest entry of one is charged for costs nothing new.
-            replaces: the failed entry after which another attempt is asked for; then its mechanism counts anew.
+            request: the cost of one mechanism.
+            keys: one for each mechanism, the run's own last. A key whose latest entry is charged costs nothing more.
+            replaces: the failed entry after which another attempt is requested; its mechanism is then charged again.
             times: how many such mechanisms a run starts, where no keys are given.
-            dry_run: only asks; a refusal leaves no record.
+            dry_run: a refusal leaves no record.
 
         Raises:
             BudgetExceeded: it does not fit; the message says what is left. A `blocked` event is recorded.
-            LedgerError: unit or adjacency differ from the account's, or there is no such account.
-            AccountingError: the request is impossible (`verdicts.check_request`).
+            LedgerError, AccountingError: see `verdicts.check_request`.
         """
 
         def work(connection: Connection) -> Admission | BudgetExceeded:
@@ -272,6 +245,15 @@ class Ledger:
             lambda connection: verdicts.epsilon_left(connection, rows.get_account(connection, family), delta)
         )
 
+    def left_for(self, family: str, request: CostRequest, times: int = 1) -> float:
+        """What is left for each of `times` releases like the requested one (`verdicts.left_for`); reserves nothing."""
+
+        def read(connection: Connection) -> float:
+            account = rows.get_account(connection, family)
+            return verdicts.left_for(account.filter, verdicts.counted(connection, account), request, times)
+
+        return self._database.read(read)
+
     def left_of_all(self) -> dict[str, float]:
         """`left` of every family, at its own cap's delta."""
         return self._database.read(
@@ -282,16 +264,11 @@ class Ledger:
         )
 
     def remaining(self, family: str, request: CostRequest, *, most: int) -> int:
-        """How many more requests like one would be admitted, one after another, at most so many. Reserves nothing.
+        """How many more requests like this one would be admitted, counted up to `most`. Reserves nothing.
 
         In `per-owner` mode that is for an owner who was never charged.
-
-        Raises:
-            LedgerError: there is no such account.
         """
-        return self._database.read(
-            lambda connection: verdicts.remaining(connection, rows.get_account(connection, family), request, most)
-        )
+        return self._read(verdicts.remaining, family, request, most)
 
     def reserve(
         self,
@@ -300,64 +277,36 @@ class Ledger:
         request: CostRequest,
         participants: Participants | None,
         policy: OverlapPolicy,
-        *,
-        key_ids: Sequence[str] = (),
-        related: Collection[str] = (),
-        replaces: str | None = None,
-        period_keys: Collection[str] = (),
-        opening: Opening | None = None,
-        lifetime: dt.timedelta = RESERVATION_LIFETIME,
+        **options: Unpack[ReservationOptions],
     ) -> Entry:
         """Reserves a request's cost in one serial transaction; the same call again gives the same entry.
 
-        In `family` mode everybody is charged. In `per-owner` mode the participants are, less those whose own history
-        and this request would exceed the cap, who are left out silently. `exclude` leaves out who was charged before by
-        any kin (`kinship`: this family's entries, those of other families of its namespace, and related ones); `block`
-        refuses if anybody was. `participants(entry_id)` tells who is in.
+        In `family` mode everybody is charged. In `per-owner` mode the participants are, except those whose history and
+        this request would exceed the cap, who are left out silently. `exclude` leaves out who was charged before by any
+        kin (`kinship`: this family's entries, those of other families of its namespace, and related ones); `block`
+        refuses if anybody was. `participants(entry_id)` returns who is in.
 
-        Kin are looked up in the same transaction, so that of two reservations at once, in whatever families, the later
-        one sees the earlier. Each account's cap is its own: kin decide who is in, and not what it costs.
+        Kin are found in the same transaction, so that of two reservations at once, in whatever families, the later one
+        sees the earlier. Each account has its own cap: kin decide who is in, and not what it costs.
 
         Args:
             family: the account.
             key: names the run (contract, source version, period, plan).
-            request: what the mechanism costs.
-            participants: fingerprints of the owners concerned (sorted, distinct, dtype S16); needed in `per-owner`
-                mode and for `exclude` and `block`.
-            key_ids: ids of the keys that their fingerprints were made with; needed with participants. Under other keys
-                than the account's now, people who have spent would count as strangers.
+            request: the mechanism's cost.
+            participants: sorted, distinct fingerprints, dtype S16; needed in `per-owner` mode and for `exclude` and
+                `block`.
             policy: the contract's `on_overlap`.
-            related: ids of entries in other namespaces that lineage relates to the dataset, such as what its base model
-                was trained on; those of the namespace are found here, named or not.
-            replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent;
-                with `period_keys`, it may be the id of another run's entry of the same period.
-            period_keys: keys of all mechanisms of the run, where its period is paid for once: then what another run has
-                reserved, started or spent for that is in the way.
-            opening: what is sealed before, together with the reservation or not at all, where the account is not open.
-            lifetime: an entry that is not started until then is void.
+            options: those of `reserve_together`.
 
         Raises:
             SpendRepeated: the key's mechanism started before and did not complete, or the period was paid for by
                 another run (`reservations.check_period`), and `replaces` does not name it.
             BudgetExceeded: the request does not fit under the cap, `block` met an overlap, or `exclude` or `block` have
                 kin whose people cannot be compared (a public fact). Recorded as blocked.
-            LedgerError: the key is reserved for another plan, what is asked contradicts the account, a related entry is
-                not in the ledger, or the participants' fingerprints were made with other keys than it is kept with.
-            AccountingError: the request is impossible (`verdicts.check_request`).
+            LedgerError: the key is reserved for another plan, or a value contradicts the account.
+            AccountingError: see `verdicts.check_request`.
         """
-        (entry,) = self.reserve_together(
-            family,
-            (key,),
-            request,
-            participants,
-            policy,
-            key_ids=key_ids,
-            related=related,
-            replaces=replaces,
-            period_keys=period_keys,
-            opening=opening,
-            lifetime=lifetime,
-        )
+        (entry,) = self.reserve_together(family, (key,), request, participants, policy, **options)
         return entry
 
     def reserve_together(
@@ -379,12 +328,20 @@ class Ledger:
 
         Entries that are made together charge the same people: in `per-owner` mode those who can afford all of them. An
         entry of a later key is never older than the standing one of an earlier key, so that what is known before the
-        last one holds all of them: where an earlier one is made anew, the later ones that only wait are void and made
-        anew, too.
+        last one holds for all of them. Where an earlier one is made again, reserved later ones are void and made again.
 
         Args:
-            keys: one a mechanism, the run's own last; a refusal is recorded under that one.
-            replaces: id of the failed entry of one of the keys.
+            keys: one for each mechanism, the run's own last; a refusal is recorded under that one.
+            key_ids: ids of the keys of the participants' fingerprints; needed with participants. Under other keys than
+                the account's now, charged people would count as new.
+            related: ids of entries in other namespaces that lineage relates to the dataset, such as what its base model
+                was trained on. Those of the namespace are found here, named or not.
+            replaces: id of the failed entry of one of the keys: the explicit order to spend again. With `period_keys`,
+                it may be the id of another run's entry of the same period.
+            period_keys: keys of all mechanisms of the run, where its period is paid for once: then what another run has
+                reserved, started or spent for that period is in the way.
+            opening: what is sealed first, in the same transaction.
+            lifetime: an entry that is not started until then is void.
 
         Returns:
             An entry for each key, in their order.
@@ -411,10 +368,10 @@ class Ledger:
                 paid = rows.charged_for(connection, family, request.place)
                 reservations.check_period(paid, period_keys, request, replaces)
                 if any(entry.entry_id == replaces and entry.key not in period_keys for entry in paid):
-                    given_up = None  # the word was for another run of the period; of this one, nothing is given up
+                    given_up = None  # the order names another run of the period
             tried = {key: rows.attempts(connection, key) for key in keys}
-            words = reservations.words_for(tried, given_up)
-            found = {key: reservations.already_reserved(tried[key], family, request, words[key]) for key in keys}
+            replaced = reservations.replaced_by_key(tried, given_up)
+            found = {key: reservations.already_reserved(tried[key], family, request, replaced[key]) for key in keys}
             standing = reservations.standing_in_order(connection, found)
             wanted = [key for key in keys if key not in standing]
             if not wanted:
@@ -422,10 +379,10 @@ class Ledger:
             refusal = verdicts.refusal_of(connection, account, request, len(wanted))
             if refusal is not None:
                 return verdicts.block(connection, account, request, refusal, keys[-1])
-            strangers = kinship.strangers(connection, account, related)
-            if policy != "compose" and strangers:
+            incomparable = kinship.incomparable_entries(connection, account, related)
+            if policy != "compose" and incomparable:
                 return verdicts.block(
-                    connection, account, request, verdicts.incomparable(request, policy, strangers), keys[-1]
+                    connection, account, request, verdicts.incomparable(request, policy, incomparable), keys[-1]
                 )
             charged, overlap = reservations.charge(connection, account, request, participants, policy, len(wanted))
             if overlap:
@@ -441,7 +398,7 @@ class Ledger:
                     charged=charged,
                     policy=policy,
                     related=related,
-                    replaces=words[key],
+                    replaces=replaced[key],
                     deadline=rows.time_text(rows.moment(connection) + lifetime),
                 )
                 for key, entry_id in zip(wanted, reservations.new_ids(len(wanted)), strict=True)
@@ -453,11 +410,11 @@ class Ledger:
     # Transitions
 
     def start(self, entry_id: str) -> Entry:
-        """reserved -> started, exactly once and durable on return. From here on the cost is never given back.
+        """reserved -> started, exactly once and durable on return. From here on the cost is never refunded.
 
         Raises:
             SpendRepeated: it was started before.
-            LedgerError: it is void, or its deadline has passed (it is void now).
+            LedgerError: it is void, or its deadline has passed (then it is void on return).
         """
 
         def work(connection: Connection) -> Entry | LedgerError:
@@ -501,11 +458,7 @@ class Ledger:
         return self._database.write(work)
 
     def void(self, entry_id: str, reason: str = "withdrawn", *, by: str = "") -> Entry:
-        """reserved -> void; the same call again changes nothing. `by` is the person who withdraws it.
-
-        Raises:
-            LedgerError: the entry was started: its cost stays.
-        """
+        """reserved -> void, withdrawn by `by`; repeatable. Raises `LedgerError` if the entry was started."""
 
         def work(connection: Connection) -> Entry:
             entry = rows.get_entry(connection, entry_id)
@@ -516,50 +469,36 @@ class Ledger:
         return self._database.write(work)
 
     def void_expired(self) -> list[Entry]:
-        """Records of every reservation whose deadline has passed that it is void; returns them.
-
-        They count for nothing since their deadline. Where there is none, nothing is locked or written.
-        """
-
-        return self._database.write(reservations.void_expired) if self._database.read(rows.expired) else []
+        """Voids and returns the reservations whose deadline has passed; where there is none, nothing is locked."""
+        return self._write(reservations.void_expired) if self._read(rows.expired) else []
 
     # Reading
 
     def entry(self, entry_id: str) -> Entry:
-        """One entry. Raises `LedgerError` if there is none."""
-        return self._database.read(lambda connection: rows.get_entry(connection, entry_id))
+        return self._read(rows.get_entry, entry_id)
 
     def entry_for_key(self, key: str) -> Entry | None:
-        """The attempt that speaks for a run: completed, else the latest not void, else the latest; or None."""
-        return self._database.read(lambda connection: _attempt_of(connection, key))
+        """The deciding attempt at a run: completed, else the latest not void, else the latest; or None."""
+        return self._read(_attempt_of, key)
 
     def attempts(self, key: str) -> list[Entry]:
         """All attempts at a run, first to last."""
-        return self._database.read(lambda connection: rows.attempts(connection, key))
+        return self._read(rows.attempts, key)
 
     def entries(self, family: str | None = None) -> list[Entry]:
-        """All entries, of one family or of all, in the order in which they were reserved."""
-        return self._database.read(lambda connection: rows.entries(connection, family))
+        """All entries, of one family or of all, in the order of their reservation."""
+        return self._read(rows.entries, family)
 
-    def check_period(self, family: str, keys: Collection[str], request: CostRequest, word: str | None) -> None:
+    def check_period(self, family: str, keys: Collection[str], request: CostRequest, replaces: str | None) -> None:
         """Raises `SpendRepeated` where `reserve` would, with these as `period_keys`. Reserves nothing."""
-        reservations.check_period(self.charged_for(family, request.place), keys, request, word)
+        reservations.check_period(self.charged_for(family, request.place), keys, request, replaces)
 
     def charged_for(self, family: str, place: str) -> list[Entry]:
-        """Charged entries that pay for a release of a dataset or period, in the order of their reservation.
-
-        Args:
-            family: the account.
-            place: `census` or `visits/2026-01` (`CostRequest.place`).
-        """
-        return self._database.read(lambda connection: rows.charged_for(connection, family, place))
+        """Charged entries that pay for a release of a `CostRequest.place`, in the order of their reservation."""
+        return self._read(rows.charged_for, family, place)
 
     def participants(self, entry_id: str) -> Participants:
-        """Who is charged by an entry: sorted fingerprints, dtype S16. Restricted.
-
-        Raises:
-            LedgerError: there is no such entry, or it named nobody.
-        """
+        """Who is charged by an entry: sorted fingerprints, dtype S16. Restricted. `LedgerError` if it names nobody."""
 
         def work(connection: Connection) -> Participants:
             rows.get_entry(connection, entry_id)
@@ -579,17 +518,11 @@ class Ledger:
             family: its account, or its budget where it has none yet.
             related: ids of entries that lineage relates to the dataset.
             before: only what was reserved before this entry.
-
-        Raises:
-            LedgerError: a related entry is not in the ledger.
         """
-        return self._database.read(lambda connection: kinship.kin_entries(connection, family, related, before))
+        return self._read(kinship.kin_entries, family, related, before)
 
     def overlaps(self, participants: Participants, entry_ids: Collection[str]) -> dict[str, int | None]:
-        """How many of the participants each entry names; None for one that names nobody. Restricted.
-
-        Only for entries whose people can be compared with them (`kin`).
-        """
+        """How many of the participants each comparable entry (`kin`) names; None if it names nobody. Restricted."""
         check_participants(participants)
         return self._database.read(
             lambda connection: {name: kinship.overlap(connection, participants, name) for name in entry_ids}
@@ -600,32 +533,23 @@ class Ledger:
     ) -> list[ChainEvent]:
         """The chain's events in order: all, or of some kinds, or about one subject."""
         chosen = None if kinds is None else list(kinds)
-        return self._database.read(
-            lambda connection: chain.events(connection, after=after, kinds=chosen, subject=subject)
-        )
+        return self._read(chain.events, after=after, kinds=chosen, subject=subject)
 
     def head(self) -> Head:
         """The chain's last link, for signing."""
-        return self._database.read(chain.head)
+        return self._read(chain.head)
 
-    def news(self, known: Head) -> News | None:
-        """Everything that is public, as of one moment; of the chain only what came after a link that is known already.
+    def changes_since(self, known: Head) -> LedgerChanges | None:
+        """Everything public in one snapshot, of the chain only what follows the link `known`; None if nothing does."""
 
-        Args:
-            known: the last link that the caller has.
-
-        Returns:
-            None where the chain still ends with that link.
-        """
-
-        def work(connection: Connection) -> News | None:
+        def work(connection: Connection) -> LedgerChanges | None:
             last = chain.head(connection)
             if last == known:
                 return None
-            after = known.sequence if chain.holds(connection, known) else 0
+            after = known.sequence if chain.contains(connection, known) else 0
             events = chain.events(connection, after=after)
             entries = rows.entries_named(connection, events) if after else rows.entries(connection, None)
-            return News(last, after, tuple(events), tuple(rows.accounts(connection)), tuple(entries))
+            return LedgerChanges(last, after, tuple(events), tuple(rows.accounts(connection)), tuple(entries))
 
         return self._database.read(work)
 
@@ -647,78 +571,60 @@ class Ledger:
         Args:
             candidate: digest of exactly what would be published.
             by: the reviewer.
-            entry_id: the entry that the candidate's model was paid by.
-            reason: free words of the reviewer.
+            entry_id: the entry that paid for the candidate's model.
+            reason: free text.
             runners: others who ran part of the line, beside the one whom the entry names.
-            after_withdrawal: the explicit word that it may be published although a release of it was withdrawn.
+            after_withdrawal: it may be published although a release of it was withdrawn.
             decided: number of the event of the last decision that the reviewer knew of, 0 for none; where it is given,
-                nobody may have decided since.
+                a later decision refuses the approval.
 
         Raises:
-            ReleaseRefused: the approver is one of those who ran it or who withdrew a release of it; or a release of it
-                was withdrawn and the word is missing, or none was and the word is given; or somebody has decided since.
-            LedgerError: there is no such entry, or nobody is named.
+            ReleaseRefused: the approver ran it or withdrew a release of it; `after_withdrawal` is missing, or given
+                where no release was withdrawn; or there is a later decision.
         """
-        return self._database.write(
-            lambda connection: decisions.approve(
-                connection, candidate, by, entry_id, reason, runners, after_withdrawal, decided
-            )
-        )
+        return self._write(decisions.approve, candidate, by, entry_id, reason, runners, after_withdrawal, decided)
 
     def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str) -> Decision:
-        """Records a refusal, which anybody may give; it counts against every candidate that the entry paid for.
-
-        Raises:
-            LedgerError: there is no such entry, or a name or a reason is missing.
-        """
-        return self._database.write(lambda connection: decisions.refuse(connection, candidate, by, entry_id, reason))
+        """Records a refusal, which any person may give; it counts against every candidate that the entry paid for."""
+        return self._write(decisions.refuse, candidate, by, entry_id, reason)
 
     def release(
         self, release_id: str, *, candidate: str, entry_id: str, check: Callable[[Sequence[Decision]], object]
     ) -> ChainEvent:
         """Records that a candidate is published, in one transaction with the check of the decisions on it.
 
-        Call it when everything is ready, just before it is shown: so whatever is public is recorded, and no refusal or
-        withdrawal that was recorded before is passed over. The same call again records nothing new.
+        Call it when everything is ready, just before publication: so whatever is public is recorded, and no earlier
+        refusal or withdrawal is missed. The same call again records nothing new.
 
         Args:
             release_id: names the release.
             candidate: digest of exactly what is published.
-            entry_id: the entry that its model was paid by.
+            entry_id: the entry that paid for its model.
             check: raises unless what `approvals` would return now allows it; may be called more than once.
 
         Raises:
             ReleaseRefused: the release was withdrawn; or whatever `check` raises.
             LedgerError: the entry is not spent, or the release is recorded for something else.
         """
-        return self._database.write(
-            lambda connection: decisions.release(connection, release_id, candidate, entry_id, check)
-        )
+        return self._write(decisions.release, release_id, candidate, entry_id, check)
 
     def withdraw(self, release_id: str, *, by: str, reason: str) -> Decision:
-        """Records that a published release is withdrawn, which anybody may do; the first one stands.
+        """Records that a published release is withdrawn, which any person may do; only the first call counts.
 
-        What was spent on it stays spent. Its content can be published again only after an approval that says so.
-
-        Raises:
-            LedgerError: its publication is not recorded, or a name or a reason is missing.
+        The cost stays spent. Its content can be published again only after an approval with `after_withdrawal`.
         """
-        return self._database.write(lambda connection: decisions.withdraw(connection, release_id, by, reason))
+        return self._write(decisions.withdraw, release_id, by, reason)
 
     def approvals(self, candidate: str, entry_id: str) -> list[Decision]:
         """All approvals of a candidate, and refusals and withdrawals of whatever its entry paid for, in order."""
-        return self._database.read(lambda connection: decisions.of_candidate(connection, candidate, entry_id))
+        return self._read(decisions.of_candidate, candidate, entry_id)
 
     def withdrawals(self) -> list[Decision]:
         """All withdrawals of releases, in order."""
-        return self._database.read(decisions.withdrawals)
+        return self._read(decisions.withdrawals)
 
     def record(self, kind: str, subject: str, payload: dict[str, Any]) -> ChainEvent:
-        """Records something else that happened, such as `purged`. Public facts only.
-
-        Raises:
-            LedgerError: the kind is the ledger's own or not a word, or the payload is not JSON.
-        """
+        """Records an event of a kind that is not in `chain.OWN_KINDS`, such as `purged`. Public facts only."""
         if kind in chain.OWN_KINDS or not _KIND.fullmatch(kind):
             raise LedgerError(
                 f"event kind {kind!r}; accepted: a lower-case word other than {', '.join(chain.OWN_KINDS)}"
@@ -734,23 +640,15 @@ class Ledger:
 
         Accounts and entries must be what the chain records; participants must match their commitments; curves must be
         their events'; no account and no single owner may be beyond the cap; nobody may take part whom `exclude` or
-        `block` keeps out; and every head that was published earlier
-        must be in the chain, which a chain that was cut short or rewritten fails.
-
-        Args:
-            known_heads: heads from dossiers.
+        `block` keeps out. `known_heads`, from dossiers, must be in the chain: if it was cut short or rewritten, they
+        are not.
         """
         from dpsynth_platform.ledger.verification import verify
 
-        heads = tuple(known_heads)
-        return self._database.read(lambda connection: verify(connection, heads))
+        return self._read(verify, tuple(known_heads))
 
     def owner_spending(self, family: str) -> OwnerSpending:
-        """What the owners of an account have left, counted and not named. Restricted.
-
-        Raises:
-            LedgerError: there is no such account, or it charges everybody alike (`mode: family`).
-        """
+        """What an account's owners have left, counted and not named. Restricted. `LedgerError` in `family` mode."""
 
         def work(connection: Connection) -> OwnerSpending:
             account = rows.get_account(connection, family)
@@ -768,11 +666,10 @@ class Ledger:
         """Everything but the participants as one JSON value for an auditor; `export.verify_export` checks it."""
         from dpsynth_platform.ledger.export import export_document
 
-        return self._database.read(export_document)
+        return self._read(export_document)
 
 
 def _open(connection: Connection, family: FamilyBudget, key_ids: Sequence[str]) -> Account:
-    """See `Ledger.open_account`."""
     terms = verdicts.terms_of(family, key_ids)
     account = rows.find_account(connection, family.family)
     if account is not None:
@@ -794,7 +691,6 @@ def _open(connection: Connection, family: FamilyBudget, key_ids: Sequence[str]) 
 
 
 def _bind(connection: Connection, name: str, family: str, owner_columns: Sequence[str]) -> None:
-    """See `Ledger.bind`."""
     terms = {"family": family, "owner_columns": list(owner_columns)}
     first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
     if first is None:
@@ -813,7 +709,7 @@ def _attempt_of(connection: Connection, key: str) -> Entry | None:
 
 
 def _or_raise(outcome: _Result | DpsynthError) -> _Result:
-    """Raises what a transaction decided after it is committed, so that its record stays."""
+    """Raises an error after its transaction is committed, so that the record of it stays."""
     if isinstance(outcome, DpsynthError):
         raise outcome
     return outcome

@@ -1,4 +1,4 @@
-"""Visible verdicts: whether an account's terms still hold, and whether a request fits under its cap.
+"""Visible verdicts: whether an account's terms still apply, and whether a request fits under its cap.
 
 What belongs here: decisions and messages that depend on public facts only (contract, family file, plan, number and kind
 of entries), and the record of a refusal. What does not: anything that knows participants (`store`, `owners`).
@@ -37,8 +37,16 @@ def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def declared_account(connection: Connection, family: FamilyBudget) -> Account | None:
+    """See `store.Ledger.check_declared`."""
+    account = rows.find_account(connection, family.family)
+    if account is not None:
+        check_declared(connection, account, terms_of(family, account.key_ids))
+    return account
+
+
 def check_declared(connection: Connection, account: Account, terms: dict[str, Any]) -> None:
-    """Raises `LedgerError` if a family's file is not what its account holds; keys are `check_keys`'s."""
+    """Raises `LedgerError` if a family's terms differ from its account; keys are for `check_keys`."""
     declared = {
         "unit": (account.unit, terms["unit"]),
         "adjacency": (account.adjacency, terms["adjacency"]),
@@ -65,17 +73,17 @@ def check_declared(connection: Connection, account: Account, terms: dict[str, An
 
 
 def check_keys(account: Account, key_ids: Sequence[str]) -> None:
-    """Raises `LedgerError` if fingerprint keys are not those that an account is kept with now."""
+    """Raises `LedgerError` if fingerprint keys are not the account's present ones."""
     if list(account.key_ids) != list(key_ids):
         raise LedgerError(
-            f"family {account.family}: the fingerprint keys are not those that the account is kept with, so owners "
-            "cannot be told apart from strangers. Fingerprints made before a rotation of the keys: materialize "
-            "scrubbed again. Otherwise the account is frozen until the vault is restored from its backup"
+            f"family {account.family}: the fingerprint keys are not the account's, so known owners would count as new. "
+            "If the fingerprints are older than a rotation of the keys, materialize scrubbed again. Otherwise the "
+            "account is frozen until the vault is restored from its backup"
         )
 
 
 def check_request(account: Account, request: CostRequest) -> None:
-    """Refuses a request that its account could not be charged with, or that nobody could verify later.
+    """Refuses a request that its account could not be charged with, or that could not be verified later.
 
     Raises:
         LedgerError: it is for another unit or adjacency than the account's.
@@ -85,10 +93,7 @@ def check_request(account: Account, request: CostRequest) -> None:
     from dpsynth_platform.privacy.events import event_from_json, matches_claim
 
     mine = request.guarantee
-    for name, asked, sealed in (
-        ("unit", mine.unit, account.unit),
-        ("adjacency", mine.adjacency, account.adjacency),
-    ):
+    for name, asked, sealed in (("unit", mine.unit, account.unit), ("adjacency", mine.adjacency, account.adjacency)):
         if asked != sealed:
             raise LedgerError(
                 f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
@@ -98,7 +103,7 @@ def check_request(account: Account, request: CostRequest) -> None:
         raise AccountingError(
             f"{request.place}: event and guarantee differ in adjacency, contribution bound or weighting"
         )
-    # Below the least normal number floats lose digits, and what was rounded up need not be above any more.
+    # Below the least normal number floats lose digits, and a rounded-up value need not be above the exact one.
     least = sys.float_info.min
     if not (request.delta_slack == 0 or least <= request.delta_slack < mine.delta):
         raise AccountingError(
@@ -107,8 +112,8 @@ def check_request(account: Account, request: CostRequest) -> None:
         )
 
 
-def _counted(connection: Connection, account: Account) -> Cost:
-    """The sum of costs that a visible verdict counts: everybody's in `family` mode, nobody's otherwise."""
+def counted(connection: Connection, account: Account) -> Cost:
+    """The sum of costs that a visible verdict counts: all entries' in `family` mode, none otherwise."""
     if account.mode == "per-owner":
         return account.filter.nothing
     total = rows.settled(connection, account.family)
@@ -118,15 +123,16 @@ def _counted(connection: Connection, account: Account) -> Cost:
 
 
 def epsilon_left(connection: Connection, account: Account, delta: float) -> float:
-    """What is left at `delta` for a Gaussian-like mechanism, as far as it is public."""
-    return account.filter.left_beside(_counted(connection, account), delta)
+    """The public part of what is left at `delta` for a Gaussian-like mechanism."""
+    return account.filter.left_beside(counted(connection, account), delta)
 
 
-def remaining(connection: Connection, account: Account, request: CostRequest, most: int) -> int:
-    """How many more requests like this one fit, at most so many."""
+def remaining(connection: Connection, family: str, request: CostRequest, most: int) -> int:
+    """See `store.Ledger.remaining`."""
+    account = rows.get_account(connection, family)
     if request.guarantee.delta > account.delta:
         return 0
-    total, cost = _counted(connection, account), account.filter.cost(request.curve, request.delta_slack)
+    total, cost = counted(connection, account), account.filter.cost(request.curve, request.delta_slack)
     for number in range(most):
         total = add_up(total, cost)
         if not account.filter.admits(total):
@@ -136,29 +142,29 @@ def remaining(connection: Connection, account: Account, request: CostRequest, mo
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is blocked: a word for the chain and a message for people."""
+    """Why a request is blocked: a code for the chain and a message."""
 
     reason: str
     message: str
 
 
 def refusal_of(connection: Connection, account: Account, request: CostRequest, times: int = 1) -> Refusal | None:
-    """Why a request, so many times over, does not fit under its account's cap, or None if it does."""
-    counted = _counted(connection, account)
-    total = counted
+    """Why a request, `times` over, does not fit under its account's cap, or None if it does."""
+    taken = counted(connection, account)
+    total = taken
     for _ in range(times):
         total = add_up(total, account.filter.cost(request.curve, request.delta_slack))
     if account.filter.admits(total) and request.guarantee.delta <= account.delta:
         return None
     asked = request.guarantee
     if asked.delta > account.delta:
-        message = (
+        return Refusal(
+            "delta",
             f"{request.place}: delta {asked.delta:.3g} exceeds family {account.family}'s {account.delta:.3g} for life; "
-            "declare a smaller privacy.guarantee.delta. Nothing was spent."
+            "declare a smaller privacy.guarantee.delta. Nothing was spent.",
         )
-        return Refusal("delta", message)
     if not account.filter.admits_slack(total):
-        rest = account.filter.slack_left(counted)
+        rest = account.filter.slack_left(taken)
         way_out = (
             "Raise the thresholds (a smaller delta does), or declare the values of columns that are learned"
             if rest > 0
@@ -169,28 +175,29 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest, t
             f"{account.family} reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was spent."
         )
         return Refusal("slack", message)
-    # Of several alike, each may certainly take its share of what is left; it may be a little more.
-    left = _in_terms_of(request, epsilon_left(connection, account, asked.delta) / times)
+    left = left_for(account.filter, taken, request, times)
     several = f", {times} times over" if times > 1 else ""
     way_out = (
-        f"Lower {'--epsilon' if request.purpose == 'bound' else 'privacy.guarantee.epsilon'} to about {left:.3g}"
+        f"Lower {'--epsilon' if request.purpose == 'bound' else 'privacy.guarantee.epsilon'} to about {left:g}"
         if left >= 0.01
         else "Use a family of datasets about other people"
     )
     message = (
         f"{request.place}: the request (epsilon {asked.epsilon:.4g}, delta {asked.delta:.3g}{several}) does not fit "
         f"under the cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for "
-        f"life); epsilon left at this delta{' for each' if several else ''}: {left:.3g}. {way_out}. Nothing was spent."
+        f"life); epsilon left at this delta{' for each' if several else ''}: {left:g}. {way_out}. Nothing was spent."
     )
     return Refusal("cap", message)
 
 
-def _in_terms_of(request: CostRequest, left: float) -> float:
-    """What is left, as a release of the request's kind would claim it, rounded down.
+def left_for(sealed: RenyiFilter, counted: Cost, request: CostRequest, times: int = 1) -> float:
+    """What is left, beside what is counted, for each of `times` releases like the requested one: epsilon, rounded down.
 
-    A release claims the smaller of PLD and Renyi, the account adds Renyi curves: the ratio of the two is the request's
-    own.
+    It is at the request's own delta and as such a release would claim it. A release claims the smaller of PLD and Renyi
+    and the account adds Renyi curves, so the ratio is that of the request. Several equal requests can certainly take
+    equal shares of what is left, and perhaps a little more.
     """
+    left = sealed.left_beside(counted, request.guarantee.delta) / times
     by_renyi = request.curve.epsilon(request.guarantee.delta - request.delta_slack)
     ratio = min(1.0, request.guarantee.epsilon / by_renyi) if by_renyi > 0 else 1.0
     return math.floor(left * ratio * 1000) / 1000
@@ -215,20 +222,20 @@ def block(
 
 
 def overlap(request: CostRequest) -> Refusal:
-    """What `on_overlap: block` says."""
-    message = (
+    """The refusal of `on_overlap: block` after an overlap."""
+    return Refusal(
+        "overlap",
         f"{request.place}: some of its owners took part in an earlier mechanism of the family, or of another family of "
         "its namespace, and the contract says on_overlap: block. This verdict looks at the data. Use 'exclude' or "
-        "'compose' for one that does not. Nothing was spent."
+        "'compose' for one that does not. Nothing was spent.",
     )
-    return Refusal("overlap", message)
 
 
-def incomparable(request: CostRequest, policy: str, strangers: Sequence[str]) -> Refusal:
-    """What `exclude` and `block` say where some kin's people cannot be compared; looks at no data."""
-    more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
-    message = (
-        f"{request.place}: on_overlap: {policy} promises that nobody takes part twice, and that cannot be told: "
-        f"{strangers[0]}{more}. With 'compose' the guarantee of both together is stated. Nothing was spent."
+def incomparable(request: CostRequest, policy: str, entries: Sequence[str]) -> Refusal:
+    """The refusal of `exclude` and `block` where some kin's people cannot be compared; looks at no data."""
+    more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
+    return Refusal(
+        "incomparable",
+        f"{request.place}: on_overlap: {policy} promises that nobody takes part twice, which cannot be checked: "
+        f"{entries[0]}{more}. With 'compose' the guarantee of both together is stated. Nothing was spent.",
     )
-    return Refusal("incomparable", message)

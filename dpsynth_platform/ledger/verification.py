@@ -1,7 +1,7 @@
 """Verifying a ledger: everything in it recomputed from its chain, and the cap recomputed from its entries.
 
-What belongs here: checks that read all tables in one snapshot and name what does not fit. What does not: repairing.
-Problems name events, accounts and entries; nothing about owners or their number.
+What belongs here: checks that read all tables in one snapshot. What does not: repairing. Problems name events, accounts
+and entries; nothing about owners or their number.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationR
 
 
 def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_heads: Iterable[Head]) -> list[str]:
-    """Whether the chain holds the published heads, and accounts and entries are what follows from it."""
+    """Whether the chain has the published heads, and accounts and entries follow from it."""
     problems = _check_heads(events, known_heads)
     try:
-        told_accounts, told_entries, impossible = replay(events)
+        replayed_accounts, replayed_entries, impossible = replay(events)
     except (KeyError, TypeError, ValueError, AttributeError, LedgerError):
         return [*problems, "the chain's events cannot be replayed"]
     problems += impossible
-    problems += chain.differences(iter(told_accounts.items()), accounts, "account")
-    problems += chain.differences(iter(told_entries.items()), entries, "entry")
+    problems += chain.differences(replayed_accounts, accounts, "account")
+    problems += chain.differences(replayed_entries, entries, "entry")
     return problems
 
 
@@ -73,9 +73,8 @@ def _check_heads(events: list[ChainEvent], known_heads: Iterable[Head]) -> list[
 def check_curves(entries: Rows) -> list[str]:
     """Whether each entry's Renyi curve and slack are its event's, and its guarantee no more than the event gives.
 
-    Stored costs are rounded up by more than machines differ, so that one that is below what is computed here is a
-    problem whatever the difference, and one that is far above it is as well. What is claimed is a target, which the
-    event may undercut.
+    Stored costs are rounded up by more than machines differ: one that is below what is computed here is a problem
+    whatever the difference, and so is one far above it. The claim is a target; the event may cost less.
     """
     from dpsynth_platform.privacy.accounting import cost
     from dpsynth_platform.privacy.events import event_from_json, matches_claim
@@ -95,7 +94,7 @@ def check_curves(entries: Rows) -> list[str]:
                 problems.append(f"entry {name}: its guarantee is of another adjacency, contribution bound or weighting")
             most = claimed.epsilon * CLAIM_TOLERANCE
             by_renyi = computed.curve.epsilon(claimed.delta - computed.delta_slack)
-            # The looser of two bounds is at hand; the other takes seconds.
+            # The looser of two bounds is known; the other takes seconds.
             if by_renyi > most and least(chain.canonical(request.event), claimed.delta) > most:
                 problems.append(f"entry {name}: it claims a smaller epsilon than its event gives")
         except (AccountingError, LedgerError, TypeError, ValueError):
@@ -111,7 +110,7 @@ def _epsilon(event: str, delta: float) -> float:
 
 
 def check_sums(events: list[ChainEvent], accounts: Rows, entries: Rows) -> list[str]:
-    """Whether the costs that decisions add up are the entries', and the running sums those of what was started."""
+    """Whether the costs that decisions add up are the entries', and the running sums those of started entries."""
     filters = {family: _filter(account) for family, account in accounts.items()}
     sums = {family: limits.nothing for family, limits in filters.items()}
     costs, problems = {}, []
@@ -147,7 +146,7 @@ def check_family_caps(accounts: Rows, entries: Rows) -> list[str]:
 def _check_participants(events: list[ChainEvent], entries: Rows, participants: Rows) -> list[str]:
     """Whether each entry's participants are those that the chain committed to last."""
     committed = chain.commitments(events)
-    problems = [f"participants of {name}: of no entry" for name in participants.keys() - entries.keys()]
+    problems = [f"participants of {name}: there is no such entry" for name in participants.keys() - entries.keys()]
     for name in entries:
         hidden = participants.get(name)
         try:
@@ -162,19 +161,19 @@ def _check_participants(events: list[ChainEvent], entries: Rows, participants: R
 def _check_owners(
     connection: Connection, events: list[ChainEvent], accounts: Rows, entries: Rows, participants: Rows
 ) -> list[str]:
-    """Whether owners stand where their entries put them, and none is beyond the cap."""
+    """Whether the owners' standing follows from their entries, and none is beyond the cap."""
     problems = []
     for family, account in accounts.items():
         limits = _filter(account)
-        told, pending = _told_standing(limits, family, events, entries, participants)
+        replayed, pending = _replayed_standing(limits, family, events, entries, participants)
         try:
             stored = rows.find_standing(connection, family, limits.nothing)
         except LedgerError:
             stored = None
-        if (stored and stored.to_blobs()) != (told and told.to_blobs()):
-            problems.append(f"account {family}: its owners do not stand where its started entries put them")
+        if (stored and stored.to_blobs()) != (replayed and replayed.to_blobs()):
+            problems.append(f"account {family}: the standing of its owners does not follow from its started entries")
         if chain.parse(account["terms"])["mode"] == "per-owner":
-            standing = told or Standing.nobody(limits.nothing)
+            standing = replayed or Standing.empty(limits.nothing)
             for members, cost in pending:
                 standing = standing.charged(members, cost)
             if not within(standing.sums, limits.limits).all():
@@ -183,9 +182,9 @@ def _check_owners(
 
 
 def _check_overlaps(events: list[ChainEvent], accounts: Rows, entries: Rows, participants: Rows) -> list[str]:
-    """Whether entries under `exclude` and `block` charge nobody who took part before, in whatever family.
+    """Whether entries under `exclude` and `block` charge nobody who took part before, in any family.
 
-    Fingerprints are those of today: keys are changed for all families of a namespace at once.
+    Fingerprints are the present ones: keys are changed for all families of a namespace at once.
     """
     ids = {family: same_ids(chain.parse(account["terms"])) for family, account in accounts.items()}
     strict = [event.subject for event in events if event.payload.get("policy") in ("exclude", "block")]
@@ -216,7 +215,7 @@ def _check_overlaps(events: list[ChainEvent], accounts: Rows, entries: Rows, par
     return problems
 
 
-def _told_standing(
+def _replayed_standing(
     limits: RenyiFilter, family: str, events: list[ChainEvent], entries: Rows, participants: Rows
 ) -> tuple[Standing | None, list[tuple[Participants, Cost]]]:
     """The standing that follows from the started entries in their order, and the reservations beside it."""
@@ -229,7 +228,7 @@ def _told_standing(
     for event in events:
         if event.kind == chain.STARTED and event.subject in costs:
             members = from_blob(participants[event.subject]["fingerprints"])
-            standing = (standing or Standing.nobody(limits.nothing)).charged(members, costs.pop(event.subject))
+            standing = (standing or Standing.empty(limits.nothing)).charged(members, costs.pop(event.subject))
     return standing, [(from_blob(participants[name]["fingerprints"]), cost) for name, cost in costs.items()]
 
 

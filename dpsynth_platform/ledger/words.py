@@ -1,7 +1,7 @@
 """The ledger's events and findings in words, for people who read the chain.
 
-What belongs here: who did an event and what it says, in one line each. What does not: reading the chain (`ledger`) and
-showing it (`cli`, `ledger_command`). Stored events stay as they are; nothing here decides anything.
+What belongs here: who did an event and what it says, in one line each. What does not: reading the chain (`store`) and
+showing it (`cli.ledger`). Stored events stay as they are; nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Payload = Mapping[str, Any]
 
 
 def in_words(events: Sequence[ChainEvent]) -> list[tuple[str, str]]:
-    """By whom each event is, and what it says. Wants the whole chain: an event's words may rest on earlier ones."""
+    """By whom each event is, and what it says. Needs the whole chain: an event's words may depend on earlier ones."""
     runners: dict[str, str] = {}  # of each entry
     asked: dict[int, _Payload] = {}
-    rotated_by, told = "", []
+    rotated_by, found = "", []
     for event in events:
         payload = event.payload
         try:
@@ -36,11 +36,18 @@ def in_words(events: Sequence[ChainEvent]) -> list[tuple[str, str]]:
                 payload = {**payload, "was": asked[payload["asked"]]["was"]}
             elif event.kind == chain.RELEASED:
                 payload = {**payload, "commitment": event.subject.rpartition("-")[2]}  # as release ids end
-            words = _WORDS.get(event.kind, _reason)(payload)
-            told.append((_by(event, runners, rotated_by), words))
+            found.append((_by(event, runners, rotated_by), _words(event.kind, payload)))
         except (KeyError, TypeError, ValueError, AttributeError):
-            told.append(("", UNREADABLE))
-    return told
+            found.append(("", UNREADABLE))
+    return found
+
+
+def _words(kind: str, payload: _Payload) -> str:
+    if kind in _COMPOSED:
+        words = _COMPOSED[kind](payload)
+    else:
+        words = _TEMPLATES.get(kind, "").format_map({**payload, "short": SHORT})
+    return ": ".join(part for part in (words, str(payload.get("reason") or "")) if part)
 
 
 def change_words(was: Mapping[str, float], cap: Mapping[str, float]) -> str:
@@ -53,7 +60,7 @@ def change_words(was: Mapping[str, float], cap: Mapping[str, float]) -> str:
 
 
 def whole_words(events: int, entries: int, last_at: str | None, dossiers: int) -> str:
-    """What a verification says of a ledger in which it found no problem."""
+    """The result of a verification without problems."""
     parts = [f"{_counted(events, entries)}, all as written"]
     if dossiers:
         parts.append(f"{dossiers} published dossier{' leads' if dossiers == 1 else 's lead'} into this chain")
@@ -63,8 +70,8 @@ def whole_words(events: int, entries: int, last_at: str | None, dossiers: int) -
 
 
 def broken_words(events: int, entries: int) -> str:
-    """What a verification says of a ledger in which it found problems, after these."""
-    return f"{_counted(events, entries)}: NOT as it was written"
+    """The result of a verification with problems, shown after them."""
+    return f"FAIL: {_counted(events, entries)}, not as written"
 
 
 def _counted(events: int, entries: int) -> str:
@@ -84,21 +91,8 @@ def _by(event: ChainEvent, runners: Mapping[str, str], rotated_by: str) -> str:
     return runners[payload["entry"]] if event.kind in (chain.CANDIDATE, chain.RELEASED) else ""
 
 
-def _reason(payload: _Payload) -> str:
-    return str(payload.get("reason") or "")
-
-
-def _with_reason(words: str, payload: _Payload) -> str:
-    return f"{words}: {payload['reason']}" if payload.get("reason") else words
-
-
-def _opened(payload: _Payload) -> str:
-    cap = payload["cap"]
-    return f"cap {cap['epsilon']:g}, delta {cap['delta']:g}; mode {payload['mode']}"
-
-
 def _raise(payload: _Payload) -> str:
-    return _with_reason(change_words(payload["was"], payload["cap"]), payload)
+    return change_words(payload["was"], payload["cap"])
 
 
 def _bound(payload: _Payload) -> str:
@@ -106,11 +100,7 @@ def _bound(payload: _Payload) -> str:
 
 
 def _rekeyed(payload: _Payload) -> str:
-    return _with_reason(f"key {payload['key_ids']['now'][-1]} added", payload)
-
-
-def _recommitted(payload: _Payload) -> str:
-    return f"commitment {payload['commitment'][:SHORT]}"
+    return f"key {payload['key_ids']['now'][-1]} added"
 
 
 def _cost(request: _Payload, guarantee: _Payload) -> str:
@@ -132,76 +122,36 @@ def _reserved(payload: _Payload) -> str:
     return "; ".join(parts)
 
 
-def _blocked(payload: _Payload) -> str:
-    return _with_reason(_cost(payload, payload), payload)
-
-
-def _spent(payload: _Payload) -> str:
-    return f"model {payload['model_digest'][:SHORT]}"
-
-
-def _released(payload: _Payload) -> str:
-    candidate, commitment, entry = (payload[name][:SHORT] for name in ("candidate", "commitment", "entry"))
-    return f"candidate {candidate}, in the dossier by its commitment {commitment}; entry {entry}"
-
-
-def _candidate(payload: _Payload) -> str:
-    return f"waits for a decision; entry {payload['entry'][:SHORT]}"
-
-
-def _audited(payload: _Payload) -> str:
-    return f"{payload['verdict']}; epsilon at least {payload['epsilon_lower_bound']:.2f}"
-
-
-def _withdrawn(payload: _Payload) -> str:
-    return _with_reason(f"candidate {payload['candidate'][:SHORT]}, entry {payload['entry'][:SHORT]}", payload)
-
-
 def _approved(payload: _Payload) -> str:
-    again = payload.get("after_withdrawal")
-    return _with_reason(f"although {again} was withdrawn", payload) if again else _reason(payload)
+    withdrawn = payload.get("after_withdrawal")
+    return f"although {withdrawn} was withdrawn" if withdrawn else ""
 
 
-def _declared(payload: _Payload) -> str:
-    return _with_reason(f"{payload['namespace']}:{payload['name']}", payload)
-
-
-def _distrusted(payload: _Payload) -> str:
-    return _with_reason(f"lineage event {payload['event']} of the producer {payload['source']}", payload)
-
-
-def _purged(payload: _Payload) -> str:
-    return _with_reason(str(payload["step"]), payload)
-
-
-def _lifted(payload: _Payload) -> str:
-    return _with_reason(f"hold {payload['hold']}", payload)
-
-
-def _erased(payload: _Payload) -> str:
-    return _with_reason(f"{payload['owners']} owners are erased now", payload)
-
-
-_WORDS: dict[str, Callable[[_Payload], str]] = {
-    chain.OPENED: _opened,
+# Each event's reason follows its words.
+_COMPOSED: dict[str, Callable[[_Payload], str]] = {
     chain.RAISE_ASKED: _raise,
     chain.RAISED: _raise,
     chain.BOUND: _bound,
     chain.REKEYED: _rekeyed,
-    chain.RECOMMITTED: _recommitted,
     chain.RELATED: _related,
     chain.RESERVED: _reserved,
-    chain.BLOCKED: _blocked,
-    chain.SPENT: _spent,
+    chain.BLOCKED: lambda payload: _cost(payload, payload),
     chain.APPROVED: _approved,
-    chain.WITHDRAWN: _withdrawn,
-    chain.CANDIDATE: _candidate,
-    chain.AUDITED: _audited,
-    chain.RELEASED: _released,
-    chain.DECLARED_PUBLIC: _declared,
-    chain.DISTRUSTED: _distrusted,
-    chain.PURGED: _purged,
-    "hold-lifted": _lifted,
-    "erased": _erased,
-    "readmitted": _erased,
+}
+_TEMPLATES = {
+    chain.OPENED: "cap {cap[epsilon]:g}, delta {cap[delta]:g}; mode {mode}",
+    chain.RECOMMITTED: "commitment {commitment:.{short}}",
+    chain.SPENT: "model {model_digest:.{short}}",
+    chain.WITHDRAWN: "candidate {candidate:.{short}}, entry {entry:.{short}}",
+    chain.CANDIDATE: "waits for a decision; entry {entry:.{short}}",
+    chain.AUDITED: "{verdict}; epsilon at least {epsilon_lower_bound:.2f}",
+    chain.RELEASED: (
+        "candidate {candidate:.{short}}, in the dossier by its commitment {commitment:.{short}}; entry {entry:.{short}}"
+    ),
+    chain.DECLARED_PUBLIC: "{namespace}:{name}",
+    chain.DISTRUSTED: "lineage event {event} of the producer {source}",
+    chain.PURGED: "{step}",
+    "hold-lifted": "hold {hold}",
+    "erased": "{owners} owners are erased now",
+    "readmitted": "{owners} owners are erased now",
 }

@@ -1,1 +1,1 @@
-"""How long sensitive data stay: retention, purging, erasure, legal holds and owner keys."""
+"""The lifetime of sensitive data: retention, purging, erasure, legal holds and owner keys."""

@@ -1,20 +1,20 @@
-"""Erasure: owners who asked for their records to be deleted, and stay out of every later run.
+"""Erasure: owners who requested the deletion of their records and are excluded from later runs.
 
-What belongs here: the list of erased owners, the ledger's record of each request, and leaving their records out of
-scrubbed rows. What does not: which outputs must go because of it (`retention`), deleting them (`purging`), and
-fingerprints of ids (`scrub.fingerprints`).
+What belongs here: the list of erased owners, the ledger's record of each request, and removing their records from
+scrubbed rows. What does not: which outputs must be deleted (`retention`), deleting them (`purging`), and fingerprints
+of ids (`scrub.fingerprints`).
 
-A request is data-independent on purpose: whoever is erased, every output of their identity namespace that holds rows
-goes as a whole and is made again without them. So neither the chain, which auditors are handed, nor a lineage event
-tells in which datasets somebody was. Rows cannot be cut out of a Delta table without traces anyway.
+The effects of a request do not depend on the data: every output with rows of the owner's identity namespace is deleted
+as a whole and made again without the owner. So neither the chain, which auditors receive, nor a lineage event reveals
+the datasets that contained the owner. Rows cannot be removed from a Delta table without traces anyway.
 
-Leaving an owner out does no harm to the guarantee. The list does not depend on the data, so that for everybody else the
-mechanism's input changes with their own records exactly as before (stability 1), and of those on the list no mechanism
-reads a record. Of several owners of a record one is enough for it to leave as a whole, which is a function of who owns
-what and of the list, and thereby fixed where the ownership graph is (`fixed-graph`).
+Excluding an owner does not weaken the guarantee. The list does not depend on the data, so the mechanism's input changes
+with the records of any other owner exactly as before (stability 1), and no mechanism reads a record of an owner on the
+list. A record with several owners is removed if one of them is on the list. That is a function of the ownership graph
+and the list, and so fixed under `fixed-graph`.
 
-The list is restricted: one file for each namespace, of fingerprints under the keys in use. How many are on it stands in
-the chain. With fewer on file than were recorded nothing is scrubbed: a lost list would bring everybody back in silence.
+The list is restricted: one file for each namespace, of fingerprints under the keys in use. The chain contains its
+length. If the file has fewer entries, scrubbing stops: a lost list would silently readmit all owners.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from dpsynth_platform.scrub.fingerprints import (
     FINGERPRINT_BYTES,
     FINGERPRINT_DTYPE,
     Fingerprints,
-    fingerprint_hex,
     fingerprints_from_hex,
     flat_owners,
+    hex_column,
     owner_column,
     read_fingerprints,
     rotated,
@@ -50,19 +50,19 @@ from dpsynth_platform.secrets.vault import key_id
 
 ERASED, READMITTED = "erased", "readmitted"
 HONOURED = "erasures"
-"""The fact of a scrubbed record that says up to which event of the chain erasures were honoured."""
+"""The fact of a scrubbed step's record with the last event of the chain whose erasures it honours."""
 REMAINS = (
     "The ledger keeps their fingerprint, and what was spent on them: it is never given back, and without it they could "
     "be charged beyond the cap",
     "Published releases, and models and synthetic rows that were made before, stay: they are differentially private. "
     "Models and rows go when their retention is over; a release can be withdrawn",
-    "Reports for reviewers stay: they hold counts and measures, and no rows",
-    "The source is not this platform's: whoever keeps it must delete them there",
-    "Backups of the restricted zone hold what they held; let them expire, or delete them",
+    "Reports for reviewers stay: they contain counts and measures, and no rows",
+    "The source is outside of this platform: its operator must delete their records there",
+    "Backups of the restricted zone still contain their records; let the backups expire, or delete them",
 )
-"""What a request cannot remove, in words."""
+"""What a request does not remove."""
 DIRECTORY = "erased-owners"
-"""Where the lists are, below the restricted zone."""
+"""Directory of the lists, below the restricted zone."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class Erasure:
 
     Attributes:
         event: its number in the chain.
-        at: when it was recorded.
-        owners: how many are on the list since.
+        owners: the length of the list since.
     """
 
     namespace: str
@@ -82,17 +81,17 @@ class Erasure:
 
 
 def erasures(ledger: Ledger) -> dict[str, Erasure]:
-    """The last request of each namespace that had one."""
+    """The last request of each namespace."""
     return _last(ledger.history(kinds=[ERASED, READMITTED]))
 
 
 def erasure_of(ledger: Ledger, namespace: str) -> Erasure | None:
-    """The last request of one namespace, if there was any."""
+    """The last request of one namespace, or None."""
     return _last(ledger.history(kinds=[ERASED, READMITTED], subject=namespace)).get(namespace)
 
 
 def _last(events: Iterable[ChainEvent]) -> dict[str, Erasure]:
-    """Who comes back is no reason to make rows anew, so that the last request stays the one to be honoured."""
+    """A readmission does not require new rows, so the last request for erasure stays the one to honour."""
     found: dict[str, Erasure] = {}
     for event in events:
         owners = event.payload["owners"]
@@ -105,15 +104,15 @@ def _last(events: Iterable[ChainEvent]) -> dict[str, Erasure]:
 
 
 def honoured(scrubbed: StepRecord, asked: Erasure | None) -> bool:
-    """Whether scrubbed rows were made after the last request, and so without everybody who is erased."""
+    """Whether scrubbed rows were made after the last request, and so without all erased owners."""
     return asked is None or bool(scrubbed.facts.get(HONOURED, 0) >= asked.event)
 
 
 def parse_owners(texts: list[str]) -> Fingerprints:
-    """Fingerprints that somebody gave. What is none may be an id, so the message shows nothing of it.
+    """Parses fingerprints. A text that is none may be an id, so the message shows nothing of it.
 
     Raises:
-        ConfigurationError: one is no fingerprint, or there is none at all.
+        ConfigurationError: a text is no fingerprint, or there is none.
     """
     try:
         found = fingerprints_from_hex(texts)
@@ -128,7 +127,7 @@ def parse_owners(texts: list[str]) -> Fingerprints:
 
 
 def account_of(ledger: Ledger, namespace: str | None) -> Account:
-    """An account of the namespace; without a name, of the only one that there is.
+    """An account of the namespace; without a name, of the only namespace.
 
     Raises:
         NotFound: there is none, or several and no name was given.
@@ -142,15 +141,15 @@ def account_of(ledger: Ledger, namespace: str | None) -> Account:
 
 
 def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
-    """Puts owners on the list of their namespace and records the request; whoever is on it already stays.
+    """Adds owners to the list of their namespace and records the request.
 
-    Whether they occur in any data is neither asked nor told. The list is durable before the ledger counts them.
+    It neither checks nor reveals whether any data contains them. The list is durable before the ledger counts them.
 
     Args:
         owners: fingerprints under the keys in use.
 
     Raises:
-        ConfigurationError: the list is not whole, or another request or a rotation of keys is under way.
+        ConfigurationError: the list is incomplete, or another request or a rotation of keys is running.
     """
     with _alone(restricted, account.namespace):
         listed = np.union1d(_whole(restricted, ledger, account), owners)
@@ -159,12 +158,12 @@ def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprin
 
 
 def readmit(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
-    """Takes owners off the list, and records it: rows that are scrubbed from then on hold their records again.
+    """Removes owners from the list and records it: later scrubbed rows contain their records again.
 
-    The ledger counts fewer before the list has fewer: of a crash in between nobody comes back.
+    The ledger's count decreases before the list does: a crash in between readmits no owner.
 
     Raises:
-        ConfigurationError: one is not on the list; nobody is taken off it then. Otherwise as `erase`.
+        ConfigurationError: an owner is not on the list, which then stays unchanged. Otherwise as `erase`.
     """
     with _alone(restricted, account.namespace):
         listed = _whole(restricted, ledger, account)
@@ -183,27 +182,27 @@ def _whole(restricted: Path, ledger: Ledger, account: Account) -> Fingerprints:
 
 
 def erased_owners(restricted: Path, known: Erasure | None, account: Account) -> Fingerprints:
-    """The list of a namespace, under the keys in use: sorted, distinct.
+    """The list of a namespace under the keys in use: sorted, distinct.
 
     Args:
-        known: the namespace's last request, read before.
+        known: the namespace's last request, read earlier.
 
     Raises:
-        ConfigurationError: fewer are on it than were recorded.
+        ConfigurationError: it has fewer entries than were recorded.
     """
     path = _list(restricted, account.namespace, account.key_ids[-1])
     listed = read_fingerprints(path) if path.is_file() else np.empty(0, FINGERPRINT_DTYPE)
     if known is not None and len(listed) < known.owners:
         raise ConfigurationError(
-            f"{path}: {len(listed)} erased owners, and the ledger knows of {known.owners} (event {known.event}); "
+            f"{path}: {len(listed)} erased owners, but the ledger has recorded {known.owners} (event {known.event}); "
             "restore the file from its backup, or repeat the requests: dpsynth purge --owner -"
         )
     return listed
 
 
 def without(batches: Iterator[pa.RecordBatch], erased: Fingerprints) -> Iterator[pa.RecordBatch]:
-    """Scrubbed rows without those of erased owners; a record with several owners leaves for any of them."""
-    gone = pa.array(fingerprint_hex(erased), pa.string())
+    """Scrubbed rows without those that have an erased owner."""
+    gone = hex_column(erased)
     for batch in batches:
         owned_by = batch.column(owner_column(batch.schema))
         leaves = pc.is_in(flat_owners(owned_by), value_set=gone)
@@ -216,10 +215,10 @@ def without(batches: Iterator[pa.RecordBatch], erased: Fingerprints) -> Iterator
 
 
 def carry_over(restricted: Path, account: Account, key: bytes, known: Erasure | None) -> None:
-    """Writes the list under one more outer key, before the ledger takes it into use; the present one stays.
+    """Writes the list under an additional outer key, before the ledger uses that key; the present list stays.
 
     Raises:
-        ConfigurationError: the list is not whole, or a request is under way.
+        ConfigurationError: the list is incomplete, or a request is running.
     """
     if known is not None:
         with _alone(restricted, account.namespace):
@@ -228,7 +227,7 @@ def carry_over(restricted: Path, account: Account, key: bytes, known: Erasure | 
 
 
 def forget_earlier(restricted: Path, account: Account) -> None:
-    """Deletes lists under keys that are no longer the last in use."""
+    """Deletes lists under other keys than the last one in use."""
     current = _list(restricted, account.namespace, account.key_ids[-1])
     for path in current.parent.glob("*.owners"):
         if path != current:
@@ -242,11 +241,11 @@ def _list(restricted: Path, namespace: str, last_key: str) -> Path:
 
 @contextmanager
 def _alone(restricted: Path, namespace: str) -> Iterator[None]:
-    """Two at once would each write a list without the other's."""
+    """Prevents concurrent requests: each would write a list without the other's owners."""
     try:
         with held(private_directory(restricted / DIRECTORY / namespace)):
             yield
     except HeldByAnother:
         raise ConfigurationError(
-            f"namespace {namespace}: another request for erasure, or a rotation of keys, is under way; repeat this one"
+            f"namespace {namespace}: another request for erasure, or a rotation of keys, is running; repeat this one"
         ) from None

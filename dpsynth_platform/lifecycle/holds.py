@@ -1,11 +1,10 @@
-"""Legal holds: what must not be deleted for now, however long ago its time was up.
+"""Legal holds: outputs that must not be deleted, although their retention is over.
 
-What belongs here: placing and lifting a hold, and which holds stand. What does not: what is due (`retention`), and
-deleting it (`purging`).
+What belongs here: placing, lifting and listing holds. What does not: which outputs are due (`retention`), and deleting
+them (`purging`).
 
-A hold is an event of the ledger's hash chain and nothing else: who, when and why stand there for ever and in every copy
-of it, and a hold that somebody made away with would show in `dpsynth ledger verify`. Two may stand on one place, for
-two reasons; it is free when the last is lifted.
+A hold is an event of the ledger's hash chain: it permanently records who, when and why, and `dpsynth ledger verify`
+detects the removal of a hold. A place may have several holds; it is free when the last one is lifted.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ PLACED, LIFTED = "hold-placed", "hold-lifted"
 
 @dataclass(frozen=True)
 class Hold:
-    """One hold that stands.
+    """One active hold.
 
     Attributes:
         number: of its event in the chain.
-        place: what is held; without a period all of a dataset's periods.
-        at: when it was placed, as the chain has it.
+        place: without a period, all of a dataset's periods.
+        at: the time of the event in the chain.
     """
 
     number: int
@@ -43,13 +42,13 @@ class Hold:
 
 
 def place_hold(ledger: Ledger, place: Place, *, by: str, reason: str) -> Hold:
-    """Places a hold; durable on return, and seen by every sweep that begins to delete afterwards."""
+    """Places a hold; durable on return, and honoured by every deletion that begins afterwards."""
     payload = {"dataset": place.dataset, "period": place.period, "by": by, "reason": reason}
     return _hold(ledger.record(PLACED, place.label, payload))
 
 
 def lift_hold(ledger: Ledger, place: Place, *, by: str, reason: str, number: int | None = None) -> Hold:
-    """Lifts the hold on exactly this place, or of several the one of that number.
+    """Lifts the hold on exactly this place, or the one with that number.
 
     Raises:
         NotFound: there is no such hold, or there are several and no number was given.
@@ -59,21 +58,21 @@ def lift_hold(ledger: Ledger, place: Place, *, by: str, reason: str, number: int
     if len(found) != 1:
         known = ", ".join(f"{hold.number} on {hold.place.label}" for hold in found or standing) or "none"
         wanted = place.label if number is None else f"{place.label}, number {number}"
-        raise NotFound(f"{'several holds' if found else 'no hold'} on {wanted}; holds that stand: {known}")
+        raise NotFound(f"{'several holds' if found else 'no hold'} on {wanted}; active holds: {known}")
     (hold,) = found
     ledger.record(LIFTED, place.label, {"hold": hold.number, "by": by, "reason": reason})
     return hold
 
 
 def holds(ledger: Ledger) -> list[Hold]:
-    """The holds that stand now, oldest first."""
+    """The active holds, oldest first."""
     events = ledger.history(kinds=[PLACED, LIFTED])
     lifted = {event.payload["hold"] for event in events if event.kind == LIFTED}
     return [_hold(event) for event in events if event.kind == PLACED and event.sequence not in lifted]
 
 
 def covering(standing: Iterable[Hold], place: Place | None) -> Hold | None:
-    """A hold that keeps a place's outputs, the oldest, or None. What is of no dataset (None) cannot be held."""
+    """The oldest hold on a place's outputs, or None. Files of no dataset (place None) cannot be held."""
     return None if place is None else next((hold for hold in standing if hold.covers(place)), None)
 
 

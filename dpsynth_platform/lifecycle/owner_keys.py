@@ -1,11 +1,11 @@
-"""Which fingerprint keys an identity namespace uses now, and adding one.
+"""The fingerprint keys in use by an identity namespace, and adding one.
 
-What belongs here: vault and ledger put together. What does not: hashing (`scrub.fingerprints`), files of keys
-(`vault`), and what a new key does to the accounts (`ledger.rekeying`).
+What belongs here: combining vault and ledger. What does not: hashing (`scrub.fingerprints`), files of keys (`vault`),
+and applying a new key to accounts (`ledger.rekeying`).
 
-The ledger alone says which keys are in use, by their ids, never the files that happen to lie in the vault: a rotation
-that was cut short between the two leaves a key that nobody uses, and everything goes on with the keys before. So does
-every account of a namespace have the same keys, or owners of two families could not be told to be one person.
+The ledger alone determines the keys in use, by their ids, and not the files in the vault: a rotation that was
+interrupted between the two leaves an unused key, and the earlier keys stay in use. All accounts of a namespace have the
+same keys, otherwise an owner in two families would not be recognized as one person.
 
 | key | kept as | its id in an account's `key_ids` |
 | --- | --- | --- |
@@ -13,7 +13,7 @@ every account of a namespace have the same keys, or owners of two families could
 | first outer | `owner-outer-<namespace>` | the second |
 | further outer | `owner-rotated-<namespace>-<its id>` | from the third on, in the order of their use |
 
-The order counts: under the same two keys the other way round everybody would be a stranger.
+The order matters: with two keys exchanged, no owner would be recognized.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from dpsynth_platform.scrub.fingerprints import FingerprintKeys, rotated
 from dpsynth_platform.secrets.vault import Vault, key_id
 
 KEY_IDS = "key_ids"
-"""The fact of a step's record that says which keys its fingerprints were made with."""
+"""The fact of a step's record with the keys of its fingerprints."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """What a rotation did.
+    """The result of a rotation.
 
     Attributes:
         events: the accounts' `rekeyed` events.
-        still_held: what of the ledger may still hold fingerprints of earlier keys, in words, or None.
-        outdated: places whose scrubbed rows bear fingerprints of earlier keys.
+        still_held: the part of the ledger that may still contain fingerprints of earlier keys, in words, or None.
+        outdated: places whose scrubbed rows have fingerprints of earlier keys.
     """
 
     namespace: str
@@ -52,11 +52,11 @@ class Rotation:
 
 
 def open_account(vault: Vault, ledger: Ledger, family: FamilyBudget) -> Account:
-    """The family's account, opened at the first call; a namespace's first account comes with new keys.
+    """The family's account, opened at the first call; a namespace's first account gets new keys.
 
     Raises:
         ConfigurationError: a key is missing or damaged.
-        LedgerError: a key or the family's file is not what the account is kept with.
+        LedgerError: a key or the family's file is not that of the account.
     """
     kin = [account for account in ledger.accounts() if account.namespace == family.namespace]
     if kin:
@@ -68,7 +68,7 @@ def open_account(vault: Vault, ledger: Ledger, family: FamilyBudget) -> Account:
 
 
 def keys_in_use(vault: Vault, account: Account) -> FingerprintKeys:
-    """The keys that an account's owners are fingerprinted with.
+    """The keys for fingerprints of an account's owners.
 
     Raises:
         ConfigurationError: one is missing or damaged.
@@ -87,11 +87,10 @@ def ids_of(keys: FingerprintKeys) -> tuple[str, ...]:
 
 
 def rotate(vault: Vault, ledger: Ledger, storage: Storage, namespace: str, *, by: str, reason: str) -> Rotation:
-    """Adds an outer key to a namespace and carries all its accounts over to it.
+    """Adds an outer key to a namespace and applies it to all its accounts.
 
-    The new key is durable in the vault before the ledger learns of it, and the list of erased owners under it on disk.
-    Whatever fails after that leaves a key which nobody uses and which stays where it is: it cannot always be told
-    whether the ledger took it.
+    The new key is durable in the vault, and the list of erased owners under it on disk, before the ledger records it. A
+    later failure leaves an unused key, which is not deleted: it is not always known whether the ledger recorded it.
 
     Raises:
         ConfigurationError: a key in use, or the list of erased owners, is missing or damaged.

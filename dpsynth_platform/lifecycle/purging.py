@@ -1,9 +1,9 @@
-"""Deleting what has expired, with its two records: the ledger's chain and a lineage event.
+"""Deletes expired outputs and records it in the ledger's chain and as a lineage event.
 
-What belongs here: doing to each due output, in this order: see that nobody holds it, delete, record; what fails for one
-keeps no other. What does not: what is due (`retention`), and what is on hold (`holds`). A crash in between leaves files
-deleted without a record, which the next purge cannot see; the opposite order would claim a deletion that did not
-happen, which is worse.
+What belongs here: for each due output, in this order: check holds, delete, record; a failure stops no other output.
+What does not: which outputs are due (`retention`) or on hold (`holds`). After a crash in between, files are deleted
+without a record, which the next purge cannot see; the opposite order would claim a deletion that did not happen, which
+is worse.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 
 _NAMED = 20
-"""How many failures an error names."""
+"""The most failures that an error names."""
 
 
 @dataclass(frozen=True)
 class Purged:
-    """What came of a purge.
+    """The result of a purge.
 
     Attributes:
-        deleted: what was (or, dry, would be) deleted.
-        failed: what could not be looked at, deleted or recorded, as `dataset/step`, each with why, in safe words.
+        deleted: outputs that were (or, in a dry run, would be) deleted.
+        failed: by `dataset/step`, why it could not be read, deleted or recorded, in safe words.
     """
 
     deleted: tuple[Expired, ...]
     failed: Mapping[str, str]
 
     def require(self) -> None:
-        """Raises `PurgeFailed` if anything failed. It names all of it, so that somebody can put it right."""
+        """Raises `PurgeFailed` if anything failed, with all failures."""
         if self.failed:
             named = [f"{where} ({why})" for where, why in self.failed.items()]
             more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
             raise PurgeFailed(
-                f"what is due could not be deleted or recorded in {len(named)} places, and was in all others: "
-                f"{'; '.join(named[:_NAMED])}{more}. Put these right, then repeat: dpsynth purge"
+                f"in {len(named)} places, due outputs could not be deleted or recorded; in all others they were: "
+                f"{'; '.join(named[:_NAMED])}{more}. Repair these, then repeat: dpsynth purge"
             )
 
 
@@ -90,7 +90,7 @@ def due_and_held(
     """Every output and log whose time is up, with the hold that keeps it, if one does.
 
     Args:
-        now: the moment that is asked about, not after the present one, which is the default.
+        now: not after the present time, which is the default.
         onerror: as of `retention.due`.
     """
     now = now or dt.datetime.now(dt.UTC)
@@ -102,7 +102,7 @@ def due_and_held(
 
 
 def kept_until(settings: Settings, place: Place, step: str, declared: DataContract | None) -> dt.datetime | None:
-    """When the sweep deletes a step's current output; None where there is none, or it stays, or is on hold.
+    """The time when a step's current output will be deleted; None if there is none, or it is kept or on hold.
 
     Args:
         declared: the dataset's contract as it is now, if it has one.
@@ -118,7 +118,7 @@ def _purged(settings: Settings, found: list[Expired], onerror: OnError) -> list[
     def record(where: str, label: str, payload: dict[str, Any]) -> None:
         try:
             ledger.record(chain.PURGED, label, payload)
-        except LedgerError as error:  # what is deleted stays so: lineage has it, and whoever looks is told
+        except LedgerError as error:  # the files are deleted: lineage records it, and `onerror` gets this
             onerror(where, PurgeFailed(f"deleted, and not in the ledger's history: {error}"))
 
     for item in found:
@@ -127,7 +127,7 @@ def _purged(settings: Settings, found: list[Expired], onerror: OnError) -> list[
             if covering(holds(ledger), item.place) is not None:  # placed since
                 continue
             retention.purge(item)
-        except (LedgerError, OSError) as error:  # where holds cannot be read, nothing is deleted
+        except (LedgerError, OSError) as error:  # without readable holds, nothing is deleted
             onerror(where, error)
             continue
         deleted.append(item)
@@ -144,7 +144,7 @@ def _purged(settings: Settings, found: list[Expired], onerror: OnError) -> list[
 
 
 def _emit(emitter: LineageEmitter, place: Place, item: Expired) -> None:
-    """A run of the job `<dataset>.purge` whose output is the dataset's end."""
+    """Emits a run of the job `<dataset>.purge` whose output is the dropped dataset."""
     from dpsynth_platform.lineage import facets
 
     name, version = naming.output_name(item.path)
@@ -153,7 +153,7 @@ def _emit(emitter: LineageEmitter, place: Place, item: Expired) -> None:
         facets.merge(
             facets.symlink(naming.logical_name(place.dataset, item.step, place.period)),
             facets.version(version),
-            facets.purged(),
+            facets.dropped(),
         ),
     )
     run = StepRun(str(uuid.uuid4()), place.dataset, "purge", dagster_job="purge", outputs=(ended,))

@@ -1,11 +1,10 @@
-"""Sensitive intermediates expire: finding what is due and deleting it for real.
+"""Retention of sensitive intermediates: finding due outputs and deleting their files.
 
-What belongs here: which outputs have outlived their contract's retention, which logs are old, what killed processes
-left behind, and removing whole directories (a Delta table's log keeps column minima and maxima, names among them, after
-a delete and vacuum, so files go, not rows). What does not: the ledger's record of a deletion and its lineage event
-(`purging`).
+What belongs here: finding outputs beyond their contract's retention, old logs and files of killed processes, and
+removing whole directories (after a delete and vacuum, a Delta table's log still has column minima and maxima, such as
+names). What does not: the ledger's record of a deletion and its lineage event (`purging`).
 
-Records stay: they hold no rows, and they are what tells a later step that its input is gone.
+Records of steps stay: they contain no rows, and a later step needs them to notice that its input is deleted.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.scratch import abandoned, last_written
 from dpsynth_platform.foundation.storage import (
     EXAMPLES,
+    EXTRACT,
     HANDED,
     MODELS,
     SCORES,
@@ -37,30 +37,30 @@ from dpsynth_platform.foundation.storage import (
 from dpsynth_platform.lifecycle.erasure import Erasure, honoured
 
 SUPERSEDED_AFTER = dt.timedelta(days=1)
-"""How long an output that no record names is kept: a step may still be writing or reading it."""
+"""Retention of an output that no record names: a step may still write or read it."""
 LOGS_KEPT = dt.timedelta(days=7)
-"""How long restricted logs are kept: libraries' words in them may quote data."""
+"""Retention of restricted logs: libraries' messages in them may quote data."""
 EXPIRED = "expired"
-"""The reason of a deletion whose time was up, as the contract says; the others are in `Expired`."""
+"""The reason of a deletion by the contract's retention; the others are in `Expired`."""
 LOG = "log"
 SCRATCH = "scratch"
 LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
-"""What is of no place, in words."""
-_OF_ROWS = ("scrubbed", "bounded")
+"""Names of what belongs to no place."""
+_OF_ROWS = (EXTRACT, "scrubbed", "bounded")
 _READ_BY_WORKER = ("bounded", *MODELS)
 
 
 @dataclass(frozen=True)
 class Expired:
-    """One output directory (or a part of one), log, or temporary directory of a killed command that is due.
+    """One due output directory (or part of one), log, or temporary directory of a killed command.
 
     Attributes:
-        place: whose output it is, or None for a log or a temporary directory.
+        place: None for a log or a temporary directory.
         step: the step, or `log`, or `scratch`.
-        reason: `expired` (older than the contract allows), `superseded` (no record names it), or `erasure` (it may hold
-            records of somebody who asked for their deletion since).
+        reason: `expired` (older than the contract allows), `superseded` (no record names it), or `erasure` (it may
+            contain records of an owner who requested their deletion since).
         age: time since it was last written.
-        whole: whether it is all of an output, which then has ended.
+        whole: whether it is a whole output, which then is dropped.
     """
 
     place: Place | None
@@ -77,11 +77,11 @@ class Expired:
 
 
 OnError = Callable[[str, Exception], None]
-"""Is told what cannot be looked at (`letters`, `visits/2026-01/bounded`, `logs`), and why."""
+"""Receives what cannot be read (`letters`, `visits/2026-01/bounded`, `logs`), and the error."""
 
 
 def raised(_: str, error: Exception) -> None:
-    """Stops at the first one."""
+    """Raises the error."""
     raise error
 
 
@@ -92,13 +92,13 @@ def due(
     erasures: Mapping[str, Erasure] | None = None,
     onerror: OnError = raised,
 ) -> list[Expired]:
-    """Outputs whose time is up, in the order of the asset line, then logs and temporary directories.
+    """Due outputs in the order of the asset line, then logs and temporary directories.
 
-    What a mechanism reads is not due while one runs at that place: it has been paid for.
+    The inputs of a running mechanism are not due: its cost is spent.
 
     Args:
-        erasures: the last request for erasure of each identity namespace that had one.
-        onerror: is told what cannot be looked at, and all else is looked at; as it is, the first such error is raised.
+        erasures: the last request for erasure of each identity namespace.
+        onerror: receives each failure, and the search continues; the default raises the first one.
     """
     found, erasures = [], erasures or {}
     declared = {contract.dataset: contract for contract in contracts}
@@ -126,8 +126,8 @@ def _of_place(
     retention, namespaces = _terms(storage, place, declared)
     concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
     erasure = max(concerned, key=lambda asked: asked.event, default=None)
-    looked, found = _Look(storage, place, retention, erasure, now), []
-    for step in (*STEPS, SCORES):
+    looked, found = _Outputs(storage, place, retention, erasure, now), []
+    for step in (EXTRACT, *STEPS, SCORES):
         try:
             found += looked.due(step)
         except Exception as error:
@@ -138,7 +138,7 @@ def _of_place(
 
 
 def _logs(storage: Storage, now: dt.datetime, erasures: Iterable[Erasure]) -> Iterator[Expired]:
-    # Of whom a log quotes something, nobody can tell.
+    # It is unknown whose data a log quotes.
     erased = now - max((erasure.at for erasure in erasures), default=dt.datetime.min.replace(tzinfo=dt.UTC))
     for log in sorted(logs_of(storage.root).glob("*.log")):
         age = last_written(log, now)
@@ -153,7 +153,7 @@ def _scratch(now: dt.datetime) -> Iterator[Expired]:
 
 
 def kept_until(storage: Storage, place: Place, step: str, declared: DataContract | None) -> dt.datetime | None:
-    """When the time of a step's current output is up; None where there is none, or it stays. Holds are not looked at.
+    """The end of retention of a step's current output; None if there is none, or it is kept. Ignores holds.
 
     Args:
         declared: the dataset's contract as it is now, if it has one.
@@ -166,10 +166,10 @@ def kept_until(storage: Storage, place: Place, step: str, declared: DataContract
 
 
 def purge(item: Expired) -> None:
-    """Deletes one output with everything below it, or one log; what is already gone is fine.
+    """Deletes one output directory, or one log; it may be deleted already.
 
     Raises:
-        OSError: some of it could not be deleted. All else is gone, and what is left is due as before.
+        OSError: a part could not be deleted. The rest is deleted, and that part is due as before.
     """
     if not item.path.is_dir():
         item.path.unlink(missing_ok=True)
@@ -177,7 +177,7 @@ def purge(item: Expired) -> None:
     failed: list[OSError] = []
     shutil.rmtree(item.path, onerror=lambda _, __, found: failed.append(found[1]))  # type: ignore[arg-type]
     if item.path.exists():
-        # Deleting counts as writing, and what was just written would be kept for its whole time once more.
+        # Deleting changes the time of the last write, from which the retention would start again.
         written = dt.datetime.now(dt.UTC).timestamp() - item.age.total_seconds()
         for path in (item.path, *item.path.rglob("*")):
             with suppress(OSError):
@@ -186,11 +186,11 @@ def purge(item: Expired) -> None:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """At the outputs of one place.
+class _Outputs:
+    """The outputs of one place.
 
     Attributes:
-        erasure: the last request of the place's namespace, if there was any.
+        erasure: the last request of the place's namespace, or None.
     """
 
     storage: Storage
@@ -200,13 +200,13 @@ class _Look:
     now: dt.datetime
 
     def due(self, step: str) -> list[Expired]:
-        """What of a step must go."""
+        """The due outputs of a step."""
         found = []
         record = self.storage.read(self.place, step)
         limit = self.retention.of(step)
         for directory in self.storage.outputs(self.place, step):
             age = last_written(directory, self.now)
-            if step == "canaries":  # however old, they go with the model and not before it
+            if step == "canaries":  # they are kept as long as the model
                 models = (model for name in MODELS for model in self.storage.outputs(self.place, name))
                 age = min([age, *(last_written(model, self.now) for model in models)])
             rows = directory / EXAMPLES
@@ -219,7 +219,7 @@ class _Look:
                 found.append(Expired(self.place, step, directory, "superseded", age))
             elif self._precedes(age) and (step in _OF_ROWS or directory.name.endswith(HANDED)):
                 found.append(Expired(self.place, step, directory, "erasure", age))
-            elif rows.is_dir():  # made anew when training goes on, so they need not wait for that
+            elif rows.is_dir():  # made again when training continues
                 age = last_written(rows, self.now)
                 if age >= SUPERSEDED_AFTER or self._precedes(age):
                     reason = "superseded" if age >= SUPERSEDED_AFTER else "erasure"
@@ -227,24 +227,26 @@ class _Look:
         return found
 
     def _is_erased(self, record: StepRecord) -> bool:
-        """Whether a current output may hold records of somebody who was erased since."""
+        """Whether a current output may contain records of an owner who was erased since."""
         if self.erasure is None or record.step not in _OF_ROWS:
             return False
+        if record.step == EXTRACT:  # it is a copy of all rows, whatever was scrubbed since
+            return self._precedes(last_written(record.directory, self.now))
         scrubbed = self.storage.read(self.place, "scrubbed")
         if scrubbed is None or not honoured(scrubbed, self.erasure):
             return True
         return record.step == "bounded" and record.inputs.get("scrubbed") != scrubbed.content_hash
 
     def _precedes(self, age: dt.timedelta) -> bool:
-        """Whether something so old was written before the last request."""
+        """Whether a file of this age was written before the last request."""
         return self.erasure is not None and age > self.now - self.erasure.at
 
 
 def _terms(storage: Storage, place: Place, declared: DataContract | None) -> tuple[Retention, set[str]]:
-    """How long a place's outputs are kept, and of which identity namespaces their owners may be; none: of any.
+    """The retention of a place's outputs, and the identity namespaces of their owners; empty: unknown.
 
-    A dataset without a contract (its file was removed) expires as the one that `raw` sealed says. Of that one only what
-    is asked is read: it may be of an earlier form.
+    A dataset without a contract (its file was removed) has the retention of the contract that `raw` sealed, of which
+    only the needed keys are read: it may have an earlier form.
     """
     raw = storage.read(place, "raw")
     sealed = {} if raw is None else raw.facts["contract"]
@@ -255,7 +257,7 @@ def _terms(storage: Storage, place: Place, declared: DataContract | None) -> tup
 
 
 def _mechanism_runs(storage: Storage, place: Place) -> bool:
-    """Whether a step of this machine holds one of the place's models, which it does as long as its worker runs."""
+    """Whether a step of this machine has locked one of the place's models, as it does while its worker runs."""
     for directory in (model for name in MODELS for model in storage.outputs(place, name)):
         try:
             with held(directory):
@@ -266,7 +268,7 @@ def _mechanism_runs(storage: Storage, place: Place) -> bool:
 
 
 def _grace(step: str, limit: dt.timedelta | None, output: Path) -> dt.timedelta:
-    # What a crashed mechanism left is paid for: it waits for its estimation, or for training to go on, as long as a
-    # model may. What its worker was handed (the participants, the key of its checkpoints) is handed anew.
+    # Outputs of a crashed mechanism are paid for: they are kept as long as a model, for its estimation or for resuming
+    # the training. The worker's inputs (participants, the key of its checkpoints) are made again.
     waits = step in MODELS and not output.name.endswith(HANDED)
     return limit if waits and limit is not None else SUPERSEDED_AFTER

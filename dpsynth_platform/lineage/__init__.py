@@ -1,6 +1,6 @@
-"""Lineage: what ran, on what, and what came of it, as OpenLineage events.
+"""Lineage: OpenLineage events of all runs, and the graph that follows from them.
 
-What belongs here: the names of datasets, jobs and runs, the facets, the emitter with the platform's own record of
-events, the graph read back from that record, and what an error may say about itself. What does not: deciding anything
-from lineage (clearance does), and transport settings (OpenLineage's own client reads its standard configuration).
+What belongs here: names of datasets, jobs and runs, facets, the emitter, the record of events, the stored graph, the
+receiver of other producers' events, and clearance. What does not: transport settings (OpenLineage's own client reads
+its standard configuration).
 """

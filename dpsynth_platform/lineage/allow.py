@@ -1,7 +1,7 @@
-"""Rules that say which part of a JSON value may leave, and how they are put together.
+"""Rules for the part of a JSON value that may leave, and how they combine.
 
-What belongs here: rules for values of one form, for lists, and for objects of known fields. What does not: which facet
-has which fields (`export`). A rule gives back what may leave, or `WITHHELD`; it never changes what it is given.
+What belongs here: rules for single values, for lists, and for objects of known fields. What does not: which facet has
+which fields (`export`). A rule returns what may leave, or `WITHHELD`; it never changes its argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONGEST_NAME = 2_000
 
 
 class _Withheld:
-    """What a rule says of a value that may not leave."""
+    """A rule's result for a value that may not leave."""
 
 
 WITHHELD: Final = _Withheld()
@@ -27,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def text(longest: int) -> Rule:
-    """A text that is public by where it comes from (a contract, a declaration, a name), without control characters."""
+    """A text from a public source (a contract, a declaration, a name), without control characters."""
 
     def rule(value: Any) -> Any:
         ok = isinstance(value, str) and len(value) <= longest and not _CONTROL.search(value)
@@ -37,13 +37,13 @@ def text(longest: int) -> Rule:
 
 
 def matching(pattern: str) -> Rule:
-    """A text of one form."""
+    """A text that the whole pattern matches."""
     compiled = re.compile(pattern)
     return lambda value: value if isinstance(value, str) and compiled.fullmatch(value) else WITHHELD
 
 
 def one_of(*words: str) -> Rule:
-    """One of a few words."""
+    """One of the given texts."""
     return lambda value: value if isinstance(value, str) and value in words else WITHHELD
 
 
@@ -71,9 +71,9 @@ def listed(rule: Rule) -> Rule:
     """A list without the items that may not leave."""
 
     def kept(value: Any) -> Any:
-        return (
-            [found for item in value if (found := rule(item)) is not WITHHELD] if isinstance(value, list) else WITHHELD
-        )
+        if not isinstance(value, list):
+            return WITHHELD
+        return [found for item in value if (found := rule(item)) is not WITHHELD]
 
     return kept
 
@@ -92,13 +92,12 @@ def by_name(rule: Rule) -> Rule:
 
 @dataclass(frozen=True)
 class Record:
-    """An object with these fields and no others; without one that is required, nothing of it may leave."""
+    """An object with these fields and no others; if a required one is missing or withheld, so is the whole."""
 
     required: Mapping[str, Rule]
     optional: Mapping[str, Rule] = field(default_factory=dict)
 
     def __call__(self, value: Any) -> Any:
-        """The fields that may leave."""
         if not isinstance(value, Mapping):
             return WITHHELD
         known = {**self.required, **self.optional}

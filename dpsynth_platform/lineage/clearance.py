@@ -1,45 +1,42 @@
-"""Clearance: what is known before a mechanism of what it would add to, and the verdict that follows.
+"""Clearance: the mechanisms that a run's cost would add to, and the verdict before the run's own mechanism.
 
-What belongs here: putting together what the graph (`survey`) and the ledger (`kinship`) know of a run, the verdict, and
-the guarantee that would result. What does not: the reservation, in which people are compared (`ledger`), and showing
-any of it.
+What belongs here: combining what the graph (`survey`) and the ledger (`kinship`) know of a run, the verdict, and the
+resulting guarantee. What does not: the reservation, which compares people (`ledger`), and showing any of it.
 
-**What is found.** Every live ledger entry that may be about the same people: of the dataset's own family (its earlier
-periods, other datasets, learned bounds, failed attempts, this run's own included: each touched the data), of another
-family of the same identity namespace (a dataset that was moved there has not moved its people), and whatever the
-lineage graph leads to: mechanisms on the same table, and those upstream of the checkpoint that training starts from.
-And what nobody can vouch for: a checkpoint of unknown origin, one that has seen a guarded table in clear, a claimed
-entry that the ledger does not hold, an origin that only another producer tells. The last one stops nothing, since
-nobody else can know: it is named, with the producer and the events, for whoever approves. Of each kind the nearest
-`MOST_LISTED` are told one by one, the others by their number.
+**Findings** are all live ledger entries that may be about the same people:
 
-**The verdict** is the contract's word where everything can be told, and `refuse` otherwise:
+- of the dataset's own family: earlier periods, other datasets, learned bounds, failed attempts, also of this run;
+- of another family of the same identity namespace, since a dataset that was moved there is still about the same people;
+- of mechanisms that lineage leads to: on the same table, or upstream of the checkpoint that training starts from;
 
-- `compose`: the mechanism goes ahead with everybody whom the account can afford. What all of it promises together is
-  composed and stated, for the worst case of a person in every one.
-- `exclude`: whoever took part before is left out in silence.
-- `block`: the run is refused if anybody took part before. That one verdict looks at the data.
-- `refuse`: something upstream of the checkpoint is unknown or unprotected; or, under `exclude` and `block`, somebody
-  cannot be compared with these people: of another namespace or unit, named by nobody, or claimed and not proven. There
-  everybody may have taken part, and leaving everybody out is no release.
+and whatever cannot be verified: a checkpoint of unknown origin, or one that has seen a guarded table in clear; an entry
+that is claimed and that the ledger does not confirm; an origin that only other producers report. The last one stops no
+run, since only they can know it; approvers see the producers and the events.
 
-**What may be seen.** All of this follows from contracts, names, the number and kind of entries, and lineage; nothing
-of it from a record or from who took part. So the same two people-free ledgers and graphs give the same clearance, word
-for word, and a finding may stand in a public dossier. How many people an entry has in common with a run does depend on
-them: it is counted apart (`Ledger.overlaps`), for reviewers, and decides nothing.
+**The verdict** is the contract's `on_overlap`, or `refuse`:
 
-**The composed guarantee** holds if the plans were fixed in advance (`ledger.composition`). What holds whatever was
-chosen in the light of what: for one family its cap, for several of them the sum of their caps (`Clearance.caps`).
-Under `exclude` and `block` nobody who takes part was in any of the others, so that the release's own guarantee is all
-of it, towards what was before; a later mechanism is cleared against this one in its turn.
+- `compose`: all whom the account can afford take part. The guarantee of all mechanisms together is stated, for a
+  person who took part in each.
+- `exclude`: earlier participants are silently left out.
+- `block`: the run is refused if one of its people took part before. Only this verdict depends on the data.
+- `refuse`: something upstream of the checkpoint is unknown or unprotected; under `exclude` and `block` also if the
+  participants of a finding cannot be compared, so that anyone may have taken part.
 
-**When.** A run is cleared against what was reserved before its own entry. What comes later, in whatever order its
-events arrive, is cleared against this run. But what is *learned* later about what was before (a checkpoint's origin)
-would have been a finding: `news` tells it apart, and a release with news is stopped until it was cleared again.
+**All of it is public**: it follows from contracts, names, lineage, and the number and kind of entries, never from a
+record or from who took part. `Ledger.overlaps` counts shared participants for reviewers, and no decision uses that.
+
+**The composed guarantee** holds if the plans were fixed in advance (`ledger.composition`). If plans depend on earlier
+results, the caps hold: of one family its cap, of several the sum (`Clearance.caps`). Under `exclude` and `block` no
+participant was in an earlier mechanism, so the release's own guarantee is all of it.
+
+**Time.** A run is cleared against what was reserved before its own entry; later entries are cleared against this run.
+But facts that are reported later about earlier mechanisms (a checkpoint's origin) are `new_findings`: a release with
+any is refused until it is cleared again.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,23 +59,45 @@ if TYPE_CHECKING:
     from dpsynth_platform.lineage.store import LineageStore
 
 Decision = Literal["compose", "exclude", "block", "refuse"]
-Kind = Literal["family", "namespace", "source", "base-model", "unknown", "unprotected", "unproven", "foreign-word"]
+Kind = Literal["family", "namespace", "source", "base-model", "unknown", "unprotected", "unproven", "unverified-source"]
 
-SAID: Mapping[Kind, str] = {
+DESCRIPTIONS: Mapping[Kind, str] = {
     "family": "an earlier mechanism of the same family",
     "namespace": "a mechanism of another family of the same identity namespace",
     "source": "a mechanism on the same table, or on what it was made from",
     "base-model": "a mechanism upstream of the base model",
     "unknown": "a model of unknown origin upstream of the base model, or the base model itself",
     "unprotected": "a guarded table that the base model has seen without a mechanism in between",
-    "unproven": "a claimed ledger entry that the ledger does not bear out",
-    "foreign-word": "a model whose origin is the word of other producers alone, for which nobody here vouches",
+    "unproven": "a claimed ledger entry that the ledger does not confirm",
+    "unverified-source": "a model whose origin only other producers report",
 }
-"""What each kind of finding is, in words."""
+_POLICIES: Mapping[OverlapPolicy, str] = {
+    "compose": "it adds to {number}; the guarantee of all of them together is composed",
+    "exclude": "participants of any of {number} are left out",
+    "block": "it is refused if one of its people took part in any of {number}; this check depends on the data",
+}
+_TOGETHER = (
+    "Together with what was found: epsilon {epsilon}, delta {delta} (by {accounting}) for one {unit} ({adjacency}) "
+    "that took part in all {mechanisms} mechanisms, if no plan was chosen in the light of earlier results."
+)
+_BEYOND_CAP = (
+    "Its delta is the sum of the mechanisms' own, and above the cap's ({delta}). What may be claimed of all together "
+    "is the cap, which the ledger enforces by another method: epsilon {epsilon}, delta {delta}."
+)
+_NO_OTHER = "Its participants took part in no earlier mechanism that is known."
+_NOT_COMPOSED = (
+    "{number} of another unit or adjacency, or without a ledger entry, cannot be composed with it: no guarantee for "
+    "all of them together is known."
+)
+_CAPS = (
+    "Even if plans depend on earlier results, it and the families {families} together never exceed epsilon {epsilon}, "
+    "delta {delta}: the sum of their caps. If a cap is raised, the sum rises by as much."
+)
+_FORMER = {"stranger": "incomparable", "foreign-word": "unverified-source"}
 CLEARANCE = "clearance"
-"""Under what a clearance's record keeps all of it."""
-_NEVER: tuple[Kind, ...] = ("unknown", "unprotected")
-_ANYBODY = "nobody can say whom it concerns"
+"""The key of the clearance in its step's record."""
+_REFUSED: tuple[Kind, ...] = ("unknown", "unprotected")
+_UNKNOWN_PARTICIPANTS = "nobody can say whom it concerns"  # recorded in findings, and compared: keep it
 SHOWN = 3
 MOST_LISTED = 20
 
@@ -88,17 +107,15 @@ class Finding:
     """One thing that a mechanism would add to. Public.
 
     Attributes:
-        kind: how it was found; of several ways, the one by lineage, which says most.
-        path: what led there, from the dataset or its base model on.
-        entry: id of the ledger entry, where it is one.
-        family: whom it is charged to.
-        place: the dataset (and period) that it was about.
-        guarantee: what it claims, in JSON.
-        stranger: why its people cannot be compared with this run's, or None where they can.
-        told_by: the producers whose word it is, where it rests on nothing else.
-        events: numbers of the first events that tell it.
-        more: for how many it stands, where there are too many to list; then `path` names none of them.
-        digest: of what these are.
+        kind: how it was found; of several ways, the most specific one, by lineage.
+        path: the way to it from the dataset or its base model.
+        entry: id of the ledger entry, if it is one; `family` is its account, `place` its dataset (and period).
+        guarantee: what the entry claims, in JSON.
+        incomparable: why its participants cannot be compared with this run's, or None if they can.
+        told_by: the producers that report it, if nobody else does.
+        events: numbers of the first events that report it.
+        more: how many things it summarizes, if there are too many to list; then `path` names none of them.
+        digest: of the names that it summarizes.
     """
 
     kind: Kind
@@ -107,7 +124,7 @@ class Finding:
     family: str | None = None
     place: str | None = None
     guarantee: dict[str, Any] | None = None
-    stranger: str | None = None
+    incomparable: str | None = None
     told_by: tuple[str, ...] = ()
     events: tuple[int, ...] = ()
     more: int = 0
@@ -115,9 +132,9 @@ class Finding:
 
     @property
     def words(self) -> str:
-        """In a sentence without its end."""
-        told = f" (told by {', '.join((*self.told_by, *_events(self.events)))})" if self.told_by else ""
-        return f"{SAID[self.kind]}{told}: {' -> '.join(self.path)}"
+        """As a sentence without a full stop."""
+        source = f" (reported by {', '.join((*self.told_by, *_events(self.events)))})" if self.told_by else ""
+        return f"{DESCRIPTIONS[self.kind]}{source}: {' -> '.join(self.path)}"
 
     @property
     def number(self) -> int:
@@ -126,42 +143,32 @@ class Finding:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What makes it the same finding, however it was come by."""
+        """Equal for the same finding, whichever way led to it."""
         return ("entry", self.entry) if self.entry else (self.kind, self.digest or self.path[-1])
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self) | {
-            "path": list(self.path),
-            "told_by": list(self.told_by),
-            "events": list(self.events),
-        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Finding:
-        """Reads what `to_json` wrote."""
-        lists = {name: tuple(document.get(name, ())) for name in ("path", "told_by", "events")}
-        return cls(**{**document, **lists})
+        """Reads a recorded finding, also with the keys and kinds of earlier versions."""
+        values = {_FORMER.get(name, name): value for name, value in document.items()}
+        lists = {name: tuple(values.get(name, ())) for name in ("path", "told_by", "events")}
+        return cls(**{**values, **lists, "kind": _FORMER.get(values["kind"], values["kind"])})
 
 
 @dataclass(frozen=True)
 class Clearance:
-    """The verdict on a run, with all that it rests on. Public.
+    """The verdict on a run, with everything that it is based on. Public.
 
     Attributes:
-        decision: what the mechanism may do.
         policy: the contract's `on_overlap`.
-        reason: why, in sentences.
-        findings: everything that it would add to.
-        resulting: what one unit is promised by this release and everything found together; under `exclude` and `block`
-            by this release alone. None where there is no common guarantee (or, while planning, no plan yet).
-        apart: entries without a common guarantee with this run, which `resulting` does not hold.
+        resulting: the guarantee of this release and all findings together; under `exclude` and `block` of this release
+            alone. None without a common guarantee (or, while planning, without a plan).
+        apart: entries that `resulting` leaves out, since they have no common guarantee with this run.
         base_model: names of the checkpoint that training starts from.
         families: other families that may be about the same people.
-        declared: who declared what of the checkpoint's lineage public, and why, in sentences; it counts for as much.
-        upstream: what a dossier tells of the ancestry above the line. Approved with the rest: what is reported later
-            stands in no dossier of this run.
-        caps: (epsilon, delta) of this family and those together, whatever was chosen in the light of what; None where
+        declared: who declared which part of the checkpoint's lineage public, and why, in sentences.
+        upstream: the ancestry above the line, for the dossier. It is approved with the rest; later reports change no
+            dossier of this run.
+        caps: (epsilon, delta) of this family and those together, valid even if plans depend on earlier results; None if
             they protect different units.
     """
 
@@ -179,89 +186,68 @@ class Clearance:
 
     @property
     def related(self) -> tuple[str, ...]:
-        """Ids of the entries that only lineage leads to: the ledger finds those of its namespace by itself."""
+        """Ids of the entries that only lineage leads to; the ledger itself finds those of its namespace."""
         by_lineage = (item.entry for item in self.findings if item.kind in ("source", "base-model", "unproven"))
         return tuple(sorted(entry for entry in by_lineage if entry))
 
     @property
     def comparable(self) -> tuple[str, ...]:
-        """Ids of the entries whose people can be held against this run's; no claim of others makes them fewer."""
-        return tuple(item.entry for item in self.findings if item.entry and item.stranger in (None, _ANYBODY))
+        """Ids of the entries whose participants can be compared with this run's; an unconfirmed claim removes none."""
+        return tuple(
+            item.entry for item in self.findings if item.entry and item.incomparable in (None, _UNKNOWN_PARTICIPANTS)
+        )
 
     @property
     def adding(self) -> tuple[Finding, ...]:
-        """The findings that the mechanism would add to; a word of other producers is nothing by itself."""
-        return tuple(item for item in self.findings if item.kind != "foreign-word")
+        """The findings that the mechanism would add to; an unverified source alone is none of them."""
+        return tuple(item for item in self.findings if item.kind != "unverified-source")
 
     @property
-    def hearsay(self) -> int:
-        """How many models upstream of the base model have an origin that only other producers tell."""
-        return sum(item.number for item in self.findings if item.kind == "foreign-word")
+    def unverified_models(self) -> int:
+        """How many models upstream of the base model have an origin that only other producers report."""
+        return self._count("unverified-source")
 
     @property
     def unproven(self) -> int:
-        """How many claimed ledger entries the ledger does not bear out."""
-        return sum(item.number for item in self.findings if item.kind == "unproven")
+        """How many claimed ledger entries the ledger does not confirm."""
+        return self._count("unproven")
+
+    def _count(self, kind: Kind) -> int:
+        return sum(item.number for item in self.findings if item.kind == kind)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The verdict in sentences, for people here."""
+        """The verdict in sentences, for people of the deployment."""
+        unverified = (item.words for item in self.findings if item.kind == "unverified-source")
         return (
             f"{self.decision}: {self.reason}.",
-            *(f"{said}." for said in self.declared),
-            *(f"{item.words[0].upper()}{item.words[1:]}." for item in self.findings if item.kind == "foreign-word"),
+            *(f"{sentence}." for sentence in self.declared),
+            *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in unverified),
             *self.promises,
         )
 
     @property
     def promises(self) -> tuple[str, ...]:
-        """What follows for one unit, in sentences; empty where there is nothing beside the release's own guarantee."""
-        said = []
+        """What follows for one unit, in sentences; empty if the release's own guarantee says all."""
+        found, caps = [], self.caps and {"epsilon": upper_bound(self.caps[0]), "delta": upper_bound(self.caps[1])}
         together = self.resulting
         if together is not None and self.adding and self.policy == "compose":
-            said.append(
-                f"Together with what was found: epsilon {upper_bound(together.epsilon)}, delta "
-                f"{upper_bound(together.delta)} (by {together.accounting}) for one {together.unit} "
-                f"({together.adjacency}) that took part in all {together.mechanisms} mechanisms, if no plan was chosen "
-                "in the light of earlier results."
-            )
-            said += self._beyond_cap(together)
+            bounds = {"epsilon": upper_bound(together.epsilon), "delta": upper_bound(together.delta)}
+            found.append(_TOGETHER.format(**asdict(together) | bounds))
+            if self.caps and caps and together.delta > self.caps[1]:
+                found.append(_BEYOND_CAP.format(**caps))
         if self.policy != "compose" and self.adding and self.decision != "refuse":
-            said.append("Whoever takes part has taken part in nothing else that is known and was before.")
-        beside = len(self.apart) + self.unproven
-        if beside:
-            said.append(
-                f"{number_of(beside, 'finding')} of another unit or adjacency, or without a ledger entry, cannot be "
-                "composed with it: no guarantee for all of them together is known."
-            )
-        if self.families and self.caps is not None:
-            said.append(
-                f"Whatever is chosen in the light of what, it and the families {', '.join(self.families)} together "
-                f"never exceed epsilon {upper_bound(self.caps[0])}, delta {upper_bound(self.caps[1])}: the sum of "
-                "their caps, as long as none of these is raised; by as much as one is, so is the sum."
-            )
-        return tuple(said)
-
-    def _beyond_cap(self, together: Composition) -> Iterator[str]:
-        """That a composed delta lies above what the accounts allow for all together, if so, and what holds then."""
-        if self.caps is not None and together.delta > self.caps[1]:
-            yield (
-                f"Its delta is the sum of the mechanisms' own, and above the cap's ({upper_bound(self.caps[1])}). What "
-                "may be claimed of all together is the cap, by which the ledger decides in another way: epsilon "
-                f"{upper_bound(self.caps[0])}, delta {upper_bound(self.caps[1])}."
-            )
+            found.append(_NO_OTHER)
+        if not_composed := len(self.apart) + self.unproven:
+            found.append(_NOT_COMPOSED.format(number=number_of(not_composed, "finding")))
+        if self.families and caps:
+            found.append(_CAPS.format(families=", ".join(self.families), **caps))
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON value from which `from_json` makes the same."""
-        return asdict(self) | {
-            "findings": [item.to_json() for item in self.findings],
-            "apart": list(self.apart),
-            "base_model": [asdict(name) for name in self.base_model],
-            "families": list(self.families),
-            "declared": list(self.declared),
-            "upstream": [asdict(item) for item in self.upstream],
-            "caps": list(self.caps) if self.caps else None,
-        }
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Clearance:
@@ -285,15 +271,15 @@ class Clearance:
         if self.decision == "refuse":
             raise ClearanceRefused(f"{where}: not cleared: {self.reason}. Nothing was spent.")
 
-    def news(self, before: Clearance) -> tuple[Finding, ...]:
+    def new_findings(self, before: Clearance) -> tuple[Finding, ...]:
         """Findings that an earlier clearance of the same run did not have."""
         known = {item.identity for item in before.findings}
         return tuple(item for item in self.findings if item.identity not in known)
 
     def kept(self, before: Clearance) -> Clearance:
-        """The earlier clearance of the same run as long as it says no less: a record that stands should not waver."""
+        """The earlier clearance of the same run, unless this one differs or has new findings: records stay the same."""
         same = (self.decision, self.policy, self.base_model) == (before.decision, before.policy, before.base_model)
-        return before if same and not self.news(before) else self
+        return before if same and not self.new_findings(before) else self
 
 
 def clear(
@@ -306,24 +292,21 @@ def clear(
     entry_id: str | None = None,
     base_model: str | None = None,
 ) -> Clearance:
-    """The verdict on a run, from public facts as they are now.
+    """The verdict on a run, from the present public facts. Raises `LedgerError` if the database is out of reach.
 
     Args:
         contract: the sealed snapshot, or the file while planning.
         family: the budget of the contract's family.
-        request: what the mechanism would cost, where that is known.
-        entry_id: the run's own entry, where it is reserved; then only what was reserved before it counts.
+        request: the cost of the mechanism, if known.
+        entry_id: the run's own entry, if reserved; then only what was reserved before it counts.
         base_model: another checkpoint than the contract's, while planning.
-
-    Raises:
-        LedgerError: the database is away.
     """
-    seen = survey(store, contract.source.uri, base_model or contract.generate.base_model)
+    seen = survey(store, contract.source.place, base_model or contract.generate.base_model)
     if entry_id is not None:
         request = ledger.entry(entry_id).request
     kin = ledger.kin(family, related=seen.entries, before=entry_id)
     paid = tuple(_finding(item, family, seen) for item in kin)
-    findings = (*_unsettled(seen, {item.path for item in paid}), *paid)
+    findings = (*_unverifiable(seen, {item.path for item in paid}), *paid)
     policy = contract.privacy.on_overlap
     decision, reason = _verdict(policy, findings)
     own = [request] * (2 if contract.separate_audit_model and entry_id is None else 1) if request else []
@@ -344,34 +327,32 @@ def clear(
     )
 
 
-def _unsettled(seen: Survey, told: Collection[Path]) -> Iterator[Finding]:
-    """What the graph found that is no entry of the ledger, less what stands among the entries with the same path."""
-    kinds: tuple[tuple[Kind, tuple[Lead, ...]], ...] = (
-        ("unknown", seen.unknown),
-        ("unprotected", seen.unprotected),
-        (
-            "unproven",
-            tuple(lead for lead in seen.unproven if not (lead.claim in seen.trained_on and lead.path in told)),
-        ),
-        ("foreign-word", seen.hearsay),
-    )
-    for kind, leads in kinds:
-        stranger = None if kind == "foreign-word" else _ANYBODY
+def _unverifiable(seen: Survey, paid: Collection[Path]) -> Iterator[Finding]:
+    """What the graph found that is no entry of the ledger, without claims that an entry of the same path covers."""
+    unproven = tuple(lead for lead in seen.unproven if not (lead.claim in seen.trained_on and lead.path in paid))
+    kinds: Mapping[Kind, tuple[Lead, ...]] = {
+        "unknown": seen.unknown,
+        "unprotected": seen.unprotected,
+        "unproven": unproven,
+        "unverified-source": seen.unverified,
+    }
+    for kind, leads in kinds.items():
+        incomparable = None if kind == "unverified-source" else _UNKNOWN_PARTICIPANTS
         for lead in leads[:MOST_LISTED]:
-            yield Finding(kind, lead.path, stranger=stranger, told_by=lead.producers, events=lead.events[:MOST_LISTED])
+            events = lead.events[:MOST_LISTED]
+            yield Finding(kind, lead.path, incomparable=incomparable, told_by=lead.producers, events=events)
         if rest := leads[MOST_LISTED:]:
-            yield _and_more(kind, rest, stranger)
+            yield _and_more(kind, rest, incomparable)
 
 
-def _and_more(kind: Kind, rest: Sequence[Lead], stranger: str | None) -> Finding:
-    """One finding for all that are not listed. Any change in what they are is news."""
+def _and_more(kind: Kind, rest: Sequence[Lead], incomparable: str | None) -> Finding:
+    """One finding for all that are not listed. Its digest makes any change of them a new finding."""
     names = sorted(f"{lead.met.node.name} {lead.claim}" for lead in rest)
-    told_by = sorted({name for lead in rest for name in lead.producers})
     return Finding(
         kind,
         (f"{len(rest)} more",),
-        stranger=stranger,
-        told_by=tuple(told_by),
+        incomparable=incomparable,
+        told_by=tuple(sorted({name for lead in rest for name in lead.producers})),
         more=len(rest),
         digest=canonical_digest(names),
     )
@@ -380,7 +361,6 @@ def _and_more(kind: Kind, rest: Sequence[Lead], stranger: str | None) -> Finding
 def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
     entry = item.entry
     kind, path = _way(item, family, seen)
-    stranger = item.stranger or (_ANYBODY if kind == "unproven" else None)
     return Finding(
         kind=kind,
         path=path,
@@ -388,12 +368,12 @@ def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
         family=entry.family,
         place=entry.request.place,
         guarantee=entry.request.guarantee.to_json(),
-        stranger=stranger,
+        incomparable=item.incomparable or (_UNKNOWN_PARTICIPANTS if kind == "unproven" else None),
     )
 
 
 def _way(item: KinEntry, family: FamilyBudget, seen: Survey) -> tuple[Kind, Path]:
-    """How an entry was found. What lineage says comes first, but not of the family's own: that is no news of it."""
+    """How an entry was found: by the base model's lineage, else by its family, the same table, or the namespace."""
     name = item.entry.entry_id
     if name in seen.trained_on:
         path = seen.trained_on[name]
@@ -408,39 +388,33 @@ def _way(item: KinEntry, family: FamilyBudget, seen: Survey) -> tuple[Kind, Path
 
 
 def _verdict(policy: OverlapPolicy, findings: Sequence[Finding]) -> tuple[Decision, str]:
-    """The decision and why; public facts only."""
-    never = [item for item in findings if item.kind in _NEVER]
-    if never:
+    """The decision and its reason; public facts only."""
+    refused = [item for item in findings if item.kind in _REFUSED]
+    if refused:
         ways = (
             "have its lineage ingested, declare it public (dpsynth lineage declare-public), or start from another"
-            if never[0].kind == "unknown"
+            if refused[0].kind == "unknown"
             else "start from another base model"
         )
-        return "refuse", f"{_listed(never, lambda item: item.words)}; {ways}"
-    strangers = [item for item in findings if item.stranger]
-    if policy != "compose" and strangers:
+        return "refuse", f"{_listed(refused, lambda item: item.words)}; {ways}"
+    incomparable = [item for item in findings if item.incomparable]
+    if policy != "compose" and incomparable:
         return "refuse", (
-            f"on_overlap: {policy} promises that nobody takes part twice, and that cannot be told of "
-            f"{_listed(strangers, lambda item: f'{item.words} ({item.stranger})')}; with 'compose' the guarantee of "
-            "all together is stated"
+            f"on_overlap: {policy} promises that nobody takes part twice, which cannot be checked for "
+            f"{_listed(incomparable, lambda item: f'{item.words} ({item.incomparable})')}; with 'compose' the "
+            "guarantee of all together is stated"
         )
-    adding = sum(item.number for item in findings if item.kind != "foreign-word")
+    adding = sum(item.number for item in findings if item.kind != "unverified-source")
     if not adding:
-        return policy, "nothing is known that the mechanism would add to"
-    number = number_of(adding, "other mechanism")
-    return policy, {
-        "compose": f"it adds to {number}; what one unit is promised by all of them together is composed",
-        "exclude": f"whoever took part in any of {number} is left out",
-        "block": f"it is refused if anybody took part in any of {number}, which looks at the data",
-    }[policy]
+        return policy, "no other mechanism is known that the mechanism would add to"
+    return policy, _POLICIES[policy].format(number=number_of(adding, "other mechanism"))
 
 
 def _together(own: Sequence[CostRequest], kin: Sequence[KinEntry]) -> tuple[Composition | None, tuple[str, ...]]:
-    """The guarantee of a run and its kin together, and the entries that it cannot hold.
+    """The guarantee of a run and its kin together, and the entries that it cannot include.
 
     Args:
-        own: what the run's mechanisms cost that are not among the kin; none where that is not known.
-        kin: the others.
+        own: costs of the run's mechanisms that are not among the kin; empty if unknown.
     """
     if not own and not kin:
         return None, ()
@@ -456,18 +430,18 @@ def _same_kind(one: CostRequest, other: CostRequest) -> bool:
 
 
 def _caps(family: FamilyBudget, others: Sequence[Account]) -> tuple[float, float] | None:
-    """The sum of caps, where all protect the same unit in the same way."""
+    """The sum of caps, if all protect the same unit under the same adjacency."""
     if any((item.unit, item.adjacency) != (family.unit, family.adjacency) for item in others):
         return None
     epsilon = math.fsum([family.cap.epsilon, *(item.epsilon for item in others)])
     return epsilon, math.fsum([family.cap.delta, *(item.delta for item in others)])
 
 
-def _listed(findings: Sequence[Finding], say: Callable[[Finding], str]) -> str:
+def _listed(findings: Sequence[Finding], describe: Callable[[Finding], str]) -> str:
     """The first few, and how many more there are."""
     hidden = sum(item.number for item in findings[SHOWN:])
     more = f"; and {hidden} more" if hidden else ""
-    return "; ".join(map(say, findings[:SHOWN])) + more
+    return "; ".join(map(describe, findings[:SHOWN])) + more
 
 
 def _events(numbers: Sequence[int]) -> Iterator[str]:

@@ -1,15 +1,15 @@
-"""Column lineage of the asset line: which column of a step comes from which columns before it, and how.
+"""Column lineage of the asset line: which column of a step comes from which earlier columns, and how.
 
-What belongs here: the descent of every column of every step that has a table, told from the contract and the schemas
-alone, in fixed sentences. What does not: OpenLineage's classes (`facets.column_lineage` makes the facet), names of
-places, or a look at rows.
+What belongs here: the descent of every column of every step that has a table, from the contract and the schemas alone,
+in fixed sentences. What does not: OpenLineage's classes (`facets.column_lineage` makes the facet), names of places, or
+reading rows.
 
     source -> scrubbed -> bounded -> (model: no columns) -> synthetic -> released
                  canaries -^
 
-`raw` pins a version of the source and copies none of it: the raw columns are those of the source. The model has no
-columns, so a synthetic column names the bounded one that the model was made from. A column without any origin in the
-data says why (`ColumnDescent.without`): ids that were made anew, text that came back empty, records of canaries.
+`raw` pins a version of the source and copies nothing: the raw columns are those of the source. The model has no
+columns, so a synthetic column names the bounded one that the model was made from. A column without an origin in the
+data has a reason (`ColumnDescent.without`): fresh ids, text that is left empty, records of canaries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ORDERED = "Says which of an owner's records are kept first."
 MODELLED = "Drawn from a differentially private model of noisy counts of this column, alone and with others."
 JOINTLY = "Rows are drawn from one model of all modelled columns together."
 WRITTEN = "Written by a language model that was trained on this column, differentially privately."
-TOLD = "Told to the language model before it writes."
+CONDITIONING = "Told to the language model before it writes."
 WEIGHED = "Each of an owner's records counts as a part of one."
 PUBLISHED = "Published as it was drawn."
 
@@ -50,13 +50,13 @@ LEFT_EMPTY = "Present for the schema's sake and empty: the model does not know t
 SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
-        JOINTLY, WRITTEN, TOLD, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
+        JOINTLY, WRITTEN, CONDITIONING, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip
-"""Every sentence that stands in a column's lineage. All are fixed, so that none can tell of the data."""
+"""Every sentence of a column's lineage. All are fixed, so that none can depend on the data."""
 
 SUBTYPES = frozenset({"IDENTITY", "TRANSFORMATION", "AGGREGATION", "FILTER", "SORT", "GROUP_BY", "CONDITIONAL"})
-"""OpenLineage's words for how a column enters, as far as the line uses them."""
+"""OpenLineage's subtypes of transformations that the line uses."""
 _DIRECT = frozenset({"IDENTITY", "TRANSFORMATION", "AGGREGATION"})
 _TREATED = {"hash": HASHED, "mask": MASKED, "replace": REPLACED}
 
@@ -66,7 +66,7 @@ class ColumnOrigin:
     """One column that another one, or every row, comes from.
 
     Attributes:
-        subtype: how, one of `SUBTYPES`.
+        subtype: one of `SUBTYPES`.
         masking: whether the transformation hides the original value.
         description: one of `SENTENCES`, or empty.
     """
@@ -79,7 +79,7 @@ class ColumnOrigin:
 
     @property
     def direct(self) -> bool:
-        """Whether values are made of its values; otherwise it only decides over them."""
+        """Whether values are made from its values; otherwise they only depend on it."""
         return self.subtype in _DIRECT
 
 
@@ -88,9 +88,8 @@ class ColumnDescent:
     """Where the columns of one table come from.
 
     Attributes:
-        origins: of each column that has any.
-        without: of each column that has none, why.
-        rows: columns that decide which rows there are, or over all their values together.
+        without: why a column has no origins.
+        rows: columns that affect which rows there are, or all of their values.
     """
 
     origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class ColumnDescent:
 
 
 def scrubbed(contract: DataContract, source: DatasetName, columns: Iterable[str]) -> ColumnDescent:
-    """`columns` of the scrubbed table, from those of the source: declared ones, owners and the record's id."""
+    """Of the scrubbed table, from the source's: declared columns, owners and the record's id."""
     from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, RECORD_COLUMN
 
     owners, keys = contract.privacy.owner_columns, contract.source.key
@@ -116,7 +115,7 @@ def scrubbed(contract: DataContract, source: DatasetName, columns: Iterable[str]
 
 
 def canaries(columns: Iterable[str]) -> ColumnDescent:
-    """Canaries come from nobody's records."""
+    """Canaries have no origin in the data."""
     from dpsynth_platform.bounding.output import INCLUDED_COLUMN
 
     return ColumnDescent(without={name: COIN if name == INCLUDED_COLUMN else FROM_CONTRACT for name in columns})
@@ -128,14 +127,10 @@ def bounded(
     """Rows of the scrubbed table that are kept, and the canaries that joined them."""
     from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, RECORD_COLUMN
 
-    names = list(columns)
-    # A canary has one owner, also where records have several.
+    # A canary has one owner, even if records have several.
     origins = {
-        name: (
-            ColumnOrigin(before, name),
-            ColumnOrigin(canaries, OWNER_COLUMN if name == OWNERS_COLUMN else name),
-        )
-        for name in names
+        name: (ColumnOrigin(before, name), ColumnOrigin(canaries, OWNER_COLUMN if name == OWNERS_COLUMN else name))
+        for name in columns
     }
     owner = OWNERS_COLUMN if contract.privacy.multi_owner else OWNER_COLUMN
     rows = [
@@ -148,14 +143,13 @@ def bounded(
 
 
 def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) -> ColumnDescent:
-    """Columns of the synthetic table: through the model, from those of the bounded one.
+    """Columns of the synthetic table: through the model, from those of the bounded table `before`.
 
-    A written column comes from a language model that read its texts and what it was told before them. A modelled column
-    comes from its own counts; and since rows are drawn from one joint model, every modelled column
-    (and, where an owner's records share one weight, the owner) decides over all rows.
+    A written column comes from a language model that was trained on its texts and the conditioning columns. A modelled
+    column comes from its own counts. Rows are drawn from one joint model, so every modelled column (and the owner, if
+    an owner's records share one weight) affects all rows.
 
     Args:
-        before: the bounded table.
         source: the source's schema.
     """
     from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
@@ -163,26 +157,26 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     treatments = treatments_of(contract, source)
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
     written = [name for name, treatment in treatments.items() if treatment == "written"]
-    told = _from(before, contract.conditioning_columns, "CONDITIONAL", TOLD)
-    words = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
+    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", CONDITIONING)
+    reasons = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":
         rows.append(ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED))
     return ColumnDescent(
         {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled}
-        | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *told) for name in written},
-        {name: words[treatment] for name, treatment in treatments.items() if treatment in words},
+        | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *conditioning) for name in written},
+        {name: reasons[treatment] for name, treatment in treatments.items() if treatment in reasons},
         tuple(rows),
     )
 
 
 def released(before: DatasetName, columns: Iterable[str]) -> ColumnDescent:
-    """Columns of the release are those of the synthetic table."""
+    """The same columns as those of the synthetic table."""
     return ColumnDescent({name: (ColumnOrigin(before, name, description=PUBLISHED),) for name in columns})
 
 
 def treatments_of(contract: DataContract, source: pa.Schema) -> dict[str, str]:
-    """What becomes of each column of the source: modelled, written, regenerated, empty or absent."""
+    """How each column of the source is released: modelled, written, regenerated, empty or absent."""
     from dpsynth_platform.synth.tabular.restore import release_schema
 
     return dict(release_schema(contract, source).treatments)
@@ -194,16 +188,15 @@ def _scrubbed_column(contract: DataContract, source: DatasetName, name: str) -> 
     declared = contract.columns[name]
     if declared.type != "text":
         return (ColumnOrigin(source, name),)
-    whole = declared.pii == "hash" or column_kind(name) is not None
     own = _from(source, [name], "TRANSFORMATION", _TREATED[declared.pii])
-    if whole:
+    if declared.pii == "hash" or column_kind(name) is not None:
         return own
     identifying = [other for other, column in contract.columns.items() if _is_clue(other, column)]
     return (*own, *_from(source, identifying, "CONDITIONAL", CLUE))
 
 
 def _is_clue(name: str, column: Column) -> bool:
-    """Whether a column's values are looked for in free texts (`scrub.clues`)."""
+    """Whether the scrubber searches free texts for the column's values (`scrub.clues`)."""
     from dpsynth_platform.scrub.clues import column_kind
 
     if column.type == "text":
@@ -212,6 +205,5 @@ def _is_clue(name: str, column: Column) -> bool:
 
 
 def _from(source: DatasetName, columns: Iterable[str], subtype: str, description: str) -> tuple[ColumnOrigin, ...]:
-    """One origin for each column, all hidden by what becomes of them, except where they only decide over rows."""
     masking = subtype in ("TRANSFORMATION", "AGGREGATION", "CONDITIONAL")
     return tuple(ColumnOrigin(source, name, subtype, masking, description) for name in columns)

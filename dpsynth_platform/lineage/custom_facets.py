@@ -1,10 +1,9 @@
-"""Our own facets by name: their schemas and versions, and the words of ours that stand in standard ones.
+"""Our own facets by name, their schemas and versions, and the names of our assertions in standard facets.
 
 What belongs here: what a reader of events needs to know of them. What does not: making facets (`facets`), for which
 OpenLineage's client is loaded.
 
-The schemas lie in `schemas/`. They are named by URNs, which identify and are not addresses: the files ship with the
-package.
+The schemas are the files in `schemas/`. URNs identify them and are no addresses: the files ship with the package.
 """
 
 from __future__ import annotations
@@ -29,32 +28,25 @@ CUSTOM_FACETS = {
 }
 FIRST_VERSION = "1-0-0"
 VERSIONS = {"GuaranteeDatasetFacet": "1-1-0"}
-"""The version of each facet's schema that is written now, where it is not the first. A schema that was shipped never
-changes: another one gets the next version and lies beside it, so that old events can be read for ever."""
+"""The present version of each facet's schema, if not the first. A shipped schema never changes: a change is a new
+version in a file of its own, so that old events stay readable."""
 _URN = re.compile(r"urn:dpsynth-platform:facets:(\d+-\d+-\d+):(\w+)\.json#/\$defs/(\w+)")
 
 
 def schema_url(name: str) -> str:
-    """The `_schemaURL` of one of our own facets, by its class name, as it is written now."""
+    """The present `_schemaURL` of one of our own facets, by its class name."""
     return f"urn:dpsynth-platform:facets:{VERSIONS.get(name, FIRST_VERSION)}:{name}.json#/$defs/{name}"
 
 
 def custom_schema(name: str, version: str | None = None) -> dict[str, Any]:
-    """The JSON schema of one of our own facets, by its class name: the present version's, or another's.
-
-    Raises:
-        FileNotFoundError: the facet has no such version.
-    """
+    """The JSON schema of one of our own facets, by its class name; FileNotFoundError if it has no such version."""
     place = ("schemas", version or VERSIONS.get(name, FIRST_VERSION), f"{name}.json")
     schema: dict[str, Any] = json.loads(files("dpsynth_platform.lineage").joinpath(*place).read_text(encoding="utf-8"))
     return schema
 
 
 def schema_of(facet: str, url: object) -> dict[str, Any] | None:
-    """The schema that one of our own facets, by its key in an event, names as its `_schemaURL`; None if there is none.
-
-    Validate `{facet: value}` against it.
-    """
+    """The schema that a `_schemaURL` names, for `{facet: value}`; None if it is no schema of that facet."""
     match = _URN.fullmatch(url) if isinstance(url, str) else None
     if match is None or not match[2] == match[3] == CUSTOM_FACETS.get(facet):
         return None

@@ -1,12 +1,12 @@
-"""Distrust: somebody's word that an event of another producer is mistaken, and the graph without it.
+"""Distrust: the record that an event of another producer is wrong, and the graph without that event.
 
-What belongs here: what is distrusted (the ledger's chain says so), which events that takes with it, and taking back
-what they told. What does not: what an event adds (`graph_rows`), and who may say so (`store`).
+What belongs here: what is distrusted (the ledger's chain records it), which events go with it, and removing what they
+reported. What does not: what an event adds (`graph_rows`), and who may distrust (`store`).
 
-An event that is distrusted stays stored, and so do releases and clearances that were made under it; nodes and edges
-become what they would be without it. What a run read and wrote is told by its events together, so the run's other
-events up to then go with it. What somebody else told as well still holds: it is told again. Only events of others can
-be distrusted, so that nothing of what we said ourselves is ever taken back.
+A distrusted event stays stored, and so do releases and clearances that were made with it; nodes and edges become what
+they would be without it. All events of a run together define what it read and wrote, so the run's other events up to
+then go with it. What other events report, too, is added again. Only events of others can be distrusted, so no report of
+our own is ever removed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class Distrust:
-    """Somebody's word that an event is mistaken.
+    """A person's statement that an event is wrong.
 
     Attributes:
         event: its number; `through` is the last one of its run that goes with it.
         source: the producer that sent it.
-        at: when it was said (UTC).
-        sequence: number of the ledger's event that records it.
+        sequence: number of the ledger's event that records this, at `at` (UTC).
     """
 
     event: int
@@ -51,7 +50,6 @@ class Distrust:
 
     @classmethod
     def of(cls, event: ChainEvent) -> Distrust:
-        """What the ledger's chain records."""
         return cls(**event.payload, at=event.at, sequence=event.sequence)
 
 
@@ -61,7 +59,7 @@ def distrusts(connection: Connection) -> list[Distrust]:
 
 
 def events_of(connection: Connection, distrust: Distrust) -> list[StoredEvent]:
-    """The event that is distrusted and those of its run that go with it; none if another stands under its number."""
+    """The distrusted event and those of its run that go with it; none if its number now belongs to another event."""
     event = rows.event(connection, distrust.event)
     if event is None or event.digest != distrust.digest or event.origin == "own":
         return []
@@ -81,19 +79,19 @@ def distrustable(connection: Connection, number: int) -> list[StoredEvent]:
     """
     event = rows.event(connection, number)
     if event is None:
-        raise LineageRefused(f"there is no lineage event {number}; dpsynth lineage show tells those of each dataset")
+        raise LineageRefused(f"there is no lineage event {number}; dpsynth lineage show lists those of each dataset")
     if event.origin == "own":
-        raise LineageRefused(f"lineage event {number} is this platform's own; only what others told can be distrusted")
+        raise LineageRefused(f"lineage event {number} is this platform's own; only events of others can be distrusted")
     if number in distrusted(connection):
         raise LineageRefused(f"lineage event {number} is distrusted already")
     return _run_of(connection, event)
 
 
-def take_back(connection: Connection, events: Collection[StoredEvent], declared: Collection[DatasetName]) -> None:
-    """Makes nodes and edges what they would be without some events. Their distrust must be on record.
+def remove_reports(connection: Connection, events: Collection[StoredEvent], declared: Collection[DatasetName]) -> None:
+    """Makes nodes and edges what they would be without some events, whose distrust is already recorded.
 
     Args:
-        declared: names that were declared public: such a node need not have come from an event.
+        declared: names that were declared public: such a node may exist without an event.
     """
     without = distrusted(connection)
     names = {name for event in events for name in _names(event)}
@@ -107,25 +105,25 @@ def take_back(connection: Connection, events: Collection[StoredEvent], declared:
         rows.forget(connection, node, without, keep_kind=name in declared)
     for event in _events(connection):
         if event.sequence not in without:
-            with suppress(LineageRefused):  # what could be read when it came, and cannot any more, stands as it is
+            with suppress(LineageRefused):  # an event that is no longer readable keeps what it added
                 facts = intake.facts_of(event.payload)
                 if not names.isdisjoint(facts.names):
                     rows.relate(connection, facts, event.origin, event.sequence, only=theirs)
 
 
 def events_about(connection: Connection, name: DatasetName) -> list[StoredEvent]:
-    """Events of others that told an edge at a node, in order."""
+    """Events of others that reported an edge at a node, in order."""
     node = rows.find_nodes(connection, [name]).get(name)
     if node is None:
         return []
     edge, event = tables.edge.c, tables.event.c
-    told = select(edge.event).where(or_(edge.child == node.id, edge.parent == node.id))
-    query = select(tables.event).where(event.sequence.in_(told), event.origin == "ingested").order_by(event.sequence)
+    here = select(edge.event).where(or_(edge.child == node.id, edge.parent == node.id))
+    query = select(tables.event).where(event.sequence.in_(here), event.origin == "ingested").order_by(event.sequence)
     return [rows.stored(row) for row in connection.execute(query)]
 
 
 def distrusts_about(connection: Connection, name: DatasetName) -> list[Distrust]:
-    """What was taken back that told of a node."""
+    """Those whose events reported a node."""
     return [
         item for item in distrusts(connection) if any(name in _names(event) for event in events_of(connection, item))
     ]
@@ -138,14 +136,11 @@ def _names(event: StoredEvent) -> Collection[DatasetName]:
 
 
 def _run_of(connection: Connection, event: StoredEvent) -> list[StoredEvent]:
-    """All that others told of an event's run, in order; of an event without one, itself."""
+    """All events of others about an event's run, in order; an event without a run alone."""
     if not event.run_id:
         return [event]
     return [item for item in _events(connection, event.run_id) if item.origin == "ingested"]
 
 
 def _events(connection: Connection, run_id: str | None = None) -> Iterator[StoredEvent]:
-    after = 0
-    while page := rows.events(connection, after=after, run_id=run_id, most=_PAGE):
-        yield from page
-        after = page[-1].sequence
+    return rows.all_pages(lambda after: rows.events(connection, after=after, run_id=run_id, most=_PAGE))

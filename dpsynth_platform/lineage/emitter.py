@@ -1,15 +1,15 @@
 """The emitter: one START and exactly one terminal event for every attempt at every step.
 
-What belongs here: what happened to a run, having it recorded, and what becomes of it while the database is away. What
-does not: the shape of events (`events`, `facets`), the rules of recording (`store`), deliveries (`outbox`,
+What belongs here: emitting the events of a run, recording them, and keeping them while the database is out of reach.
+What does not: the shape of events (`events`, `facets`), the rules of recording (`store`), deliveries (`outbox`,
 `receivers`), orchestration.
 
-The stored graph decides what was emitted. A second START or a second terminal event of a run is not recorded, whoever
-sends it, so that a failure hook, a sensor and the step itself may all report an end and only the first one counts.
-Emission never raises: while the database is away events wait in `spool.jsonl` beside the record and are taken in, in
-their order, before the next one; what becomes of each is told to the caller as a warning.
+The stored graph decides what was emitted. It records no second START or terminal event of a run. So a failure hook, a
+sensor and the step itself may all report an end, and only the first one counts. Emission never raises: while the
+database is out of reach, events wait in `spool.jsonl` beside the record and are recorded, in their order, before the
+next one. The caller gets a warning for each failure.
 
-A deployment from before the stored graph has its events in the record only; the first emission takes them over.
+A deployment from before the stored graph has its events in the record only; the first emission imports them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpsynth_platform.foundation.redaction import reason_of, safe_error
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import naming, outbox
 from dpsynth_platform.lineage.nodes import OpenRun
-from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, told_of
+from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, label_of
 from dpsynth_platform.lineage.receivers import Client, RecordFile, StandardTransport, standard_client
 from dpsynth_platform.lineage.record import JsonLines, run_event
 from dpsynth_platform.lineage.runs import INTERRUPTED, StepRun
@@ -39,16 +39,16 @@ RECORD = "events.jsonl"
 SPOOL = "spool.jsonl"
 UNRECORDED = "unrecorded.jsonl"
 _SECONDS_IN_A_STEP = 10.0
-"""After that a step leaves further deliveries to the sensor."""
-_KILLED = "The process ended without a word of its own; the run was closed afterwards."
+"""After that, the sensor makes a step's further deliveries."""
+_KILLED = "The process ended without reporting an end; the run was closed afterwards."
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of one emission.
+    """The outcome of one emission.
 
     Attributes:
-        recorded: the event was appended to the own record (False also where it stood there already).
+        recorded: the event was recorded (False if it was recorded before).
         warnings: one safe sentence for each place that did not get the event.
     """
 
@@ -58,43 +58,35 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Status:
-    """How deliveries stand.
-
-    Attributes:
-        targets: each receiver.
-        spooled: events that wait for the database.
-        unrecorded: events that no database will take, kept in `unrecorded.jsonl`.
-    """
+    """The state of deliveries, with the numbers of events that wait for the database or cannot be recorded."""
 
     targets: tuple[TargetStatus, ...]
     spooled: int
     unrecorded: int
 
     def alerts(self) -> tuple[str, ...]:
-        """What somebody must look at, in safe sentences."""
-        told = [alert for target in self.targets for alert in target.alerts(dt.datetime.now(dt.UTC))]
+        """Problems that need a person, in safe sentences."""
+        found = [alert for target in self.targets for alert in target.alerts(dt.datetime.now(dt.UTC))]
         if self.unrecorded:
-            told.append(
+            found.append(
                 f"{self.unrecorded} lineage events could not be recorded and are kept in lineage/{UNRECORDED}; look at "
                 "them, then remove the file"
             )
-        return tuple(told)
+        return tuple(found)
 
 
 class LineageEmitter:
-    """Emits the events of steps into the stored graph, and from there to whoever shall have them.
+    """Emits the events of steps into the stored graph, and from there to the receivers.
 
-    Several emitters, in one process or in many, may share a deployment.
+    Several emitters, in one process or in many, may share a deployment. A new emitter opens nothing yet.
+
+    Args:
+        url: the database of the stored graph, the ledger's.
+        directory: of the operator's record, and of events that could not be recorded yet.
+        client: returns the client of the standard OpenLineage configuration.
     """
 
     def __init__(self, url: str, directory: Path, client: Callable[[], Client | None] = standard_client) -> None:
-        """Opens nothing yet.
-
-        Args:
-            url: the database of the stored graph, the ledger's.
-            directory: where the operator's record is, and what could not be recorded yet.
-            client: called to find the other receiver.
-        """
         self._url = url
         self._record_file = directory / RECORD
         self._spool = JsonLines(directory / SPOOL)
@@ -105,11 +97,10 @@ class LineageEmitter:
 
     @classmethod
     def of(cls, settings: Settings) -> LineageEmitter:
-        """The deployment's emitter."""
         return cls(settings.ledger_url, settings.lineage_file.parent)
 
     def start(self, run: StepRun) -> Delivery:
-        """Emits START with what is known of inputs and outputs beforehand."""
+        """Emits START with the inputs and outputs that are known so far."""
         return self._emit_step(run, "START")
 
     def complete(self, run: StepRun) -> Delivery:
@@ -117,7 +108,7 @@ class LineageEmitter:
         return self._end(run, "COMPLETE")
 
     def fail(self, run: StepRun, error: BaseException) -> Delivery:
-        """Emits FAIL with what may safely be said of the error."""
+        """Emits FAIL with the safe form of the error."""
         return self._end(run, "FAIL", safe_error(error))
 
     def abort(self, run: StepRun, reason: str = "The run was cancelled.") -> Delivery:
@@ -125,14 +116,13 @@ class LineageEmitter:
         return self._end(run, "ABORT", (INTERRUPTED, reason))
 
     def open_runs(self) -> list[OpenRun]:
-        """Runs that started and have no terminal event, oldest first. Raises LedgerError if the database is away."""
+        """Runs that started and have no terminal event, oldest first. LedgerError: the database is out of reach."""
         return self._opened().open_runs()
 
     def close_out(self, dagster_run_ids: Collection[str]) -> list[Delivery]:
         """Emits FAIL for the open runs of Dagster runs that have ended: their process was killed.
 
-        Only the caller can know that a Dagster run has ended, so nothing else is closed. Raises LedgerError if the
-        database is away.
+        Only the caller can know that a Dagster run has ended, so nothing else is closed. Raises `LedgerError`.
         """
         from dpsynth_platform.lineage.events import closing_event
 
@@ -143,15 +133,11 @@ class LineageEmitter:
         return [self._emit(event) for event in closing]
 
     def flush(self, *, now: bool = True, seconds: float | None = None) -> Report:
-        """Takes in what was spooled and delivers what waits; see `outbox.flush`.
-
-        Raises:
-            LedgerError: the database is away.
-        """
+        """Records what was spooled and delivers what waits; see `outbox.flush`."""
         return outbox.flush(self._opened(), self._to(), now=now, seconds=seconds)
 
     def status(self) -> Status:
-        """How the deliveries stand. Raises LedgerError if the database is away."""
+        """The state of deliveries. LedgerError: the database is out of reach."""
         targets = outbox.status(self._opened())
         return Status(tuple(targets), sum(1 for _ in self._spool.read()), sum(1 for _ in self._unrecorded.read()))
 
@@ -167,13 +153,13 @@ class LineageEmitter:
             from dpsynth_platform.lineage.events import step_event
 
             entry = step_event(run, kind, error)
-        except Exception as failure:  # even to make it takes files of libraries
+        except Exception as failure:  # making an event reads files of libraries
             warning = f"{kind} of {run.job_name} is not recorded: it could not be made ({reason_of(failure)})."
             return Delivery(recorded=False, warnings=(warning,))
         return self._emit(entry)
 
     def _emit(self, entry: Event) -> Delivery:
-        """A failed emission never fails a run, whatever the database, the disk or a receiver says."""
+        """Emits an event. A failure of the database, the disk or a receiver never fails the run."""
         try:
             store = self._opened()
             if not store.record(entry, targets=[receiver.target for receiver in self._to()]).new:
@@ -185,21 +171,21 @@ class LineageEmitter:
         try:
             return Delivery(True, outbox.flush(store, self._to(), seconds=_SECONDS_IN_A_STEP).warnings)
         except Exception as error:
-            return Delivery(True, (f"{told_of(entry)} is recorded and not delivered yet ({reason_of(error)}).",))
+            return Delivery(True, (f"{label_of(entry)} is recorded and not delivered yet ({reason_of(error)}).",))
 
     def _opened(self) -> LineageStore:
-        """The store, after everything earlier was taken in."""
+        """The store, after all earlier events were recorded."""
         if self._store is None:
             store = LineageStore(self._url)
             if not store.has_own() and self._record_file.exists():
-                store.take_over(entry for entry in JsonLines(self._record_file).read() if run_event(entry))
+                store.import_record(entry for entry in JsonLines(self._record_file).read() if run_event(entry))
             self._store = store
         if self._spool.has_content():
-            self._take_in_spooled(self._store)
+            self._record_spooled(self._store)
         return self._store
 
-    def _take_in_spooled(self, store: LineageStore) -> None:
-        """Records what was kept while the database was away, in order; again what was recorded before is no harm."""
+    def _record_spooled(self, store: LineageStore) -> None:
+        """Records the spooled events in order; one that was recorded before changes nothing."""
         with self._spool.locked() as descriptor:
             for entry in self._spool.read():
                 try:
@@ -209,29 +195,29 @@ class LineageEmitter:
             self._spool.empty(descriptor)
 
     def _to(self) -> list[Receiver]:
-        """The receivers. A transport whose configuration cannot be used is one: events wait until it is mended."""
+        """The receivers. A transport with an invalid configuration is one: events wait until it is corrected."""
         if self._receivers is None:
             self._receivers = [RecordFile(self._record_file)]
-            client, there = None, True
+            client, configured = None, True
             with suppress(Exception):
                 client = self._find_client()
-                there = client is not None
-            if there:
+                configured = client is not None
+            if configured:
                 self._receivers.append(StandardTransport(self._find_client, client))
         return self._receivers
 
     def _unrecordable(self, entry: Mapping[str, Any], error: Exception) -> str:
         note = {"at": dt.datetime.now(dt.UTC).isoformat(), "error": reason_of(error), "event": entry}
-        return self._kept(self._unrecorded, note, error, "it cannot be", told_of(entry))
+        return self._kept(self._unrecorded, note, error, "it cannot be", label_of(entry))
 
     def _kept(
-        self, place: JsonLines, note: Mapping[str, Any], error: Exception, hope: str, what: str | None = None
+        self, place: JsonLines, note: Mapping[str, Any], error: Exception, outlook: str, label: str | None = None
     ) -> str:
-        """Keeps beside the record what could not be recorded. Returns the warning."""
-        warning = f"{what or told_of(note)} is not recorded ({safe_error(error)[0]})"
+        """Keeps an event that could not be recorded in a file beside the record. Returns the warning."""
+        warning = f"{label or label_of(note)} is not recorded ({safe_error(error)[0]})"
         try:
             with place.locked() as descriptor:
                 place.append(descriptor, dict(note))
         except Exception as second:
             return f"{warning}, nor could it be kept in {place.path.name} ({reason_of(second)})."
-        return f"{warning}; {hope}; it is kept in {place.path.name}."
+        return f"{warning}; {outlook}; it is kept in {place.path.name}."

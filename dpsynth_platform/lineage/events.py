@@ -1,10 +1,10 @@
-"""Run events of ours as OpenLineage's client makes them.
+"""Our own run events, made with OpenLineage's client.
 
 What belongs here: the events of a step, of a run that was closed afterwards and of a registered use, as documents, and
 a recorded event as the client sends it. What does not: facets (`facets`), and recording or sending (`emitter`,
 `receivers`).
 
-With it comes OpenLineage's client, which takes its time: import it where an event is made.
+Importing this module loads OpenLineage's client, which is slow: import it where an event is made.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ Event = dict[str, Any]
 
 
 def step_event(run: StepRun, kind: Kind, error: tuple[str, str] | None = None) -> Event:
-    """The start or an end of an attempt at a step, with the inputs and outputs that are known of it.
+    """The start or an end of an attempt at a step, with its known inputs and outputs.
 
     Args:
-        run: the attempt.
-        kind: what happened.
-        error: code and message of what ended it, safe ones (`redaction.safe_error`).
+        error: safe code and message (`redaction.safe_error`).
     """
     run_facets = facets.parent(naming.parent_run_id(run.dagster_run_id), run.launcher, run.dagster_job)
     if run.launcher == naming.PARENT_NAMESPACE:
@@ -64,7 +62,7 @@ def step_event(run: StepRun, kind: Kind, error: tuple[str, str] | None = None) -
 
 
 def closing_event(start: Mapping[str, Any], error: tuple[str, str]) -> Event:
-    """FAIL for a run of which only its START event is left; the outputs that it announced were never completed."""
+    """FAIL for a run with only a START event; without the outputs that it announced, which were never completed."""
     parent = start["run"]["facets"]["parent"]
     run_facets = facets.parent(parent["run"]["runId"], parent["job"]["namespace"], parent["job"]["name"])
     event = RunEvent(
@@ -79,7 +77,7 @@ def closing_event(start: Mapping[str, Any], error: tuple[str, str]) -> Event:
 
 
 def use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: str, reason: str) -> Event:
-    """A run of a job of ours that read the release and, if anything was named, made the product."""
+    """A run of our own that read the release and made the product, if one is named."""
     named = release.facets.get("version", {}).get("datasetVersion") or str(release.name)
     use = facets.use(named, purpose=purpose, product=str(product or ""), by=by, reason=reason)
     event = RunEvent(
@@ -95,31 +93,15 @@ def use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: 
 
 
 def run_event(event: Mapping[str, Any]) -> RunEvent:
-    """A recorded run event as OpenLineage's client takes it. Raises KeyError or ValueError for what is none of ours."""
+    """A recorded run event for OpenLineage's client. KeyError, TypeError or ValueError: it is none of ours."""
     run, job = event["run"], event["job"]
     return RunEvent(
         eventType=RunState(event["eventType"]),
         eventTime=event["eventTime"],
         run=Run(run["runId"], dict(run.get("facets", {}))),
         job=Job(job["namespace"], job["name"], dict(job.get("facets", {}))),
-        inputs=[
-            InputDataset(
-                item["namespace"],
-                item["name"],
-                facets=dict(item.get("facets", {})),
-                inputFacets=dict(item.get("inputFacets", {})),
-            )
-            for item in event.get("inputs", [])
-        ],
-        outputs=[
-            OutputDataset(
-                item["namespace"],
-                item["name"],
-                facets=dict(item.get("facets", {})),
-                outputFacets=dict(item.get("outputFacets", {})),
-            )
-            for item in event.get("outputs", [])
-        ],
+        inputs=[InputDataset(**item) for item in event.get("inputs", [])],
+        outputs=[OutputDataset(**item) for item in event.get("outputs", [])],
         producer=event["producer"],
     )
 

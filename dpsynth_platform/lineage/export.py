@@ -1,18 +1,19 @@
-"""What of a lineage event may leave the operator's place: an allow-list by facet and by field.
+"""The public part of a lineage event: an allow-list by facet and by field.
 
 What belongs here: for every facet that the platform emits, which of its fields are public and which values they can
 have. What does not: sending (`outbox`), and making facets (`facets`).
 
 Public are contracts, plans, verdicts, names, results on canaries, and facts about published rows. Nothing else leaves:
-no unknown facet, no unknown field, no count or hash of restricted content, no text of an error, no person's reason. A
-value that is not of its field's form is left out as if the field were unknown; a facet that lacks a field which its
-schema requires is left out as a whole, so that what leaves is valid OpenLineage.
+no unknown facet or field, no count or hash of restricted content, no text of an error, no person's reason. An invalid
+value is left out like an unknown field. A facet without a field that its schema requires is left out as a whole, so
+that the public event is valid OpenLineage.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dpsynth_platform.foundation.errors import DpsynthError, LineageRefused
@@ -35,27 +36,26 @@ from dpsynth_platform.lineage.allow import (
 )
 from dpsynth_platform.lineage.runs import INTERRUPTED
 
-NOT_COMPLETED = "The run did not complete. What happened is told where it ran."
+NOT_COMPLETED = "The run did not complete. Only its operator can see the error."
 LONGEST_TEXT = 20_000
 
 
 def public_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run, job or dataset event of ours that may be sent to anybody; valid OpenLineage, as it was before.
-
-    The event itself is not changed.
+    """The part of our own run, job or dataset event that may be published; valid OpenLineage.
 
     Raises:
-        LineageRefused: it lacks what every event has, in the form that ours have it; nothing of it may leave.
+        LineageRefused: it lacks a field that all events of this platform have.
     """
-    found = _of_any_kind(event)
+    form = _RUN_EVENT if "run" in event else _JOB_EVENT if "job" in event else _DATASET_EVENT
+    found = form(event)
     if found is WITHHELD:
-        raise LineageRefused("the lineage event has no public form: it is not one that this platform emits")
+        raise LineageRefused("the lineage event has no public form: this platform does not emit such events")
     kept: dict[str, Any] = found
     return kept
 
 
 def public_facets(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The facets of a dataset as far as they may be shown to anybody, by name."""
+    """The public part of a dataset's facets, by name."""
     kept: dict[str, Any] = _facets("dataset")(found)
     return kept
 
@@ -67,7 +67,7 @@ RELEASE_NUMBER = matching(r"\d{1,6}(\.\d{1,6}){1,3}([a-z0-9.+-]{0,20})?")
 DIGEST = matching(r"[0-9a-f]{64}")
 ENTRY = matching(r"[0-9a-f]{32}")
 DATASET = {"namespace": NAME, "name": NAME}
-# A random name, or a release's id, which has 16 digits of a hiding commitment. No hash of content has either form.
+# A random name, or a release's id with 16 digits of a hiding commitment. No hash of content has either form.
 VERSION = matching(r"[0-9a-f]{16}|[0-9a-f]{32}|[a-z][a-z0-9_]{0,62}-(\d{4}-\d{2}-)?[0-9a-f]{16}")
 PRODUCER = matching(r"urn:dpsynth-platform:\d[0-9A-Za-z.+-]{0,40}")
 UNIT = one_of("example", "user", "group")
@@ -77,7 +77,7 @@ FIGURE = matching(r"\d{1,12}(\.\d{1,12})?(e[+-]?\d{1,3})?")
 
 
 def _code_only(value: Any) -> Any:
-    """The code of an error, with a sentence that is the same for all."""
+    """The code of an error, with one sentence for all errors."""
     code = str(value).partition(":")[0]
     return f"{code if code in _codes() else DpsynthError.code}: {NOT_COMPLETED}"
 
@@ -91,14 +91,11 @@ def _codes() -> set[str]:
     return found
 
 
-def _version_or_unknown(value: Any) -> Any:
-    return "unknown" if VERSION(value) is WITHHELD else value
-
-
 _TAG_VALUES: Mapping[str, Rule] = {
     "zone": one_of("restricted", "operator", "public"),
     "pii": one_of("drop", "mask", "hash", "replace"),
     "identifier": one_of("true"),
+    "ignored": one_of("true"),
     "pseudonym": one_of("true"),
     "treatment": one_of("modelled", "written", "regenerated", "empty", "absent"),
 }
@@ -130,7 +127,7 @@ _ASSERTION = Record(
 )
 _OWNERS = Record({"owners": listed(Record({"name": NAME}, {"type": one_of("MAINTAINER")}))})
 _WORDS = Record({"description": TEXT}, {"contentType": one_of("text/plain")})
-_ANCESTORS = listed(Record({**DATASET, "version": _version_or_unknown}))
+_ANCESTORS = listed(Record({**DATASET, "version": lambda value: "unknown" if VERSION(value) is WITHHELD else value}))
 
 PUBLIC: Mapping[str, Mapping[str, Rule]] = {
     "run": {
@@ -212,54 +209,42 @@ PUBLIC: Mapping[str, Mapping[str, Rule]] = {
     "input": {"dataQualityAssertions": Record({"assertions": listed(_ASSERTION)})},
     "output": {"outputStatistics": Record({"rowCount": whole, "size": whole, "fileCount": whole})},
 }
-"""What may leave of each facet, by who bears it: a run, a job, a dataset, or a dataset as an input or output.
+"""The public fields of each facet, by its place: a run, a job, a dataset, or a dataset as an input or output.
 
-Row counts leave of datasets in the public zone only (`_output`)."""
+Row counts are public for datasets in the public zone only (`_output`)."""
 
 OPERATOR_ONLY: Mapping[str, frozenset[str]] = {
     "dpsynth_use": frozenset({"by", "reason"}),
     "dataQualityAssertions": frozenset({"description", "params"}),
     "parent": frozenset({"facets"}),
 }
-"""The fields of facets that we emit which stay here, by facet. What stands in neither table is in no event of ours."""
+"""The fields of our facets that stay with the operator, by facet. Our events have no field that is in neither table."""
 
 _FACET_KINDS = {"run": "Run", "job": "Job", "dataset": "Dataset", "input": "Dataset", "output": "OutputDataset"}
 _ENVELOPE = Record({"_producer": PRODUCER, "_schemaURL": NAME}, {"_deleted": flag})
 
 
-def _facet(bearer: str, name: str, value: Any) -> Any:
-    """The part of one facet that may leave."""
-    envelope, content = _ENVELOPE(value), PUBLIC[bearer][name](value)
+def _facet(place: str, name: str, value: Any) -> Any:
+    envelope, content = _ENVELOPE(value), PUBLIC[place][name](value)
     if envelope is WITHHELD or content is WITHHELD:
         return WITHHELD
     url, facet = envelope["_schemaURL"], {**envelope, **content}
     if name not in own_facets.CUSTOM_FACETS:
-        return facet if _standard_url(bearer, name).fullmatch(url) else WITHHELD
+        return facet if _standard_url(place, name).fullmatch(url) else WITHHELD
     schema = own_facets.schema_of(name, url)
     required = set() if schema is None else set(schema["$defs"][own_facets.CUSTOM_FACETS[name]]["required"])
     return facet if schema is not None and required <= facet.keys() else WITHHELD
 
 
-def _standard_url(bearer: str, name: str) -> re.Pattern[str]:
+def _standard_url(place: str, name: str) -> re.Pattern[str]:
     """The `_schemaURL` of one of the specification's facets: `tags` of a dataset is a `TagsDatasetFacet`."""
-    called = "datasetVersion" if name == "version" else name
-    words = "".join(word[0].upper() + word[1:] for word in called.split("_")) + _FACET_KINDS[bearer] + "Facet"
-    return re.compile(rf"https://openlineage\.io/spec/facets/\d{{1,3}}(-\d{{1,3}}){{2}}/{words}\.json#/\$defs/{words}")
+    stem = "datasetVersion" if name == "version" else name
+    title = "".join(word[0].upper() + word[1:] for word in stem.split("_")) + _FACET_KINDS[place] + "Facet"
+    return re.compile(rf"https://openlineage\.io/spec/facets/\d{{1,3}}(-\d{{1,3}}){{2}}/{title}\.json#/\$defs/{title}")
 
 
-def _facets(bearer: str) -> Rule:
-    def kept(value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return WITHHELD
-        found = {name: _facet(bearer, name, value[name]) for name in PUBLIC[bearer] if name in value}
-        return {name: facet for name, facet in found.items() if facet is not WITHHELD}
-
-    return kept
-
-
-def _is_public(dataset: Mapping[str, Any]) -> bool:
-    tags = dataset.get("facets", {}).get("tags", {}).get("tags", [])
-    return any(tag["key"] == "zone" and tag["value"] == "public" for tag in tags)
+def _facets(place: str) -> Rule:
+    return Record({}, {name: partial(_facet, place, name) for name in PUBLIC[place]})
 
 
 _INPUT = Record(DATASET, {"facets": _facets("dataset"), "inputFacets": _facets("input")})
@@ -267,10 +252,12 @@ _ANY_OUTPUT = Record(DATASET, {"facets": _facets("dataset"), "outputFacets": _fa
 
 
 def _output(value: Any) -> Any:
-    """Statistics are told of what lies in the public zone, and of nothing else."""
+    """Statistics are public for datasets in the public zone only."""
     found = _ANY_OUTPUT(value)
-    if found is not WITHHELD and not _is_public(found):
-        found.pop("outputFacets", None)
+    if found is not WITHHELD:
+        tags = found.get("facets", {}).get("tags", {}).get("tags", [])
+        if not any(tag["key"] == "zone" and tag["value"] == "public" for tag in tags):
+            found.pop("outputFacets", None)
     return found
 
 
@@ -291,10 +278,3 @@ _RUN_EVENT = Record(
 )
 _JOB_EVENT = Record({**_COMMON, "job": _JOB}, _DATASETS)
 _DATASET_EVENT = Record({**_COMMON, "dataset": Record(DATASET, {"facets": _facets("dataset")})})
-
-
-def _of_any_kind(event: Mapping[str, Any]) -> Any:
-    """The part of an event that may leave, by what it is about."""
-    if "run" in event:
-        return _RUN_EVENT(event)
-    return _JOB_EVENT(event) if "job" in event else _DATASET_EVENT(event)

@@ -1,4 +1,4 @@
-"""The stored graph's rows: queries, and what one event adds.
+"""The stored graph's rows: queries, and the changes that one event makes.
 
 What belongs here: reading and writing on an open connection; the rules by which an event changes nodes and edges. What
 does not: whether an event may be recorded (`store`), and walks (`walks`).
@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Column, Connection, Row, Select, Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpsynth_platform.foundation.errors import LineageRefused
@@ -33,14 +33,13 @@ from dpsynth_platform.lineage.nodes import (
     Origin,
     Relation,
     StoredEvent,
-    by_name,
 )
 
 RELEASE_STEP = ".released"
 MOST_EDGES = 100_000
 PAGE_CHARACTERS = 16_000_000
-"""Of events that are read at once; a single one may be larger."""
-_AT_ONCE = 400  # ids in one query; SQLite takes 32766 parameters, plans are quicker with few
+"""Size of events that are read at once; a single one may be larger."""
+_AT_ONCE = 400  # ids in one query; SQLite accepts 32766 parameters, plans are faster with few
 _LIFECYCLE = "lifecycleStateChange"
 
 _Ends = tuple[int, str]
@@ -48,7 +47,7 @@ _Ends = tuple[int, str]
 
 
 def key_of(name: DatasetName) -> str:
-    """Under what a node is found: SHA-256 of namespace and name, in their one spelling."""
+    """The key of a node: SHA-256 of its canonical namespace and name."""
     name = canonical(name)
     return hashlib.sha256(f"{name.namespace}\n{name.name}".encode()).hexdigest()
 
@@ -57,7 +56,7 @@ def key_of(name: DatasetName) -> str:
 
 
 def sequence_of(connection: Connection, *digests: str) -> int | None:
-    """The number of an event that is recorded already, under one of these digests, or None."""
+    """The number of the event that is recorded with one of these digests, or None."""
     column = tables.event.c
     query = select(column.sequence).where(column.digest.in_(digests)).order_by(column.sequence).limit(1)
     return connection.execute(query).scalar_one_or_none()
@@ -69,23 +68,17 @@ def has_own(connection: Connection) -> bool:
     return connection.execute(query).one_or_none() is not None
 
 
-def own_runs(connection: Connection) -> set[str]:
-    """Ids of the runs of which an event of ours is recorded."""
-    column = tables.event.c
-    return set(connection.execute(select(column.run_id).where(column.origin == "own").distinct()).scalars())
-
-
-def heard_of(connection: Connection, run_id: str) -> Sequence[Row[str, str, str]]:
+def reports_of_run(connection: Connection, run_id: str) -> Sequence[Row[str, str, str]]:
     """Kind, origin and source of each event of a run."""
     column = tables.event.c
     return connection.execute(select(column.kind, column.origin, column.source).where(column.run_id == run_id)).all()
 
 
-def stands(connection: Connection, facts: Facts) -> bool:
-    """Whether a run of ours has its START or its end already, so that this other one is not recorded."""
+def is_repeated(connection: Connection, facts: Facts) -> bool:
+    """Whether a run of ours has another START or end already, so that this one is not recorded."""
     if not facts.run_id or facts.kind not in (tables.START, *tables.TERMINAL):
         return False
-    kinds = {item.kind for item in heard_of(connection, facts.run_id) if item.origin == "own"}
+    kinds = {item.kind for item in reports_of_run(connection, facts.run_id) if item.origin == "own"}
     ended = bool(kinds & set(tables.TERMINAL))
     return ended or (facts.kind == tables.START and tables.START in kinds)
 
@@ -93,7 +86,7 @@ def stands(connection: Connection, facts: Facts) -> bool:
 def insert_event(
     connection: Connection, facts: Facts, kind: str, text: str, digest: str, origin: Origin, source: str
 ) -> int:
-    """Adds an event at the end; returns its number. Only in a writing transaction."""
+    """Appends an event, in a writing transaction; returns its number."""
     last = select(tables.event.c.sequence).order_by(tables.event.c.sequence.desc()).limit(1)
     sequence = (connection.execute(last).scalar_one_or_none() or 0) + 1
     connection.execute(
@@ -115,7 +108,7 @@ def insert_event(
 
 
 def events(connection: Connection, *, after: int, run_id: str | None, most: int) -> list[StoredEvent]:
-    """The next events after a number, of all runs or of one: at most so many, and at most what fits into memory."""
+    """The next events after a number, of all runs or of one: at most `most`, and at most `PAGE_CHARACTERS`."""
     column = tables.event.c
     wanted = [column.sequence > after] + ([] if run_id is None else [column.run_id == run_id])
     sizes = select(column.sequence, func.length(column.payload)).where(*wanted).order_by(column.sequence).limit(most)
@@ -130,6 +123,13 @@ def events(connection: Connection, *, after: int, run_id: str | None, most: int)
     return [stored(row) for row in connection.execute(query)]
 
 
+def all_pages(page: Callable[[int], list[StoredEvent]], after: int = 0) -> Iterator[StoredEvent]:
+    """All events after a number, from pages that `page` reads after a number."""
+    while found := page(after):
+        yield from found
+        after = found[-1].sequence
+
+
 def event(connection: Connection, number: int) -> StoredEvent | None:
     """One event by its number, or None."""
     row = connection.execute(select(tables.event).where(tables.event.c.sequence == number)).one_or_none()
@@ -137,7 +137,7 @@ def event(connection: Connection, number: int) -> StoredEvent | None:
 
 
 def unfinished(connection: Connection) -> list[dict[str, Any]]:
-    """START events of runs of ours without a terminal one, in order."""
+    """START events of our own runs without a terminal event, in order."""
     event, end = tables.event.c, tables.event.alias("end").c
     ended = exists().where(end.run_id == event.run_id, end.origin == "own", end.kind.in_(tables.TERMINAL))
     query = select(event.payload).where(event.origin == "own", event.kind == tables.START, ~ended)
@@ -145,7 +145,7 @@ def unfinished(connection: Connection) -> list[dict[str, Any]]:
 
 
 def events_reading(connection: Connection, nodes: Collection[int], facet: str) -> list[StoredEvent]:
-    """Events that carry a run facet, of runs that read one of some nodes; in order."""
+    """Events with a run facet, of runs that read one of the nodes; in order."""
     event, access = tables.event.c, tables.access.c
     read = exists().where(
         access.origin == event.origin, access.run_id == event.run_id, access.role == "input", access.node.in_(nodes)
@@ -159,7 +159,7 @@ def events_reading(connection: Connection, nodes: Collection[int], facet: str) -
 
 
 def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[DatasetName, Node]:
-    """Those of some names that the graph knows, however they are spelled."""
+    """The nodes of those names that the graph has, in any spelling."""
     keys = {name: key_of(name) for name in names}
     rows = in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
     found = {row.key: _node(row) for row in rows}
@@ -167,7 +167,7 @@ def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[Dat
 
 
 def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list[str]]:
-    """Of each of some nodes the names of our datasets whose steps read it, whether or not they completed."""
+    """Our datasets whose steps read a node, completed or not; by node."""
     event, access = tables.event.c, tables.access.c
     query = (
         select(access.node, event.job_name)
@@ -183,18 +183,12 @@ def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list
 
 
 def nodes_by_id(connection: Connection, ids: Collection[int]) -> dict[int, Node]:
-    """Nodes by their ids."""
+    """The nodes with these ids."""
     return {row.id: _node(row) for row in in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
 
 
-def all_facets(connection: Connection) -> dict[DatasetName, dict[str, Any]]:
-    """Every dataset with its facets."""
-    query = select(tables.node).where(tables.node.c.kind != "mechanism")
-    return {node.name: dict(node.facets) for node in map(_node, connection.execute(query))}
-
-
 def search(connection: Connection, text: str, names: Collection[DatasetName]) -> list[Node]:
-    """Nodes by name, `namespace:name`, one of some full names, or a release's id; see `LineageStore.find`."""
+    """Nodes by name, `namespace:name`, full names, or a release's id; see `LineageStore.find`."""
     column = tables.node.c
     named = or_(
         column.name == text,
@@ -202,25 +196,26 @@ def search(connection: Connection, text: str, names: Collection[DatasetName]) ->
         column.key.in_([key_of(name) for name in names]),
     )
     found = {row.id: _node(row) for row in connection.execute(select(tables.node).where(named))}
-    told = column.facets.contains(json.dumps(text), autoescape=True)
-    releases = select(tables.node).where(column.kind == "release", told)
+    mentions = column.facets.contains(json.dumps(text), autoescape=True)
+    releases = select(tables.node).where(column.kind == "release", mentions)
     for node in map(_node, connection.execute(releases)):
         if node.facets.get("version", {}).get("datasetVersion") == text:
             found[node.id] = node
-    return by_name({there.id: there for node in found.values() for there in _behind(connection, node)}.values())
+    targets = {there.id: there for node in found.values() for there in _behind(connection, node)}
+    return sorted(targets.values(), key=lambda node: node.name)
 
 
-def holding(connection: Connection, text: str, most: int) -> list[Node]:
-    """Nodes with a text in their name; see `LineageStore.holding`."""
+def containing(connection: Connection, text: str, most: int) -> list[Node]:
+    """Nodes with a text in their name; see `LineageStore.containing`."""
     column = tables.node.c
     named = or_(column.name.icontains(text, autoescape=True), column.namespace.icontains(text, autoescape=True))
-    told = or_(column.facets != "{}", column.kind != "dataset")
-    query = select(tables.node).where(named, told).order_by(column.id.desc()).limit(most)
+    described = or_(column.facets != "{}", column.kind != "dataset")
+    query = select(tables.node).where(named, described).order_by(column.id.desc()).limit(most)
     return [_node(row) for row in connection.execute(query)]
 
 
 def _behind(connection: Connection, node: Node) -> list[Node]:
-    """What a name that was only ever mentioned as a symlink leads to; any other node itself."""
+    """The targets of a name that was only mentioned as a symlink; any other node itself."""
     if node.facets:
         return [node]
     query = select(tables.edge.c.parent).where(tables.edge.c.child == node.id, tables.edge.c.relation == "alias")
@@ -228,49 +223,32 @@ def _behind(connection: Connection, node: Node) -> list[Node]:
 
 
 def edges_at(connection: Connection, name: DatasetName) -> list[Edge]:
-    """All edges of a node, in the order in which they were told."""
+    """All edges of a node, in the order in which they were recorded."""
     here = find_nodes(connection, [name]).get(name)
     if here is None:
         return []
     edge = tables.edge.c
-    query = select(tables.edge).where(or_(edge.child == here.id, edge.parent == here.id)).order_by(edge.id)
+    columns = (edge[field.name] for field in fields(Edge))
+    query = select(*columns).where(or_(edge.child == here.id, edge.parent == here.id)).order_by(edge.id)
     rows = connection.execute(query).all()
     nodes = nodes_by_id(connection, {end for row in rows for end in (row.child, row.parent)})
-    return [
-        Edge(
-            nodes[row.child].name,
-            nodes[row.parent].name,
-            row.relation,
-            row.run_id,
-            row.child_version,
-            row.parent_version,
-            row.event,
-        )
-        for row in rows
-    ]
+    return [Edge(nodes[child].name, nodes[parent].name, *rest) for child, parent, *rest in rows]
 
 
 def insert_nodes(connection: Connection, kinds: Mapping[DatasetName, Kind]) -> None:
-    """Adds nodes of others; those that are there stay as they are."""
+    """Adds nodes of others; existing ones stay unchanged."""
     values = [
-        {
-            "key": key_of(name),
-            "kind": kind,
-            "namespace": name.namespace,
-            "name": name.name,
-            "own": False,
-            "facets": "{}",
-        }
+        {"key": key_of(name), "kind": kind, **asdict(name), "own": False, "facets": "{}"}
         for name, kind in kinds.items()
     ]
     _insert_new(connection, tables.node, values)
 
 
-# What an event adds
+# Changes by an event
 
 
 def forget(connection: Connection, node: Node, events: Collection[int], *, keep_kind: bool) -> None:
-    """Drops what some events said of a node that we did not write; what others said is to be told again."""
+    """Removes facets that some events reported of a node of others. The caller relates the remaining events again."""
     kept = {name: facet for name, facet in json.loads(node.stored_facets).items() if facet["event"] not in events}
     values = {"facets": json.dumps(kept, sort_keys=True)} | ({} if keep_kind else {"kind": "dataset"})
     connection.execute(update(tables.node).where(tables.node.c.id == node.id).values(values))
@@ -284,13 +262,13 @@ def relate(
     *,
     only: Collection[DatasetName] | None = None,
 ) -> None:
-    """Adds what an event tells to nodes and edges.
+    """Adds an event's facts to nodes and edges.
 
-    Of our own runs only what a run that completed read and wrote is related; of others, everything that a run was ever
-    said to read and write, since a checkpoint may be used before its training has ended.
+    Our own runs relate what they read and wrote once they have completed. Runs of others relate all that was ever
+    reported, since a checkpoint may be used before its training has ended.
 
     Args:
-        only: the nodes that change; all edges are added that are not there.
+        only: the nodes that change; missing edges are added in any case.
 
     Raises:
         LineageRefused: the run relates more than `MOST_EDGES` pairs.
@@ -311,7 +289,6 @@ class _Relating:
         self._nodes = find_nodes(connection, facts.names)
 
     def all(self, only: Collection[DatasetName] | None) -> None:
-        """Everything, or of the nodes only some."""
         for mention in self._facts.mentions:
             if only is None or mention.name in only:
                 self._nodes[mention.name] = self._merged(mention)
@@ -319,21 +296,21 @@ class _Relating:
         _insert_new(self._connection, tables.edge, edges)
 
     def _writes(self, mention: Mention) -> bool:
-        """Whether our platform wrote this dataset; a product that a use names is not ours."""
+        """Whether this platform wrote the dataset; the product of a registered use is not ours."""
         return self._own and mention.role == "output" and not self._facts.purpose
 
     def _merged(self, mention: Mention) -> Node:
-        """The node with its kind and facets as they are after this event; changed rows are written."""
+        """The node after this event; a changed row is written."""
         node = self._nodes[mention.name]
         if not self._own and (node.own or node.name.namespace == JOB_NAMESPACE):
             return node
         kept: dict[str, Any] = json.loads(node.stored_facets)
         own = node.own or self._writes(mention)
-        if own and not node.own:  # what others told of it before we wrote it
+        if own and not node.own:  # reports of others from before we wrote it
             kept = {name: facet for name, facet in kept.items() if facet["origin"] == "own"}
             self._forget_entries(node)
         if self._writes(mention) and mention.version:
-            kept.pop(_LIFECYCLE, None)  # what was dropped and is written anew is there again
+            kept.pop(_LIFECYCLE, None)  # a dropped dataset that is written again exists again
         for name, value in mention.facets.items():
             before = kept.get(name)
             if before is None or (before["value"] != value and (self._own or before["origin"] != "own")):
@@ -344,7 +321,7 @@ class _Relating:
         return merged
 
     def _forget_entries(self, node: Node) -> None:
-        """Drops the ledger entries that others named for a dataset before we wrote it."""
+        """Removes the ledger entries that others reported for a dataset before we wrote it."""
         edge = tables.edge.c
         self._connection.execute(
             delete(tables.edge).where(edge.child == node.id, edge.relation.in_(("paid-by", "claims")))
@@ -363,24 +340,24 @@ class _Relating:
                 return "model"
             return node.kind if node.own else "dataset"
         if self._own and not node.own and "dpsynth_privacyUnit" in mention.facets:
-            return "dataset"  # a table of people's records, whatever others took it for
-        if not self._may_turn(node):
+            return "dataset"  # a table of people's records, whatever kind others gave it
+        if not self._may_become_checkpoint(node):
             return node.kind
         product = self._facts.purpose in ("train", "evaluate") and mention.role == "output"
         return "checkpoint" if mention.is_model or product else node.kind
 
-    def _may_turn(self, node: Node) -> bool:
-        """Whether this event may make a checkpoint of it: ours of what others made, others' of what we said nothing of.
+    def _may_become_checkpoint(self, node: Node) -> bool:
+        """Whether this event may make it a checkpoint: our events if others made it, others' if we report no facet.
 
-        A registered use is somebody's word, too.
+        A registered use counts like an event of others.
         """
         if node.kind != "dataset" or node.own:
             return False
         trusted = self._own and not self._facts.purpose
-        return trusted or not (node.is_told_by_us or node.name.namespace == JOB_NAMESPACE)
+        return trusted or not (node.is_reported_by_us or node.name.namespace == JOB_NAMESPACE)
 
     def _aliases(self) -> Iterator[dict[str, Any]]:
-        """Both ways, so that walks need not know."""
+        """In both directions, so that walks need no special case."""
         for mention in self._facts.mentions:
             here = self._nodes[mention.name].id
             for alias in mention.aliases:
@@ -389,20 +366,20 @@ class _Relating:
                 yield self._edge((there, ""), (here, ""), "alias", run_id="")
 
     def _mechanisms(self) -> Iterator[dict[str, Any]]:
-        """From what carries a guarantee to the ledger entry that it names."""
-        told = [(mention, entry) for mention in self._facts.mentions for entry in self._entries_of(mention)]
-        if not told:
+        """From a dataset with a guarantee to the ledger entry that it names."""
+        found = [(mention, entry) for mention in self._facts.mentions for entry in self._entries_of(mention)]
+        if not found:
             return
-        names = {entry: DatasetName(LEDGER_NAMESPACE, entry) for _, (entry, _) in told}
+        names = {entry: DatasetName(LEDGER_NAMESPACE, entry) for _, (entry, _) in found}
         insert_nodes(self._connection, dict.fromkeys(names.values(), "mechanism"))
         nodes = find_nodes(self._connection, names.values())
-        for mention, (entry, proven) in told:
+        for mention, (entry, proven) in found:
             child = (self._nodes[mention.name].id, mention.version)
             yield self._edge(child, (nodes[names[entry]].id, ""), "paid-by" if proven else "claims")
 
     def _training(self) -> Iterator[dict[str, Any]]:
-        """What a model says it was made from, by facets of its own."""
-        for mention in filter(self._believed, self._facts.mentions):
+        """From a model to what its own facets name."""
+        for mention in filter(self._is_accepted, self._facts.mentions):
             child = (self._nodes[mention.name].id, mention.version)
             relations: tuple[tuple[Relation, tuple[DatasetName, ...]], ...] = (
                 ("base", mention.bases),
@@ -411,19 +388,19 @@ class _Relating:
             for relation, names in relations:
                 for name in names:
                     parent = self._nodes[name]
-                    if relation == "base" and self._may_turn(parent):
+                    if relation == "base" and self._may_become_checkpoint(parent):
                         self._write(replace(parent, kind="checkpoint"))
                     yield self._edge(child, (parent.id, ""), relation)
 
-    def _believed(self, mention: Mention) -> bool:
-        """Whether what our facets say of this dataset counts: from us what completed, from others of theirs."""
+    def _is_accepted(self, mention: Mention) -> bool:
+        """Whether custom facets of this dataset count: ours if the run completed, those of others if it is theirs."""
         if self._own:
             return self._facts.kind == "COMPLETE" and self._writes(mention)
         return not self._nodes[mention.name].own
 
     def _entries_of(self, mention: Mention) -> Iterator[tuple[str, bool]]:
-        """The ledger entries that are named for a dataset, and whether the ledger agrees."""
-        if not self._believed(mention):
+        """The ledger entries that are named for a dataset, and whether the ledger confirms them."""
+        if not self._is_accepted(mention):
             return
         if mention.guarantee is not None:
             entry = mention.guarantee["ledgerEntry"]
@@ -432,25 +409,25 @@ class _Relating:
             yield entry, request is not None and (self._own or _agrees(request, mention.guarantee, of_two=of_two))
         if not self._own and mention.role == "output" and self._facts.participants is not None:
             entry = self._facts.participants["ledgerEntry"]
-            yield entry, self._commitment(entry) == self._facts.participants.get("commitment", "")
+            commitment = self._of_entry(entry, ledger_schema.entry.c.commitment)
+            yield entry, commitment == self._facts.participants.get("commitment", "")
+
+    def _of_entry(self, entry: str, column: Column[Any]) -> Any:
+        query = select(column).where(ledger_schema.entry.c.entry_id == entry)
+        return self._connection.execute(query).scalar_one_or_none()
 
     def _request(self, entry: str) -> CostRequest | None:
-        table = ledger_schema.entry.c
-        text = self._connection.execute(select(table.request).where(table.entry_id == entry)).scalar_one_or_none()
+        text = self._of_entry(entry, ledger_schema.entry.c.request)
         return None if text is None else CostRequest.from_json(json.loads(text))
 
     def _of_two(self, entry: str) -> bool:
-        """Whether a second mechanism is charged beside an entry's, whose model was audited in place of its own."""
+        """Whether a second mechanism is charged with an entry's, whose model was audited instead of the entry's own."""
         from dpsynth_platform.synth.planning import audited_key
 
         table = ledger_schema.entry.c
-        key = self._connection.execute(select(table.run_key).where(table.entry_id == entry)).scalar_one()
-        other = select(table.entry_id).where(table.run_key == audited_key(key), table.state.in_(LIVE_STATES))
+        key = audited_key(self._of_entry(entry, table.run_key))
+        other = select(table.entry_id).where(table.run_key == key, table.state.in_(LIVE_STATES))
         return self._connection.execute(select(other.exists())).scalar_one()
-
-    def _commitment(self, entry: str) -> str | None:
-        table = ledger_schema.entry.c
-        return self._connection.execute(select(table.commitment).where(table.entry_id == entry)).scalar_one_or_none()
 
     def _derivations(self) -> Iterator[dict[str, Any]]:
         """From every output of the run to every input."""
@@ -472,7 +449,7 @@ class _Relating:
         return [(self._nodes[item.name].id, item.version) for item in self._facts.mentions if item.role == role]
 
     def _accesses(self) -> tuple[list[_Ends], list[_Ends]]:
-        """What the run read and wrote by all its events: what one left out, another may have told."""
+        """What the run read and wrote by all its events, since each may be incomplete."""
         run = {"origin": self._origin, "run_id": self._facts.run_id}
         values = [
             {**run, "node": self._nodes[item.name].id, "role": item.role, "version": item.version}
@@ -510,10 +487,10 @@ class _Relating:
 
 
 def _agrees(request: CostRequest, claim: Mapping[str, Any], *, of_two: bool) -> bool:
-    """Whether a guarantee that others claim is one that the ledger's entry pays for.
+    """Whether the ledger's entry covers a guarantee that others claim.
 
     Args:
-        of_two: whether a second, equal mechanism is charged beside it: a release then claims the cost of both.
+        of_two: whether a second, equal mechanism is charged with it: a release then claims the cost of both.
     """
     paid = request.guarantee
     epsilon, delta = claim.get("epsilon"), claim.get("delta")
@@ -542,7 +519,7 @@ def _epsilon_of_two(request: CostRequest) -> float:
 
 
 def stored(row: Row[Any]) -> StoredEvent:
-    """The event that a row holds."""
+    """An event from its row."""
     return StoredEvent(**{**row._asdict(), "payload": json.loads(row.payload)})
 
 
@@ -551,7 +528,7 @@ def _node(row: Row[Any]) -> Node:
 
 
 def in_parts(connection: Connection, query: Select[Any], column: Any, values: Iterable[Any]) -> Iterator[Row[Any]]:
-    """The rows of a query in which a column has one of some values, however many there are."""
+    """The rows of a query in which a column has one of the values, in queries of `_AT_ONCE` values each."""
     waiting = iter(values)
     while part := list(islice(waiting, _AT_ONCE)):
         yield from connection.execute(query.where(column.in_(part)))

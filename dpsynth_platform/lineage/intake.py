@@ -1,11 +1,10 @@
-"""Reading an event: what it tells about runs and datasets, and whether it can be taken in at all.
+"""Reading an event: its facts about runs and datasets, and whether it can be recorded at all.
 
-What belongs here: the shape of events, and the few facets that say how datasets are related. What does not: whether an
-event may say so (`store`, which knows what is ours), and validation against the specification's schemas.
+What belongs here: the shape of events, and the few facets that relate datasets. What does not: whether an event may
+report that (`store`, which knows what is ours), and validation against the specification's schemas.
 
-Datasets get the one spelling of their names (`naming.canonical`) here; the rest of an event is kept as it comes
-here, events of others in the spelling of `ingest.normal`. Of an event's content nothing is quoted in an error: its
-sender may have put anything into it.
+Datasets get their canonical names (`naming.canonical`) here; the rest of an event stays unchanged (events of others
+have the spelling of `ingest.normal`). Errors quote nothing of an event: it may hold any text.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
 from dpsynth_platform.foundation.errors import LineageRefused
@@ -34,7 +34,7 @@ Role = Literal["input", "output"]
 
 @dataclass(frozen=True)
 class Mention:
-    """One dataset as one event tells of it."""
+    """One dataset as one event reports it."""
 
     name: DatasetName
     role: Role
@@ -42,22 +42,19 @@ class Mention:
 
     @property
     def version(self) -> str:
-        """Its version, or an empty string."""
         return _text(self.facets.get("version", _NO_FACETS).get("datasetVersion", ""), LONGEST_ID, "a version")
 
     @property
     def is_model(self) -> bool:
-        """Whether the event says that it is a model."""
         return str(self.facets.get("datasetType", _NO_FACETS).get("datasetType", "")).upper() == "MODEL"
 
     @property
     def is_release(self) -> bool:
-        """Whether the event says that it is a release of ours."""
         return "dpsynth_release" in self.facets
 
     @cached_property
     def aliases(self) -> tuple[DatasetName, ...]:
-        """Other names of the same dataset: its symlinks, and what it was called before it was renamed."""
+        """Other names of the same dataset: its symlinks, and its name before it was renamed."""
         links = self.facets.get("symlinks", _NO_FACETS).get("identifiers", [])
         if not isinstance(links, list):
             raise _unusable("symlinks are a list")
@@ -76,12 +73,12 @@ class Mention:
 
     @cached_property
     def bases(self) -> tuple[DatasetName, ...]:
-        """The checkpoints that it says it was initialized from."""
+        """The checkpoints that it was initialized from, as reported."""
         return self._named("dpsynth_baseModel", "baseModels")
 
     @cached_property
     def trained_on(self) -> tuple[DatasetName, ...]:
-        """The datasets that it says it was trained on."""
+        """The datasets that it was trained on, as reported."""
         return self._named("dpsynth_training", "trainedOn")
 
     def _named(self, facet: str, key: str) -> tuple[DatasetName, ...]:
@@ -92,18 +89,18 @@ class Mention:
 
     @property
     def guarantee(self) -> Mapping[str, Any] | None:
-        """The guarantee that it is said to have, with the ledger entry that paid for it."""
+        """The reported guarantee, if it names a ledger entry."""
         return _naming_an_entry(self.facets.get("dpsynth_guarantee"))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one event tells.
+    """The facts of one event.
 
     Attributes:
         kind: one of `RUN_KINDS`, or JOB or DATASET for an event without a run.
         run_id: empty for an event without a run.
-        purpose: of a use that is registered by this event (`dpsynth_use`), or an empty string.
+        purpose: of a use that this event registers (`dpsynth_use`), or an empty string.
         participants: the run facet that refers to a mechanism's participants.
     """
 
@@ -117,20 +114,13 @@ class Facts:
 
     @property
     def names(self) -> list[DatasetName]:
-        """All datasets that it names, under every name."""
-        return list(
-            dict.fromkeys(
-                name for item in self.mentions for name in (item.name, *item.aliases, *item.bases, *item.trained_on)
-            )
-        )
+        """All names of all datasets that it mentions."""
+        found = ((item.name, *item.aliases, *item.bases, *item.trained_on) for item in self.mentions)
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def canonical(event: Mapping[str, Any]) -> tuple[str, str]:
-    """An event as it is kept, and its digest: SHA-256 of just that text.
-
-    Raises:
-        LineageRefused: it is no JSON.
-    """
+    """The stored text of an event, and its SHA-256. Raises `LineageRefused` if it is no JSON."""
     try:
         text = json.dumps(event, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -142,7 +132,7 @@ def facts_of(event: Mapping[str, Any]) -> Facts:
     """Reads a run, job or dataset event.
 
     Raises:
-        LineageRefused: it lacks what the specification demands of every event, or is beyond our limits.
+        LineageRefused: it lacks a field that the specification requires, or is beyond our limits.
     """
     if not isinstance(event, Mapping):
         raise _unusable("it is a JSON object")
@@ -170,16 +160,14 @@ def facts_of(event: Mapping[str, Any]) -> Facts:
 
 
 def _checked(facts: Facts) -> Facts:
-    """The same, after everything in it was read once; the rest of the platform need not expect refusals."""
+    """The same, after all of it was read once, so that later readers need not expect refusals."""
     for mention in facts.mentions:
         _ = mention.aliases, mention.tags, mention.bases, mention.trained_on, mention.version, mention.guarantee
     return facts
 
 
 def _check_parent(parent: Mapping[str, Any]) -> None:
-    """A run's parent is, as far as it is told, a run and a job."""
-    told = [parent[key] for key in ("run", "job") if key in parent]
-    if not all(isinstance(item, Mapping) for item in told):
+    if not all(isinstance(parent[key], Mapping) for key in ("run", "job") if key in parent):
         raise _unusable("a run's parent has a run and a job, which are objects")
     _text(parent.get("run", _NO_FACETS).get("runId", ""), LONGEST_ID, "the parent's runId")
 
@@ -241,11 +229,11 @@ def _text(value: Any, longest: int, place: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _unusable(f"{place} has a form in UTF-8") from None
+        raise _unusable(f"{place} can be written in UTF-8") from None
     if any(ord(character) < 32 for character in value):
         raise _unusable(f"{place} is without control characters")
     return value
 
 
 def _unusable(accepted: str) -> LineageRefused:
-    return LineageRefused(f"the lineage event cannot be taken in; accepted: {accepted}")
+    return LineageRefused(f"the lineage event cannot be recorded; accepted: {accepted}")

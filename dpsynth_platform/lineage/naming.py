@@ -1,11 +1,11 @@
-"""Names of datasets, jobs and runs, as OpenLineage's naming rules want them.
+"""Names of datasets, jobs and runs, by OpenLineage's naming rules.
 
-What belongs here: turning places and Dagster's ids into names. What does not: anything that reads what is named.
-Names are deterministic, so that events of several processes about one thing meet under one name.
+What belongs here: turning places and Dagster's ids into names. What does not: anything that reads the named object.
+Names are deterministic, so that events of several processes about one object use one name.
 
-A step's output gets a directory of its own each time. Its dataset is named after the directory above, which stays, and
-its version is the last, random part: a version must not be a content hash, since events are exported and a plain hash
-of restricted content is a function of the data.
+Each output of a step gets a new directory. Its dataset is named after the directory above, which stays the same, and
+its version is the last, random part. A version must not be a content hash: events are exported, and a plain hash of
+restricted content is a function of the data.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DatasetName:
 def dataset_name(place: str | Path) -> DatasetName:
     """The OpenLineage name of a path or URI.
 
-    A local path (or `file://` URI) becomes namespace `file` and the absolute path, without following links. Of an
-    object store's URI the namespace is scheme and bucket, the name is the key without slashes around it. Credentials,
-    query and fragment of a URI are left out.
+    A local path (or `file://` URI) becomes namespace `file` and the absolute path, without following links. An object
+    store's URI becomes scheme and bucket, and the key without slashes around it. Credentials, query and fragment of a
+    URI are left out.
     """
     parts = urlsplit(place) if isinstance(place, str) else None
     if parts is None or not parts.scheme:
@@ -52,16 +52,16 @@ def dataset_name(place: str | Path) -> DatasetName:
 
 
 def is_place(text: str) -> bool:
-    """Whether people mean a path or URI by a text, and no name."""
+    """Whether a text is a path or URI, and no name."""
     return "://" in text or PurePath(text).is_absolute()
 
 
 def canonical(name: DatasetName) -> DatasetName:
-    """The one spelling of a name, so that a place that several producers spell differently is one node.
+    """The canonical spelling of a name, so that a place is one node however producers spell it.
 
-    Of files and URIs the scheme is in lower case and without aliases, credentials are left out, a path that stands in
-    the namespace belongs to the name, and slashes are single and not at the ends. Only a file's name has its `..`
-    resolved: an object store takes them literally. Names of any other namespace mean what they say and stay.
+    For files and URIs: the scheme is in lower case and without aliases, credentials are removed, a path in the
+    namespace moves to the name, and slashes are single and not at the ends. `..` is resolved in file names only: an
+    object store takes it literally. Names of any other namespace stay unchanged.
     """
     scheme, divided, rest = name.namespace.partition("://")
     scheme = scheme.lower() if divided else scheme.lower().removesuffix(":")
@@ -84,7 +84,7 @@ def output_name(directory: Path) -> tuple[DatasetName, str]:
 
 
 def logical_name(dataset: str, step: str, period: str | None = None) -> DatasetName:
-    """The name that people use, for the symlinks facet: `dpsynth` and `census/model` or `visits/2026-01/model`."""
+    """The name for people, in the symlinks facet: `dpsynth` and `census/model` or `visits/2026-01/model`."""
     return DatasetName(JOB_NAMESPACE, "/".join(part for part in (dataset, period, step) if part))
 
 
@@ -94,15 +94,15 @@ def job_name(dataset: str, step: str) -> str:
 
 
 def run_id(dagster_run_id: str, asset_key: str, attempt: int = 0, period: str | None = None) -> str:
-    """The OpenLineage run id of one attempt at one asset (and period) in one Dagster run; the same for the same four.
+    """The OpenLineage run id of one attempt at one asset (and period) in one Dagster run.
 
-    A UUID of version 5 (RFC 9562): any process can compute it, so a run that was killed can be closed by another.
+    A UUID of version 5 (RFC 9562): any process can compute it, so another process can close a run that was killed.
     """
     return str(uuid.uuid5(_RUN_IDS, "\n".join((dagster_run_id, asset_key, period or "", str(attempt)))))
 
 
 def parent_run_id(dagster_run_id: str) -> str:
-    """The Dagster run's id, which is a UUID; an id of another form is mapped to one."""
+    """The Dagster run's id if it is a UUID, else a UUID that is derived from it."""
     try:
         return str(uuid.UUID(dagster_run_id))
     except ValueError:

@@ -1,11 +1,11 @@
-"""What lies around a node of the stored graph, to a chosen depth, and a way between two nodes.
+"""The neighbourhood of a node in the stored graph, to a chosen depth, and a path between two nodes.
 
-What belongs here: walks for people who look at a part of the graph. What does not: the walks that decide (`walks`,
-which always go to the end), and drawing.
+What belongs here: walks for the display of a part of the graph. What does not: the complete walks for decisions
+(`walks`), and drawing.
 
-Of a graph of any size only what is shown is read, level by level. Steps of one run can count as one place: from one to
-another is no distance then, so that a release is two steps from its source and not six. Another name of a place is no
-distance either.
+Only what is shown is read, level by level, whatever the size of the graph. Nodes of one group (such as the steps of one
+run) can count as one place, without a distance between them: then a release is two steps from its source, not six.
+Aliases add no distance either.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Group = Callable[[Node], Hashable]
 
 @dataclass(frozen=True)
 class Link:
-    """An edge between two nodes by their ids; of several runs or versions, one."""
+    """An edge between two nodes, by their ids; one for all runs and versions."""
 
     child: int
     parent: int
@@ -41,12 +41,12 @@ class Neighbourhood:
     """A part of the graph.
 
     Attributes:
-        start: id of the node that it lies around.
+        start: id of the node in its centre.
         nodes: by id.
         distances: of each node from the start: above it negative, below it positive.
         links: all edges between the nodes.
-        beyond: of each node, how many more lead on from it, away from the start.
-        left_out: how many nodes within the depth there are beside these, which were too many.
+        beyond: by node, how many further nodes follow it, away from the start.
+        left_out: how many nodes within the depth exceed the limit.
     """
 
     start: int
@@ -66,18 +66,13 @@ def around(
     most: int,
     group: Group = lambda _: None,
 ) -> Neighbourhood | None:
-    """What lies around a node, or None where the graph does not know it.
+    """The neighbourhood of a node, or None if the graph lacks it. `LedgerError`: the database is out of reach.
 
     Args:
-        store: the graph.
-        name: where it starts.
         up: how many steps above.
         down: how many steps below.
-        most: nodes that are taken in each direction, nearest first, and of those what the graph came to know last.
-        group: what of a node is the same where two are one place; None: it is a place of its own.
-
-    Raises:
-        LedgerError: the database is away.
+        most: limit of nodes in each direction; nearer ones first, and of the same distance newer ones first.
+        group: nodes with the same result are one place; None: the node is a place of its own.
     """
 
     def work(connection: Connection) -> Neighbourhood | None:
@@ -116,11 +111,9 @@ class _Walk:
 
     @property
     def nodes(self) -> dict[int, Node]:
-        """Those that were reached."""
         return {here: self._known[here] for here in self.distances}
 
     def to(self, steps: int) -> _Walk:
-        """Walks so many steps."""
         level = set(self.distances)
         for distance in range(steps + 1):
             level = self._beyond_place(level, distance)
@@ -129,12 +122,12 @@ class _Walk:
         return self
 
     def beyond(self) -> dict[int, int]:
-        """How many more nodes lead on from each that was reached."""
+        """How many further nodes follow each node that was reached."""
         counts = {here: len(there - self.distances.keys()) for here, there in self._leading.items()}
         return {here: more for here, more in counts.items() if more}
 
     def _beyond_place(self, level: set[int], distance: int) -> set[int]:
-        """Adds to a level whatever is no distance away from it; returns what is one step away."""
+        """Adds to a level all nodes at no distance from it; returns those that are one step away."""
         waiting, far = level, set()
         while waiting:
             edges = [edge for edge in self._edges(waiting) if edge[1] not in self.distances]
@@ -162,7 +155,7 @@ class _Walk:
         return found
 
     def _read(self, met: Collection[int]) -> None:
-        """Reads nodes as far as there is room for them, the newest first."""
+        """Reads nodes up to the limit, the newest first."""
         new = sorted(set(met) - self._known.keys() - self.left_out, reverse=True)
         room = max(self._most - len(self.distances), 0)
         self.left_out.update(new[room:])
@@ -187,24 +180,21 @@ def _links(connection: Connection, above: _Walk, below: _Walk) -> tuple[Link, ..
 
 
 def _without_mere_names(nodes: Mapping[int, Node], start: Node, links: Iterable[Link]) -> dict[int, Node]:
-    """Nodes of which the graph knows more than that they are another name of one that is here."""
+    """Nodes without those that are only an alias of another one."""
     ends = {end for link in links if link.relation != "alias" for end in (link.child, link.parent)}
     return {here: node for here, node in nodes.items() if node.facets or here in ends or here == start.id}
 
 
 def numbered(store: LineageStore, number: int) -> Node | None:
-    """The node with an id, or None where the graph has none. Raises `LedgerError` where the database is away."""
+    """The node with an id, or None. Raises `LedgerError` if the database is out of reach."""
     return store.database.read(lambda connection: rows.nodes_by_id(connection, [number]).get(number))
 
 
 def way(store: LineageStore, one: DatasetName, other: DatasetName) -> list[tuple[Node, Link | None]] | None:
-    """A shortest way between two nodes, each with the edge that leads to it; None where there is none.
+    """A shortest path between two nodes, each node with the edge that leads to it; None if there is none.
 
-    Along the data's way, downward or upward, if one came of the other; else along edges in any direction, so that it
-    shows what the two have in common.
-
-    Raises:
-        LedgerError: the database is away.
+    If one descends from the other, the path follows the edges' direction. Otherwise it follows edges in any direction,
+    and so shows what the two have in common. Raises `LedgerError` if the database is out of reach.
     """
 
     def work(connection: Connection) -> list[tuple[Node, Link | None]] | None:
@@ -223,7 +213,7 @@ def way(store: LineageStore, one: DatasetName, other: DatasetName) -> list[tuple
 
 
 _Edge = tuple[int, int, Relation, str]
-"""As `Link`, without its names: of a whole graph."""
+"""The fields of a `Link`, as a tuple: for a whole graph."""
 
 
 def _edges(connection: Connection) -> list[_Edge]:

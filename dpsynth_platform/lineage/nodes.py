@@ -1,12 +1,12 @@
-"""The stored graph's nouns: nodes, edges, walks and events as callers get them. Frozen.
+"""The stored graph's values: nodes, edges, walks and events. Frozen.
 
-What belongs here: what `LineageStore` hands out. What does not: SQL (`store`), reading events (`intake`).
+What belongs here: what `LineageStore` returns. What does not: SQL (`graph_rows`), reading events (`intake`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -17,11 +17,11 @@ Origin = Literal["own", "ingested"]
 Kind = Literal["dataset", "model", "checkpoint", "release", "mechanism"]
 Purpose = Literal["train", "evaluate", "other"]
 Relation = Literal["derived", "base", "trained-on", "alias", "paid-by", "claims", "evaluated-on", "used-by"]
-"""How a child comes by its parent.
+"""How a child depends on its parent.
 
-`paid-by` leads to the ledger entry that the child's guarantee names. `claims` does so too, where the entry is unknown
-or was described otherwise than the ledger has it: such a reference proves nothing. Along `evaluated-on` nothing of the
-parent reaches the child; walks leave it out.
+`paid-by` leads to the ledger entry that the child's guarantee names. So does `claims`, if the ledger does not have the
+entry as described: such a reference proves nothing. Along `evaluated-on` nothing of the parent reaches the child; walks
+skip it.
 """
 
 LEDGER_NAMESPACE = "dpsynth:ledger"
@@ -46,27 +46,26 @@ class Node:
 
     @cached_property
     def facets(self) -> Mapping[str, Any]:
-        """The latest of each facet that may be believed: of our own nodes, only what we said ourselves."""
+        """The latest accepted value of each facet; of our own nodes, only values that we reported."""
         return {name: kept["value"] for name, kept in self._kept.items()}
 
     @cached_property
-    def told_by(self) -> Mapping[str, int]:
-        """For each facet the sequence number of the event that it came with."""
+    def facet_events(self) -> Mapping[str, int]:
+        """The sequence number of each facet's event."""
         return {name: kept["event"] for name, kept in self._kept.items()}
 
     def origin_of(self, facet: str) -> Origin:
-        """Who told a facet."""
         origin: Origin = self._kept[facet]["origin"]
         return origin
 
     @cached_property
-    def is_told_by_us(self) -> bool:
-        """Whether a facet of it is of ours."""
+    def is_reported_by_us(self) -> bool:
+        """Whether we reported one of its facets."""
         return any(kept["origin"] == "own" for kept in self._kept.values())
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
-        """Of its tags, the zones that it lies in; what is no tag is passed over."""
+        """The zones that its tags name; invalid tags are skipped."""
         tags = self.facets.get("tags", {}).get("tags")
         found = [tag for tag in tags if isinstance(tag, Mapping)] if isinstance(tags, list) else []
         return tuple(str(tag.get("value")) for tag in found if tag.get("key") == "zone")
@@ -79,11 +78,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """One way in which one node came by another.
+    """One way in which a node depends on another.
 
     Attributes:
-        run_id: the OpenLineage run; empty for an alias and for what a job or dataset event told.
-        event: sequence number of the event that told it first.
+        run_id: the OpenLineage run; empty for aliases, and edges of job or dataset events.
+        event: sequence number of the first event that reported it.
     """
 
     child: DatasetName
@@ -97,7 +96,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a path: the node that it leads to, and how."""
+    """One step of a path: the node that it leads to, by which relation and run."""
 
     node: DatasetName
     relation: Relation
@@ -131,7 +130,7 @@ class Relative:
 
     @property
     def start(self) -> DatasetName:
-        """Where the path begins."""
+        """The start of the path."""
         here = self
         while here.previous is not None:
             here = here.previous
@@ -140,15 +139,14 @@ class Relative:
 
 @dataclass(frozen=True)
 class Ancestry:
-    """Everything on a walk from some starts, and what is not known about it.
+    """Everything on a walk from some starts, and what is unknown about it.
 
     Attributes:
         relatives: the starts (distance 0) and all that was reached, nearest first.
-        missing: starts that the graph does not know.
-        unknown: models and checkpoints of which nothing is known that they were made from (or nothing but each other),
-            and that nobody declared public.
-        ways: every step between the relatives, on a shortest path or not: by the id of a node, the ids of those that
-            it leads to, each with how, and by which run.
+        missing: starts that the graph lacks.
+        unknown: models and checkpoints without a known origin (or only each other as origin), and not declared public.
+        ways: every step between the relatives, on a shortest path or not: by the id of a node, the targets' ids with
+            relation and run.
     """
 
     relatives: tuple[Relative, ...]
@@ -160,26 +158,19 @@ class Ancestry:
         """The relatives of some kinds, nearest first."""
         return [relative for relative in self.relatives if relative.node.kind in kinds]
 
-    def get(self, name: DatasetName) -> Relative | None:
-        """One of them by name, or None."""
-        return self._by_name.get(name)
-
-    def __contains__(self, name: DatasetName) -> bool:
-        return name in self._by_name
-
     @cached_property
-    def _by_name(self) -> dict[DatasetName, Relative]:
+    def by_name(self) -> dict[DatasetName, Relative]:
         return {relative.node.name: relative for relative in self.relatives}
 
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """An event as it was recorded.
+    """A recorded event.
 
     Attributes:
         kind: START, RUNNING, COMPLETE, ABORT, FAIL, OTHER; JOB or DATASET for events without a run. A second START of a
-            run of others is kept as RUNNING.
-        source: who sent it; empty for our own.
+            run of others is recorded as RUNNING.
+        source: the producer that sent it; empty for our own.
         run_id: empty for events without a run.
         payload: the event.
     """
@@ -199,11 +190,11 @@ class StoredEvent:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What became of an event.
+    """The outcome of recording an event.
 
     Attributes:
-        sequence: its number; that of the first time if it was recorded before; None if another event stands for it.
-        new: it was not known.
+        sequence: its number, also if it was recorded before; None for a repeated START or end of our own run.
+        new: it was not recorded before.
     """
 
     sequence: int | None
@@ -212,11 +203,11 @@ class Recorded:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run of ours that started and has no terminal event.
+    """Our own run that started and has no terminal event.
 
     Attributes:
         parent_run_id: the Dagster run's id.
-        launcher: who runs it (`emitter.StepRun`); only of `dagster` can Dagster say whether it goes on.
+        launcher: as in `runs.StepRun`; Dagster only knows whether runs of `dagster` continue.
         start: its START event.
     """
 
@@ -229,7 +220,6 @@ class OpenRun:
 
     @classmethod
     def of(cls, start: Mapping[str, Any]) -> OpenRun:
-        """The run that a START event began."""
         parent = start["run"].get("facets", {}).get("parent", {})
         run_id, launcher = parent.get("run", {}).get("runId", ""), parent.get("job", {}).get("namespace", "")
         return cls(start["run"]["runId"], run_id, launcher, start["job"]["name"], start["eventTime"], start)
@@ -237,7 +227,7 @@ class OpenRun:
 
 @dataclass(frozen=True)
 class Declaration:
-    """Somebody's word, in the ledger's chain, that something is public: no person's data that we guard is in it."""
+    """A person's declaration, in the ledger's chain, that something is public: it holds no guarded person's data."""
 
     name: DatasetName
     by: str
@@ -248,19 +238,9 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Use:
-    """A registered use of a release.
-
-    Attributes:
-        product: what was trained or evaluated, if anything was named.
-        event: sequence number of the event that records it.
-    """
+    """A registered use of a release, and the number of the event that records it."""
 
     release: DatasetName
     purpose: Purpose
     product: DatasetName | None
     event: int
-
-
-def by_name(nodes: Iterable[Node]) -> list[Node]:
-    """Nodes in the order of their names."""
-    return sorted(nodes, key=lambda node: node.name)

@@ -1,16 +1,16 @@
-"""The outbox: recorded events on their way to who shall have them, each receiver's in order and none lost.
+"""The outbox: recorded events and their delivery to receivers, in order and without loss.
 
-What belongs here: who delivers (one process at a time, by a lease that ends with it or by itself), in what order, when
-again, and what is stuck. What does not: what the receivers are (`receivers`) and recording (`store`).
+What belongs here: which process delivers (one at a time, by a lease that ends with the process or expires), the order,
+retries, and what is stuck. What does not: the receivers (`receivers`) and recording (`store`).
 
-An event is put here in the transaction that records it, so nothing that is recorded can be forgotten. A delivery that
-fails holds up its receiver: later events wait, so that no run's events change their order, and it is tried again by
-later emissions, by a sensor and by hand, after growing pauses. An event that a receiver will never take (`Refusal`)
-is marked, told, and passed.
+The transaction that records an event also puts it here, so no recorded event is forgotten. A failed delivery blocks its
+receiver: later events wait, so that the order of a run's events never changes. Later emissions, a sensor or a person
+try it again, after growing pauses. An event that a receiver will never accept (`Refusal`) is marked, reported and
+skipped.
 
-A process that is killed after it has delivered and before that is written here leaves one event to be delivered a
-second time. The file of our own finds that out by itself; for other receivers events are delivered *at least* once,
-and a second time only in this way, with the very same content.
+A process that is killed between delivery and its record here leaves one event to be delivered a second time. Our own
+file detects that. Other receivers get each event *at least* once, and a second time only in this way, with the same
+content.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -34,18 +35,18 @@ from dpsynth_platform.lineage.store import LineageStore
 FILE, TRANSPORT = "file", "transport"
 LEASE = dt.timedelta(minutes=5)
 STUCK_AFTER = dt.timedelta(minutes=15)
-REFUSALS_ARE_NEWS = dt.timedelta(days=1)
+RECENT = dt.timedelta(days=1)
 _FIRST_PAUSE = dt.timedelta(seconds=5)
 _LONGEST_PAUSE = dt.timedelta(minutes=5)
 _NAMES = {FILE: "the record lineage/events.jsonl", TRANSPORT: "the OpenLineage transport"}
 
 
 class Refusal(Exception):
-    """A receiver will never take this event. Its text is ours and safe."""
+    """A receiver will never accept this event. Its text is ours and safe."""
 
 
 class Receiver(Protocol):
-    """Where events go."""
+    """A destination of events."""
 
     @property
     def target(self) -> str:
@@ -55,19 +56,14 @@ class Receiver(Protocol):
         """Delivers one event; when it returns, the receiver has it.
 
         Raises:
-            Refusal: it never will.
-            Exception: it may, later.
+            Refusal: the receiver will never accept it.
+            Exception: a later attempt may succeed.
         """
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one flush did.
-
-    Attributes:
-        delivered: events by target.
-        warnings: one safe sentence for each delivery that failed or was refused.
-    """
+    """The number of delivered events by target, and a safe sentence for each one that failed or was refused."""
 
     delivered: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -75,15 +71,14 @@ class Report:
 
 @dataclass(frozen=True)
 class TargetStatus:
-    """How one receiver stands.
+    """The state of one receiver.
 
     Attributes:
         waiting: events that are recorded and not delivered.
         waiting_since: when the first of them was recorded.
         attempts: how often that one was tried.
         next_at: when it is tried again.
-        delivered, refused: events that are done with.
-        news: how many of the refused were refused within `REFUSALS_ARE_NEWS`.
+        news: how many were refused within `RECENT`.
     """
 
     target: str
@@ -96,24 +91,24 @@ class TargetStatus:
     news: int
 
     def alerts(self, now: dt.datetime) -> list[str]:
-        """What somebody must look at, in safe sentences."""
-        told = []
+        """Problems that need a person, in safe sentences."""
+        found, name = [], _NAMES.get(self.target, self.target)
         if self.waiting_since is not None and self.waiting_since < rows.time_text(now - STUCK_AFTER):
-            told.append(
-                f"{self.waiting} lineage events wait for {_NAMES.get(self.target, self.target)} since "
-                f"{self.waiting_since}, tried {self.attempts} times; mend it, then: dpsynth lineage flush"
+            found.append(
+                f"{self.waiting} lineage events wait for {name} since {self.waiting_since}, tried {self.attempts} "
+                "times; repair it, then: dpsynth lineage flush"
             )
         if self.news:
-            told.append(
-                f"{self.news} lineage events were refused by {_NAMES.get(self.target, self.target)} within a day and "
-                "passed over; see: dpsynth lineage status"
+            found.append(
+                f"{self.news} lineage events were refused by {name} within a day and skipped; see: dpsynth lineage "
+                "status"
             )
-        return told
+        return found
 
 
 @dataclass(frozen=True)
 class RefusedEvent:
-    """An event that a receiver will never take, and why."""
+    """An event that a receiver refused."""
 
     target: str
     sequence: int
@@ -129,11 +124,11 @@ def flush(
     """Delivers what is due, to each receiver until it has everything, fails, or another process serves it.
 
     Args:
-        now: also what pauses after a failure.
-        seconds: begins no further delivery after that time; what is left is for the next flush.
+        now: also deliver events that pause after a failure.
+        seconds: begin no further delivery after that time.
 
     Raises:
-        LedgerError: the database is away. What was delivered may be delivered again.
+        LedgerError: the database is out of reach. What was delivered may be delivered again.
     """
     end = None if seconds is None else time.monotonic() + seconds
     delivered: dict[str, int] = {}
@@ -146,12 +141,12 @@ def flush(
 
 
 def status(store: LineageStore) -> list[TargetStatus]:
-    """How each receiver stands that ever was to have an event."""
+    """The state of each receiver that was ever a target."""
     return store.database.read(_status)
 
 
 def refusals(store: LineageStore, *, most: int = 20) -> list[RefusedEvent]:
-    """The latest events that were refused, the last first."""
+    """The latest refused events, the last first."""
     box, event = tables.outbox.c, tables.event.c
     query = (
         select(box.target, box.sequence, event.kind, event.job_name, box.refused, box.delivered_at)
@@ -164,7 +159,7 @@ def refusals(store: LineageStore, *, most: int = 20) -> list[RefusedEvent]:
 
 
 def give_up(store: LineageStore, target: str) -> int:
-    """Marks all that waits for a receiver as refused, for one that is gone for good; returns how many."""
+    """Marks all events that wait for a removed receiver as refused; returns how many."""
     box = tables.outbox.c
 
     def work(connection: Connection) -> int:
@@ -177,8 +172,8 @@ def give_up(store: LineageStore, target: str) -> int:
     return store.database.write(work, guards=("lineage_event",))
 
 
-def told_of(event: Mapping[str, Any]) -> str:
-    """A run event of ours as warnings name it."""
+def label_of(event: Mapping[str, Any]) -> str:
+    """The label of our own run event in warnings."""
     return f"Lineage event {event['eventType']} of {event['job']['name']}"
 
 
@@ -190,19 +185,17 @@ class _Due:
 
 
 class _Served:
-    """One receiver, served by this process until there is nothing left to do."""
+    """One receiver, served by this process until nothing is due."""
 
     def __init__(self, store: LineageStore, receiver: Receiver, now: bool) -> None:
-        self._write: Callable[[Callable[[Connection], _Due | None]], _Due | None] = lambda work: store.database.write(
-            work, guards=("lineage_event",)
-        )
+        self._database = store.database
         self._receiver = receiver
         self._now = now
         self._holder = f"{secrets.token_hex(8)}@{own_name()}"
         self.warnings: list[str] = []
 
     def until(self, over: Callable[[], bool]) -> int:
-        """Delivers in order; returns how many were delivered."""
+        """Delivers events in order; returns how many."""
         count = 0
         due = self._write(self._begin)
         while due is not None:
@@ -212,23 +205,23 @@ class _Served:
                 count += 1
             except Refusal as refusal:
                 refused = str(refusal)
-                self._warn(due, f"was refused by {self._name} ({refused}) and passed over.")
-            except Exception as error:  # whatever a transport raises; of its text nothing is told
+                self._warn(due, f"was refused by {self._name} ({refused}) and skipped.")
+            except Exception as error:  # any error of a transport; its text is not shown
                 self._warn(due, f"did not reach {self._name} ({reason_of(error)}); it is kept and tried again.")
-                self._write(lambda connection, due=due: self._failed(connection, due))  # type: ignore[misc]
+                self._write(partial(self._failed, due=due))
                 return count
-            last = over()
-            due = self._write(
-                lambda connection, due=due, refused=refused, last=last: self._done(connection, due, refused, last)  # type: ignore[misc]
-            )
+            due = self._write(partial(self._done, due=due, refused=refused, last=over()))
         return count
+
+    def _write(self, work: Callable[[Connection], _Due | None]) -> _Due | None:
+        return self._database.write(work, guards=("lineage_event",))
 
     @property
     def _name(self) -> str:
         return _NAMES.get(self._receiver.target, self._receiver.target)
 
     def _warn(self, due: _Due, what: str) -> None:
-        self.warnings.append(f"{told_of(due.event)} {what}")
+        self.warnings.append(f"{label_of(due.event)} {what}")
 
     def _begin(self, connection: Connection) -> _Due | None:
         """Takes the lease, unless another process has it or nothing is due."""
@@ -238,24 +231,22 @@ class _Served:
         connection.execute(delete(tables.lease).where(self._mine))
         due = self._next(connection)
         if due is not None:
-            connection.execute(
-                insert(tables.lease).values(
-                    target=self._receiver.target, holder=self._holder, until=self._lease_end(connection)
-                )
-            )
+            lease = {"target": self._receiver.target, "holder": self._holder, "until": self._lease_end(connection)}
+            connection.execute(insert(tables.lease).values(lease))
         return due
 
     def _done(self, connection: Connection, due: _Due, refused: str | None, last: bool) -> _Due | None:
-        """Notes a delivery or refusal. Gives the lease back in the same transaction in which nothing more is due.
+        """Records a delivery or refusal. Releases the lease in the transaction that finds nothing more due.
 
-        So an event that is recorded before sees this process take it, and one that is recorded later finds no lease.
+        So an event that is recorded before that is delivered by this process, and a later one finds no lease.
         """
         box = tables.outbox.c
         this = (box.target == self._receiver.target) & (box.sequence == due.sequence) & box.delivered_at.is_(None)
         connection.execute(
             update(tables.outbox).where(this).values(delivered_at=rows.clock_text(connection), refused=refused)
         )
-        following = None if last or not self._holds(connection) else self._next(connection)
+        holder = connection.execute(select(tables.lease.c.holder).where(self._mine)).scalar_one_or_none()
+        following = None if last or holder != self._holder else self._next(connection)
         if following is None:
             self._release(connection)
         else:
@@ -264,7 +255,7 @@ class _Served:
         return following
 
     def _failed(self, connection: Connection, due: _Due) -> None:
-        """Notes a failure and when to try again."""
+        """Records a failure and the time of the next attempt."""
         box = tables.outbox.c
         this = (box.target == self._receiver.target) & (box.sequence == due.sequence)
         pause = min(_FIRST_PAUSE * 2 ** min(due.attempts, 20), _LONGEST_PAUSE)
@@ -287,10 +278,6 @@ class _Served:
             return None
         return _Due(row.sequence, row.attempts, json.loads(row.payload))
 
-    def _holds(self, connection: Connection) -> bool:
-        holder = select(tables.lease.c.holder).where(self._mine)
-        return connection.execute(holder).scalar_one_or_none() == self._holder
-
     def _release(self, connection: Connection) -> None:
         connection.execute(delete(tables.lease).where(self._mine, tables.lease.c.holder == self._holder))
 
@@ -305,32 +292,24 @@ class _Served:
 
 def _status(connection: Connection) -> list[TargetStatus]:
     box = tables.outbox.c
-    lately = rows.time_text(rows.clock(connection) - REFUSALS_ARE_NEWS)
+    lately = rows.time_text(rows.clock(connection) - RECENT)
+    waiting, refused = box.delivered_at.is_(None), box.refused.is_not(None)
+    counts: dict[str, list[Any]] = {
+        "waiting": [waiting],
+        "delivered": [~waiting, ~refused],
+        "refused": [refused],
+        "news": [refused, box.delivered_at > lately],
+    }
+    columns: list[Any] = [func.count().filter(*conditions).label(name) for name, conditions in counts.items()]
     found = []
-    for target in connection.execute(select(box.target).distinct().order_by(box.target)).scalars().all():
-        of_target = box.target == target
-
-        def count(*conditions: Any, of_target: Any = of_target) -> int:
-            query = select(func.count()).select_from(tables.outbox).where(of_target, *conditions)
-            return connection.execute(query).scalar_one()
-
+    for row in connection.execute(select(box.target, *columns).group_by(box.target).order_by(box.target)).all():
         first = connection.execute(
-            select(box.attempts, box.next_at, tables.event.c.received_at)
+            select(box.attempts, box.next_at, tables.event.c.received_at.label("waiting_since"))
             .join(tables.event, tables.event.c.sequence == box.sequence)
-            .where(of_target, box.delivered_at.is_(None))
+            .where(box.target == row.target, waiting)
             .order_by(box.sequence)
             .limit(1)
         ).one_or_none()
-        found.append(
-            TargetStatus(
-                target=target,
-                waiting=count(box.delivered_at.is_(None)),
-                waiting_since=first.received_at if first else None,
-                attempts=first.attempts if first else 0,
-                next_at=first.next_at if first else None,
-                delivered=count(box.delivered_at.is_not(None), box.refused.is_(None)),
-                refused=count(box.refused.is_not(None)),
-                news=count(box.refused.is_not(None), box.delivered_at > lately),
-            )
-        )
+        state = first._asdict() if first else {"attempts": 0, "next_at": None, "waiting_since": None}
+        found.append(TargetStatus(**row._asdict(), **state))
     return found

@@ -1,7 +1,7 @@
-"""Overlaps: how many people a run has in common with earlier ones, for reviewers.
+"""Overlaps: how many people a run shares with earlier ones, for reviewers.
 
-What belongs here: the counts, and the restricted file that keeps them. What does not: who they are (the ledger's), and
-any verdict: these are exact functions of who took part, so that nothing that shows depends on them.
+What belongs here: the counts, and their restricted file. What does not: fingerprints (the ledger's), and any verdict:
+the counts are exact functions of who took part, so nothing public depends on them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from dpsynth_platform.foundation.storage import Place, Storage, write_durably
 
@@ -18,9 +19,9 @@ class Overlaps:
     """Counts of one reservation. Restricted.
 
     Attributes:
-        offered: how many the mechanism was asked for.
-        charged: how many of them take part; the others were left out.
-        by_entry: of those offered, how many each earlier entry names; None for one that names nobody.
+        offered: owners for whom the reservation was requested.
+        charged: how many of them take part.
+        by_entry: how many of the offered owners each earlier entry names; None for an entry without named owners.
     """
 
     offered: int
@@ -28,15 +29,17 @@ class Overlaps:
     by_entry: Mapping[str, int | None]
 
     def write(self, storage: Storage, place: Place, entry_id: str) -> None:
-        """Keeps the counts beside the clearance's record, in the restricted zone."""
-        path = storage.location(place, "clearance") / f"{entry_id}.json"
-        write_durably(path, json.dumps(asdict(self), indent=1))
+        """Writes the counts into the clearance's directory, in the restricted zone."""
+        write_durably(_path(storage, place, entry_id), json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, storage: Storage, place: Place, entry_id: str) -> Overlaps | None:
-        """The counts of an entry's reservation, or None where none were kept."""
-        path = storage.location(place, "clearance") / f"{entry_id}.json"
+        """The counts of an entry's reservation, or None if there is no file."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**json.loads(_path(storage, place, entry_id).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
+
+
+def _path(storage: Storage, place: Place, entry_id: str) -> Path:
+    return storage.location(place, "clearance") / f"{entry_id}.json"

@@ -1,10 +1,10 @@
-"""Who may report lineage: the producers' names and the hashes of their tokens.
+"""The producers that may report lineage, and the hashes of their tokens.
 
-What belongs here: the file of tokens, making one, and telling whose a token is. What does not: the network (`server`).
+What belongs here: the file of tokens, making a token, and finding its owner. What does not: the network (`server`).
 
-The file holds a line `NAME: SHA-256 of the token` for each token, for this user alone; `#` begins a comment. A producer
-may have several tokens, so that one can be replaced without a gap. Tokens are made by `dpsynth lineage token` and are
-random, so that a plain hash of one tells nothing.
+The file is private and has a line `NAME: SHA-256 of the token` for each token; `#` begins a comment. A producer may
+have several tokens, so that one can be replaced without a gap. `dpsynth lineage token` makes random tokens, so a plain
+hash of one reveals nothing.
 """
 
 from __future__ import annotations
@@ -37,22 +37,17 @@ class Producer:
 
 @dataclass(frozen=True)
 class MadeToken:
-    """A new token.
-
-    Attributes:
-        token: it itself, which is kept nowhere.
-        earlier: how many the producer had before.
-    """
+    """A new token, which is stored nowhere, and how many the producer had before."""
 
     token: str
     earlier: int
 
 
 def load_producers(file: Path) -> tuple[Producer, ...]:
-    """The producers that a file names.
+    """The producers in a file.
 
     Raises:
-        ConfigurationError: it cannot be read, is open to others, names nobody, or has a line of another form.
+        ConfigurationError: it cannot be read, is open to others, is empty, or has an invalid line.
     """
     _check_private(file)
     try:
@@ -66,13 +61,13 @@ def load_producers(file: Path) -> tuple[Producer, ...]:
 
 
 def add_token(file: Path, name: str, *, replace: bool = False) -> MadeToken:
-    """Makes a token, adds its hash to the file, and returns the token, which is kept nowhere.
+    """Makes a token and adds its hash to the file.
 
     Args:
-        replace: whether the producer's earlier tokens are taken out; else they count beside it.
+        replace: remove the producer's earlier tokens; otherwise they stay valid.
 
     Raises:
-        ConfigurationError: the name cannot be used, or the file is open to others or cannot be written.
+        ConfigurationError: the name is invalid, or the file is open to others or cannot be written.
     """
     token, producer = secrets.token_urlsafe(32), producer_name(name)
     lines: list[str] = []
@@ -89,8 +84,8 @@ def add_token(file: Path, name: str, *, replace: bool = False) -> MadeToken:
     return MadeToken(token, len(earlier))
 
 
-def whose(token: str, producers: Sequence[Producer]) -> str | None:
-    """Whose token it is, or None; every one is compared, and each in the same time."""
+def owner_of(token: str, producers: Sequence[Producer]) -> str | None:
+    """The token's producer, or None. All are compared, each in constant time."""
     digest, found = _hash(token), None
     for producer in producers:
         if hmac.compare_digest(producer.digest, digest):
@@ -99,11 +94,7 @@ def whose(token: str, producers: Sequence[Producer]) -> str | None:
 
 
 def _check_private(file: Path) -> None:
-    """Whoever can write into the file can report in any name, and who finds it open should know that others might have.
-
-    Raises:
-        ConfigurationError: it is not there, or others than its owner may read or write it.
-    """
+    """Raises `ConfigurationError` if the file is missing, or open to others: a writer could report in any name."""
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
     except OSError as error:

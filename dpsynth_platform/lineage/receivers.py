@@ -1,10 +1,10 @@
-"""Where events go: the operator's own record, and the transport of the standard OpenLineage configuration.
+"""The receivers: the operator's own record, and the transport of the standard OpenLineage configuration.
 
-What belongs here: delivering one event, and telling a failure that may pass from one that will not. What does not:
-order, retries and what is stuck (`outbox`), and what of an event may leave (`export`).
+What belongs here: delivering one event, and telling temporary failures from permanent ones. What does not: order,
+retries and what is stuck (`outbox`), and the public part of an event (`export`).
 
-A delivery counts when the transport says so. OpenLineage's asynchronous transports are waited for; a composite one
-answers for its parts.
+A delivery counts when the transport confirms it. Asynchronous transports of OpenLineage are waited for; a composite one
+confirms for its parts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dpsynth_platform.lineage.record import JsonLines
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent
 
-_OF_THE_RECEIVER = (401, 403, 404, 405, 407, 408, 425, 429)
-"""Answers that speak of the receiver or its configuration and not of the event: another try may do."""
+_TEMPORARY = (401, 403, 404, 405, 407, 408, 425, 429)
+"""Answers about the receiver or its configuration and not about the event: another attempt may succeed."""
 _LONGEST_WAIT_SECONDS = 60.0
 
 
@@ -34,19 +34,19 @@ class Client(Protocol):
 
 
 class NotConfirmed(DpsynthError):
-    """There is no transport any more, or it did not say that it has delivered."""
+    """The transport is gone, or did not confirm the delivery."""
 
     code = "lineage"
 
 
 def standard_client() -> Client | None:
-    """OpenLineage's own client, or None where the standard configuration names no transport.
+    """OpenLineage's own client, or None if the standard configuration names no transport.
 
-    The client reads OPENLINEAGE_* and `openlineage.yml` itself. Left alone without configuration it would print events
-    to the console, so a first client with a transport that does nothing is asked for the configuration.
+    The client reads OPENLINEAGE_* and `openlineage.yml` itself. Without configuration it would print events to the
+    console, so a first client with a no-op transport reads the configuration.
 
     Raises:
-        ValueError: the configuration is there but does not name a usable transport.
+        ValueError: the configuration names no usable transport.
     """
     from openlineage.client.client import OpenLineageClient
     from openlineage.client.transport.noop import NoopConfig, NoopTransport
@@ -69,24 +69,26 @@ class RecordFile:
         self._record = JsonLines(path)
 
     def send(self, event: Mapping[str, Any]) -> None:
-        """Appends the event, unless it is the last one there: then a killed process has delivered it."""
+        """Appends the event, unless it is the last one in the file: then a killed process has delivered it."""
         with self._record.locked() as descriptor:
             if self._record.last(descriptor) != event:
                 self._record.append(descriptor, dict(event))
 
 
 class StandardTransport:
-    """The public part of events, through OpenLineage's client."""
+    """The public part of events, through OpenLineage's client.
+
+    Args:
+        find: returns the client if there is none yet, since its configuration may have been corrected.
+    """
 
     target = TRANSPORT
 
     def __init__(self, find: Callable[[], Client | None], client: Client | None = None) -> None:
-        """`find` is asked for the client where there is none yet: its configuration may have been mended since."""
         self._find = find
         self._client = client
 
     def send(self, event: Mapping[str, Any]) -> None:
-        """Sends the event's public part; see `outbox.Receiver`."""
         from dpsynth_platform.lineage.events import run_event
 
         client = self._found()
@@ -99,7 +101,7 @@ class StandardTransport:
             client.emit(leaving)
         except Exception as error:
             answer = getattr(getattr(error, "response", None), "status_code", None)
-            if isinstance(answer, int) and 400 <= answer < 500 and answer not in _OF_THE_RECEIVER:
+            if isinstance(answer, int) and 400 <= answer < 500 and answer not in _TEMPORARY:
                 raise Refusal(f"HTTP {answer}") from None
             raise
         _confirm(client, failed_before)
@@ -108,7 +110,7 @@ class StandardTransport:
         if self._client is None:
             self._client = self._find()
         if self._client is None:
-            raise NotConfirmed("the OpenLineage configuration names no transport any more")
+            raise NotConfirmed("the OpenLineage configuration no longer names a transport")
         return self._client
 
 
@@ -122,6 +124,6 @@ def _confirm(client: Client, failed_before: int) -> None:
 
 
 def _failures(client: Client) -> int:
-    """How many events an asynchronous transport has given up; 0 for others, which raise."""
+    """How many events an asynchronous transport has failed to send; 0 for others, which raise."""
     stats: Mapping[str, int] = getattr(getattr(client, "transport", None), "get_stats", dict)()
     return stats.get("failed", 0)

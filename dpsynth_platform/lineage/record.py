@@ -1,8 +1,8 @@
 """The platform's own record of events: a file of JSON lines that several processes append to.
 
-What belongs here: appending durably and reading back, with crashes in mind. What does not: what the lines mean. A
-process that dies while it writes leaves a torn last line. The next writer ends that line before it begins its own, so
-that no event is ever merged with another, and readers pass over lines that are no JSON object.
+What belongs here: appending durably and reading back, also after crashes. What does not: the meaning of the lines. A
+process that dies while it writes leaves a torn last line. The next writer ends that line first, so that no two events
+are merged, and readers skip lines that are no JSON object.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,7 @@ class JsonLines:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Holds the file open for appending, and every other writer away. Yields the file descriptor.
-
-        Raises:
-            OSError: the file cannot be opened or made.
-        """
+        """Opens the file for appending, under an exclusive lock. Yields the file descriptor. Raises `OSError`."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -42,27 +38,23 @@ class JsonLines:
         """Appends one object in a single write and flushes it to disk. Call it inside `locked`.
 
         Raises:
-            OSError: nothing was appended; what a failed write left is cut off again.
+            OSError: nothing was appended; the remains of a failed write are removed.
         """
-        size = self.size(descriptor)
+        size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         line = (b"\n" if torn else b"") + text.encode() + b"\n"
         try:
             if os.write(descriptor, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # what else cuts a write short
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the usual cause of a short write
             os.fsync(descriptor)
         except OSError:
             os.ftruncate(descriptor, size)
             raise
 
-    def size(self, descriptor: int) -> int:
-        """Length of the open file in bytes."""
-        return os.fstat(descriptor).st_size
-
     def last(self, descriptor: int) -> dict[str, Any] | None:
-        """The object on the last line, or None where there is no line or a damaged one. Call it inside `locked`."""
-        size, length = self.size(descriptor), 1 << 16
+        """The object on the last line, or None if that is missing or damaged. Call it inside `locked`."""
+        size, length = os.fstat(descriptor).st_size, 1 << 16
         while True:
             tail = os.pread(descriptor, length, max(0, size - length))
             line = tail.rstrip(b"\n").rpartition(b"\n")
@@ -71,7 +63,7 @@ class JsonLines:
             length *= 4
 
     def has_content(self) -> bool:
-        """Whether anything was appended; without a lock, so that a writer at work may be overlooked."""
+        """Whether anything was appended; without a lock, so a concurrent write may be missed."""
         try:
             return self.path.stat().st_size > 0
         except OSError:
@@ -83,31 +75,21 @@ class JsonLines:
         os.fsync(descriptor)
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """All objects in order. Damaged lines are passed over; a missing file is an empty one."""
-        try:
-            with self.path.open("rb") as file:
-                for line in file:
-                    entry = parse(line)
-                    if entry is not None:
-                        yield entry
-        except FileNotFoundError:
-            return
+        """All objects in order. Damaged lines are skipped; a missing file is empty."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            yield from (entry for line in file if (entry := parse(line)) is not None)
 
 
 def run_event(entry: dict[str, Any]) -> bool:
-    """Whether an object has the parts of a run event that readers of the record rely on."""
-    run, job = entry.get("run"), entry.get("job")
-    return (
-        isinstance(entry.get("eventType"), str)
-        and isinstance(run, dict)
-        and isinstance(run.get("runId"), str)
-        and isinstance(job, dict)
-        and isinstance(job.get("name"), str)
-    )
+    """Whether an object has the parts of a run event that readers of the record require."""
+    match entry:
+        case {"eventType": str(), "run": {"runId": str()}, "job": {"name": str()}}:
+            return True
+    return False
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """One line as an object, or None where it is torn, damaged or something else."""
+    """One line as an object, or None if it is torn, damaged or another value."""
     try:
         entry = json.loads(line)
     except ValueError:

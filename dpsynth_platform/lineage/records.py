@@ -1,15 +1,16 @@
-"""The five records that are kept of each synthetic dataset, put together from the graph and the ledger.
+"""The five records of each synthetic dataset, composed from the graph and the ledger.
 
-What belongs here: what Ponomareva et al. 2026, "How to DP-fy Your Data", section 7.7.2, asks to know of every synthetic
-dataset before its source is used again: (1) the source, (2) the privacy unit, (3) how it was made and under which
-guarantee, (4) the checkpoints that it was made with, and their ancestry, (5) what a check for further loss needs. What
-does not: storing anything (graph and ledger do), the check itself (`clearance`), and the release's dossier.
+What belongs here: the facts that Ponomareva et al. 2026, "How to DP-fy Your Data", section 7.7.2, require of every
+synthetic dataset before its source is used again: (1) the source, (2) the privacy unit, (3) method and guarantee,
+(4) the checkpoints that it was made with, and their ancestry, (5) what a check for further loss needs. What does not:
+storing anything (graph and ledger do), the check itself (`clearance`), and the release's dossier.
 
-A record is the operator's. What is restricted (participants, nonces) is named by the ledger entry that keeps it.
+A record stays with the operator. It refers to restricted parts (participants, nonces) by their ledger entry.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
@@ -28,14 +29,7 @@ FORMAT = "dpsynth-record/1"
 
 @dataclass(frozen=True)
 class Source:
-    """Record 1: the sensitive dataset.
-
-    Attributes:
-        dataset: the contract's name.
-        period: `YYYY-MM` where the dataset has a cadence.
-        family: whose account paid.
-        tables: the source tables in the graph.
-    """
+    """Record 1: the sensitive dataset, the family whose account paid, and the source tables in the graph."""
 
     dataset: str
     period: str | None
@@ -45,7 +39,7 @@ class Source:
 
 @dataclass(frozen=True)
 class PrivacyUnit:
-    """Record 2: whom the guarantee protects; `namespace` is the id space in which people can be told to be the same."""
+    """Record 2: whom the guarantee protects; owners can be compared inside `namespace`."""
 
     unit: str
     adjacency: str
@@ -59,12 +53,9 @@ class DpDetails:
 
     Attributes:
         epsilon, delta: of this release alone, as claimed.
-        accounting: whose bound is claimed.
-        event: the mechanism's event tree (`privacy.events`), from which every other bound follows; where the audit had
-            a model of its own, that of both mechanisms together.
-        covered: the accesses to the data that it covers. What it does not cover stands in the dossier's statement.
-        plan_digest: of the sealed plan.
-        dossier: where the dossier is.
+        event: the mechanism's event tree (`privacy.events`), from which every other bound follows; with a separate
+            audited model, the tree of both mechanisms together.
+        covered: the accesses to the data that it covers. The dossier's statement lists those that it does not cover.
     """
 
     method: str
@@ -81,7 +72,7 @@ class DpDetails:
 
 @dataclass(frozen=True)
 class PathStep:
-    """One step from the release towards an ancestor: what it leads to, how, and by which run."""
+    """One step from the release towards an ancestor: the ancestor, the relation and the run."""
 
     name: DatasetName
     relation: str
@@ -90,7 +81,7 @@ class PathStep:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a checkpoint was made from, next to it."""
+    """A nearest ancestor of a checkpoint."""
 
     name: DatasetName
     relation: str
@@ -104,11 +95,10 @@ class Checkpoint:
     Attributes:
         kind: `model` if this platform trained it, else `checkpoint`.
         path: from the release to it.
-        made_from: its nearest ancestors, of all its versions: data that it was trained on, checkpoints that it began
-            as.
-        releases: every release of ours that it saw, itself or through its ancestors.
-        entries: every ledger entry that paid for what it saw, likewise.
-        origin: `known`; `declared public`; or `unknown`: then nothing is known of what it saw.
+        made_from: its nearest ancestors, of all its versions: its training data and initial checkpoints.
+        releases: every release of ours among its ancestors.
+        entries: every ledger entry among its ancestors.
+        origin: `known`, `declared public` or `unknown`.
     """
 
     name: DatasetName
@@ -122,13 +112,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class AuditedEntry:
-    """What paid for the second mechanism, whose model was audited in place of the released one.
-
-    Attributes:
-        ledger_entry: keeps the fingerprints of those who took part in it; restricted.
-        state: of the entry.
-        commitment: hiding commitment to the set, or None where no participants were named: then it may be anybody.
-    """
+    """The entry of the second mechanism, whose model was audited instead of the released one; see `FurtherChecks`."""
 
     ledger_entry: str
     state: str
@@ -137,18 +121,16 @@ class AuditedEntry:
 
 @dataclass(frozen=True)
 class FurtherChecks:
-    """Record 5: what tells whether people (or, at example level, records) are used again.
+    """Record 5: the data for a check whether people (or, at example level, records) are used again.
 
     Attributes:
         fingerprints: of `owners` or of `records`.
-        ledger_entry: keeps the fingerprints; restricted.
+        ledger_entry: holds the fingerprints; restricted.
         state: of the entry.
         namespace: fingerprints can be compared inside it.
-        commitment: hiding commitment to the set, or None where no participants were named: then it may be anybody.
-        max_contributions: the most records of one owner.
-        period: the time frame, where records of other periods cannot have taken part.
-        audited: the second mechanism, where the audit had a model of its own. Whoever took part in either is to be
-            looked for.
+        commitment: hiding commitment to the participants, or None if none were named: then anyone may have taken part.
+        period: if the dataset has a cadence, the only period of the records.
+        audited: the second mechanism, if the audit had a separate model. A check must include its participants.
     """
 
     fingerprints: str
@@ -175,19 +157,20 @@ class SyntheticRecord:
 
     @classmethod
     def of(cls, store: LineageStore, ledger: Ledger, release: DatasetName | str) -> SyntheticRecord:
-        """Puts the records of a release together.
+        """The records of a release.
 
         Args:
-            release: its name or id, or anything that `LineageStore.find` finds it by.
+            release: its name or id, or anything that `LineageStore.find` accepts.
 
         Raises:
-            LineageRefused: there is no such release, or several; or the graph lacks its guarantee or release facet.
+            LineageRefused: there is no such release, or several; or the graph lacks one of its facets.
             LedgerError: the ledger lacks the entry that paid for it, or cannot be used.
         """
         from dpsynth_platform.synth.planning import audited_key
 
         node = store.release(release)
         facets = _facets(node)
+        unit = facets["dpsynth_privacyUnit"]
         entry = ledger.entry(facets["dpsynth_guarantee"]["ledgerEntry"])
         audited = ledger.entry_for_key(audited_key(entry.key))
         ancestry = store.ancestry([node.name])
@@ -195,18 +178,18 @@ class SyntheticRecord:
             node.name,
             facets["dpsynth_release"]["releaseId"],
             Source(entry.request.dataset, entry.request.period, entry.family, tuple(_sources(ancestry))),
-            _unit(facets["dpsynth_privacyUnit"]),
+            PrivacyUnit(unit["unit"], unit["adjacency"], unit["namespace"], tuple(unit["ownerColumns"])),
             _details(node.name, facets["dpsynth_guarantee"], entry, of_two=audited is not None),
             tuple(_checkpoint(store, relative, ancestry) for relative in ancestry.of_kind(*MODELS)),
-            _checks(entry, facets["dpsynth_privacyUnit"], audited),
+            _checks(entry, unit, audited),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as a JSON value (`schemas/records-1-1-0/SyntheticRecord.json`).
+        """As a JSON value (`schemas/records-1-1-0/SyntheticRecord.json`).
 
-        A second mechanism is named only where there is one: all other records are as 1-0-0 has them, too.
+        Only a record with a second mechanism has `audited`: all others conform to 1-0-0, too.
         """
-        document = {"format": FORMAT, **_plain(asdict(self))}
+        document = {"format": FORMAT, **json.loads(json.dumps(asdict(self)))}
         if self.further_checks.audited is None:
             del document["further_checks"]["audited"]
         return document
@@ -217,34 +200,26 @@ def _facets(node: Node) -> dict[str, Any]:
     missing = [name for name in needed if name not in node.facets]
     if missing:
         raise LineageRefused(
-            f"{node.name}: the graph knows no {', '.join(missing)} of this release; it was published by an earlier "
-            "version, or its lineage was not taken in"
+            f"{node.name}: the graph has no {', '.join(missing)} of this release; it was published by an earlier "
+            "version, or its lineage was not recorded"
         )
     return dict(node.facets)
 
 
 def _sources(ancestry: Ancestry) -> Iterator[DatasetName]:
-    """Tables with a declared unit that this platform reads and did not write, reached through no model.
+    """Tables with a declared unit that this platform reads and did not write, on a path without a model.
 
-    What only a model leads to is the model's source (`Checkpoint`). The line's own source is reached without one: the
-    release rests on the clearance, which rests on the scrubbed rows.
+    Tables behind a model are that model's sources (`Checkpoint`). The line's own source has a path without a model: the
+    release depends on the clearance, which depends on the scrubbed rows.
     """
     for relative in ancestry.of_kind("dataset"):
+        kinds, here = set(), relative.previous
+        while here is not None and here.previous is not None:
+            kinds.add(here.node.kind)
+            here = here.previous
         sensitive = "dpsynth_privacyUnit" in relative.node.facets and not relative.node.own
-        if sensitive and not any(before.node.kind in (*MODELS, "release") for before in _between(relative)):
+        if sensitive and kinds.isdisjoint((*MODELS, "release")):
             yield relative.node.name
-
-
-def _between(relative: Relative) -> Iterator[Relative]:
-    """What lies between a relative and the start of its path."""
-    here = relative.previous
-    while here is not None and here.previous is not None:
-        yield here
-        here = here.previous
-
-
-def _unit(facet: dict[str, Any]) -> PrivacyUnit:
-    return PrivacyUnit(facet["unit"], facet["adjacency"], facet["namespace"], tuple(facet["ownerColumns"]))
 
 
 def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry, *, of_two: bool) -> DpDetails:
@@ -253,13 +228,9 @@ def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry, *, of_
 
     one = entry.request.event
     event = event_to_json(twice(event_from_json(one))) if of_two else one
+    named = ("method", "epsilon", "delta", "tier", "weighting", "accounting")
     return DpDetails(
-        method=claimed["method"],
-        epsilon=claimed["epsilon"],
-        delta=claimed["delta"],
-        tier=claimed["tier"],
-        weighting=claimed["weighting"],
-        accounting=claimed["accounting"],
+        **{name: claimed[name] for name in named},
         event=event,
         covered=(*covered_accesses(event, claimed["method"]), *([TWO_MODELS] if of_two else [])),
         plan_digest=entry.plan_digest,
@@ -270,6 +241,7 @@ def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry, *, of_
 def _checkpoint(store: LineageStore, relative: Relative, ancestry: Ancestry) -> Checkpoint:
     name = relative.node.name
     above = store.ancestry([name])
+    known = "known" if store.public(name) is None else "declared public"
     made_from = [
         Origin(edge.parent, edge.relation, edge.parent_version)
         for edge in store.edges(name)
@@ -282,14 +254,8 @@ def _checkpoint(store: LineageStore, relative: Relative, ancestry: Ancestry) -> 
         made_from=tuple(dict.fromkeys(made_from)),
         releases=tuple(found.node.name for found in above.of_kind("release")),
         entries=tuple(found.node.name.name for found in above.of_kind("mechanism")),
-        origin=_origin(store, name, ancestry),
+        origin="unknown" if name in ancestry.unknown else known,
     )
-
-
-def _origin(store: LineageStore, name: DatasetName, ancestry: Ancestry) -> str:
-    if name in ancestry.unknown:
-        return "unknown"
-    return "known" if store.public(name) is None else "declared public"
 
 
 def _checks(entry: Entry, unit: dict[str, Any], audited: Entry | None = None) -> FurtherChecks:
@@ -304,10 +270,3 @@ def _checks(entry: Entry, unit: dict[str, Any], audited: Entry | None = None) ->
         period=request.period,
         audited=None if audited is None else AuditedEntry(audited.entry_id, audited.state, audited.commitment),
     )
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, as JSON has them."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

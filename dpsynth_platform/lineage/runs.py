@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
 
 INTERRUPTED = "interrupted"
-"""Code of a run that ended without an error of its own."""
+"""Error code of a run that was cancelled or whose process was killed."""
 
 
 @dataclass(frozen=True)
 class DatasetRef:
-    """A dataset as a step uses or makes it: its physical name and what public facts say of it.
+    """A dataset as a step uses or makes it: its physical name, with facets from public facts.
 
     Attributes:
         facets: dataset facets (`facets.merge(facets.schema(...), facets.version(...), ...)`).
@@ -33,18 +33,17 @@ class DatasetRef:
 
 @dataclass(frozen=True)
 class StepRun:
-    """One attempt at one step of a dataset's line, or at what a command does by itself.
+    """One attempt at one step of a dataset's line, or at a command.
 
-    What is known only later (outputs, more facets) goes in with `dataclasses.replace`; the ids stay the same.
+    Later facts (outputs, more facets) are added with `dataclasses.replace`; the ids stay the same.
 
     Attributes:
-        dagster_run_id: id of the Dagster run, the parent; of a command, an id of its own.
-        dagster_job: name of the Dagster job that the run executes; of a command, its name.
-        launcher: namespace of the parent: who runs it.
-        period: month (`YYYY-MM`) of a dataset with a cadence.
+        dagster_run_id: id of the parent, a Dagster run; for a command, any new id.
+        dagster_job: name of the Dagster job that the run executes, or of the command.
+        launcher: namespace of the parent.
         attempt: Dagster's retry number, from 0.
         description, owners: of the job, from the contract.
-        run_facets: facets of the run beside parent, period and engine, which are always there.
+        run_facets: facets of the run besides parent, period and engine, which are added to each event.
     """
 
     dagster_run_id: str
@@ -62,10 +61,8 @@ class StepRun:
 
     @property
     def run_id(self) -> str:
-        """The OpenLineage run id."""
         return naming.run_id(self.dagster_run_id, f"{self.dataset}/{self.step}", self.attempt, self.period)
 
     @property
     def job_name(self) -> str:
-        """The OpenLineage job name."""
         return naming.job_name(self.dataset, self.step)

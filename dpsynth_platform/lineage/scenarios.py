@@ -1,13 +1,13 @@
 """Scenarios of repeated release over the same people: E0 to E3.
 
-What belongs here: telling which of them a mechanism is part of, by public facts. What does not: the verdict, and the
-guarantee of all together (`clearance`), which do not depend on what a scenario is called. After Ponomareva et al. 2026,
-"How to DP-fy Your Data", section 7.7.1:
+What belongs here: which scenarios a mechanism is part of, by public facts. What does not: the verdict and the composed
+guarantee (`clearance`), which do not depend on scenarios. After Ponomareva et al. 2026, "How to DP-fy Your Data",
+section 7.7.1:
 
 - E0: several mechanisms over one dataset (and period).
-- E1: other records with people's records in common, or a model of them, where each record is protected by itself.
+- E1: datasets that share records, or a model of them, where the unit is one record.
 - E2: other datasets about the same people, where people are protected.
-- E3: the same dataset released again and again, over periods.
+- E3: the same dataset released repeatedly, over periods.
 """
 
 from __future__ import annotations
@@ -31,24 +31,14 @@ MEANING: Mapping[Scenario, str] = {
 
 @dataclass(frozen=True)
 class Repeated:
-    """What a mechanism adds up with, by one scenario. Public.
-
-    Attributes:
-        entries: the other ledger entries, in the order in which they were reserved.
-    """
+    """The other ledger entries of one scenario, in the order in which they were reserved. Public."""
 
     scenario: Scenario
     entries: tuple[Entry, ...]
 
 
 class Repetitions:
-    """All charged entries of a ledger by what they may have in common.
-
-    Args:
-        entries: in the order in which they were reserved.
-        accounts: by family.
-        events: the chain's.
-    """
+    """All charged entries of a ledger, by namespace and lineage; from the entries in order, accounts and chain."""
 
     def __init__(self, entries: Iterable[Entry], accounts: Mapping[str, Account], events: Iterable[ChainEvent]) -> None:
         self._accounts = accounts
@@ -64,7 +54,7 @@ class Repetitions:
                     self._related.setdefault(other, set()).add(event.subject)
 
     def of(self, entry_id: str) -> tuple[Repeated, ...]:
-        """The scenarios that an entry is part of; none where it is not charged."""
+        """The scenarios that an entry is part of; none if it is not charged."""
         entry = self._entries.get(entry_id)
         if entry is None:
             return ()

@@ -1,19 +1,19 @@
-"""The receiver: an HTTP server at which other producers report lineage, as OpenLineage's clients send it.
+"""The receiver: an HTTP server to which other producers report lineage with OpenLineage's clients.
 
-What belongs here: HTTP. What does not: reading and checking events (`ingest`), what they may say (`store`), and whose
-a token is (`producers`).
+What belongs here: HTTP. What does not: reading and checking events (`ingest`), what they may report (`store`), and
+tokens (`producers`).
 
     POST /api/v1/lineage         one run, job or dataset event
     POST /api/v1/lineage/batch   a list of them
     GET  /health
 
-A success is 201, or 200 where everything was known before. Every other answer is problem JSON (RFC 9457), with a code
-and a way out and without a word of what was sent; so is the log. What is refused for good answers 4xx; 503 and the like
-may be tried again, which changes nothing where the first try was recorded after all.
+A success is 201, or 200 if everything was known before. Every other answer is problem JSON (RFC 9457), with a code and
+what is accepted. Neither it nor the log quotes what was sent. A permanent refusal is 4xx. After 5xx a client may send
+again, which changes nothing if the first attempt was recorded.
 
-Without producers' tokens it serves its own machine alone. Even there a page in somebody's browser could post: events
-must come as `application/json`, which a page cannot send elsewhere unasked, and name this machine as their host. There
-is no encryption here; elsewhere a proxy in front of it has that.
+Without producers' tokens it serves its own machine only. A page in a local browser could still post. So events must
+have the type `application/json`, which a page cannot send to another origin without permission, and this machine as
+host. There is no encryption; a proxy must add it for other machines.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, 
 from dpsynth_platform.foundation.redaction import safe_error
 from dpsynth_platform.foundation.serving import listening_at
 from dpsynth_platform.lineage import ingest
-from dpsynth_platform.lineage.producers import Producer, whose
+from dpsynth_platform.lineage.producers import Producer, owner_of
 from dpsynth_platform.lineage.store import LineageStore
 
 PATH = "/api/v1/lineage"
 OWN_MACHINE = ("127.0.0.1", "localhost")
-ANYBODY_HERE = "this-machine"
-"""Under which name events are recorded that came without a token."""
+LOCAL_PRODUCER = "this-machine"
+"""The producer's name of events without a token."""
 
-_HEARD_OUT = 4
+_MOST_DISCARDED = 4
+"""Of a body that is too large, bytes that are read and discarded, in multiples of `ingest.MOST_BYTES`."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may take, and how many may be served.
+    """Limits on requests.
 
     Attributes:
-        at_once: requests that are being served; further ones are told to come again.
+        at_once: requests that are being served; further ones are answered 503.
         connections: open connections; further ones are closed.
-        seconds: within which a request's body has arrived.
+        seconds: the time for a request's body to arrive.
     """
 
     at_once: int = 16
@@ -66,11 +67,7 @@ class Limits:
 
 
 def application(store: LineageStore, producers: Sequence[Producer], limits: Limits | None = None) -> Starlette:
-    """The receiver as an ASGI application.
-
-    Args:
-        producers: who may report; if empty, whoever reaches it from its own machine.
-    """
+    """The receiver as an ASGI application; without producers it accepts all events from its own machine."""
     receiver = _Receiver(store, producers, limits or Limits())
     return Starlette(
         routes=[
@@ -78,32 +75,32 @@ def application(store: LineageStore, producers: Sequence[Producer], limits: Limi
             Route(f"{PATH}/batch", receiver.batch, methods=["POST"]),
             Route("/health", receiver.health, methods=["GET"]),
         ],
-        exception_handlers={HTTPException: _no_such_place},
+        exception_handlers={HTTPException: _not_found},
     )
 
 
 def listen(host: str, port: int, producers: Sequence[Producer]) -> socket.socket:
-    """Listens at the receiver's address; port 0 takes a free one.
+    """Listens at the receiver's address; port 0 chooses a free one.
 
     Raises:
-        ConfigurationError: the address is other machines' to reach and there are no tokens, or cannot be bound.
+        ConfigurationError: other machines can reach the address and there are no tokens, or it cannot be bound.
     """
     if not producers and host not in OWN_MACHINE:
         raise ConfigurationError(
-            f"--host {host}: without tokens whoever reaches the receiver may report; accepted: "
+            f"--host {host}: without tokens anyone who reaches the receiver may report; accepted: "
             f"{' or '.join(OWN_MACHINE)}, or DPSYNTH_LINEAGE_TOKENS with a file that `dpsynth lineage token` wrote"
         )
     return listening_at(host, port)
 
 
 def serve(listening: socket.socket, app: Starlette, limits: Limits | None = None) -> None:
-    """Serves until the process is asked to end; requests that are being served are finished first."""
+    """Serves until the process is asked to end, and then finishes the present requests."""
     connections = (limits or Limits()).connections
     serving.serve(listening, app, logs=(__name__,), connections=connections, ws="none", lifespan="off")
 
 
 class _Problem(Exception):
-    """An answer that is no success (RFC 9457). Its words are ours and safe."""
+    """An answer that is no success (RFC 9457). Its text is ours and safe."""
 
     def __init__(self, status: int, code: str, detail: str, *, headers: Mapping[str, str] = {}, **more: Any) -> None:
         self.status = status
@@ -115,7 +112,8 @@ class _Problem(Exception):
         return JSONResponse(self._content, self.status, self._headers, media_type="application/problem+json")
 
 
-_Told = tuple[int, dict[str, Any]]
+_Answer = tuple[int, dict[str, Any]]
+"""Status and content."""
 
 
 class _Receiver:
@@ -126,52 +124,51 @@ class _Receiver:
         self._serving = 0
 
     async def one(self, request: Request) -> Response:
-        """One event."""
         return await self._answered(request, self._take)
 
     async def batch(self, request: Request) -> Response:
-        """A list of events."""
         return await self._answered(request, self._take_all)
 
     async def health(self, request: Request) -> Response:
-        """Whether events could be recorded now."""
         return await self._logged(request, "-", self._health)
 
-    def _take(self, body: bytes, producer: str) -> _Told:
-        recorded = ingest.take(self._store, body, producer)
+    def _take(self, body: bytes, producer: str) -> _Answer:
+        recorded = ingest.record(self._store, body, producer)
         return (201, {"state": "recorded"}) if recorded.new else (200, {"state": "known"})
 
-    def _take_all(self, body: bytes, producer: str) -> _Told:
-        outcomes = ingest.take_all(self._store, body, producer)
+    def _take_all(self, body: bytes, producer: str) -> _Answer:
+        outcomes = ingest.record_all(self._store, body, producer)
         refused = [
-            {"number": item.number, "state": item.state, "reason": item.reason} for item in outcomes if not item.taken
+            {"number": item.number, "state": item.state, "reason": item.reason}
+            for item in outcomes
+            if not item.accepted
         ]
         if refused:
-            words = f"{len(refused)} of {len(outcomes)} events were not taken in; the others were"
+            detail = f"{len(refused)} of {len(outcomes)} events were refused; the others were recorded"
             status = 409 if all(item["state"] == "conflict" for item in refused) else 400
-            raise _Problem(status, "events-refused", words, refused=refused)
+            raise _Problem(status, "events-refused", detail, refused=refused)
         new = sum(item.state == "recorded" for item in outcomes)
         return (201 if new else 200), {"recorded": new, "known": len(outcomes) - new}
 
-    async def _health(self) -> _Told:
+    async def _health(self) -> _Answer:
         await asyncio.to_thread(self._store.database.read, lambda connection: None)
         return 200, {"state": "ok"}
 
-    async def _answered(self, request: Request, take: Callable[[bytes, str], _Told]) -> Response:
+    async def _answered(self, request: Request, take: Callable[[bytes, str], _Answer]) -> Response:
         try:
             producer = self._producer(request)
         except _Problem as problem:
-            _told(request, "-", problem.status)
+            _log_request(request, "-", problem.status)
             return problem.response()
 
-        async def work() -> _Told:
+        async def work() -> _Answer:
             body = await self._body(request)
             return await asyncio.to_thread(take, body, producer)
 
         return await self._logged(request, producer, work)
 
-    async def _logged(self, request: Request, producer: str, work: Callable[[], Awaitable[_Told]]) -> Response:
-        """Serves one request if there is room for it; whatever happens becomes an answer and a line of the log."""
+    async def _logged(self, request: Request, producer: str, work: Callable[[], Awaitable[_Answer]]) -> Response:
+        """Serves one request within the limits; every outcome becomes an answer and a line of the log."""
         try:
             response = await self._served(work)
         except Exception as error:
@@ -179,10 +176,10 @@ class _Receiver:
             if problem.status == 500:
                 _log.error("unexpected error: %s", safe_error(error)[1])
             response = problem.response()
-        _told(request, producer, response.status_code)
+        _log_request(request, producer, response.status_code)
         return response
 
-    async def _served(self, work: Callable[[], Awaitable[_Told]]) -> Response:
+    async def _served(self, work: Callable[[], Awaitable[_Answer]]) -> Response:
         if self._serving >= self._limits.at_once:
             raise _Problem(503, "busy", "too many requests at once; send it again", headers={"Retry-After": "1"})
         self._serving += 1
@@ -193,13 +190,13 @@ class _Receiver:
         return JSONResponse(content, status)
 
     def _producer(self, request: Request) -> str:
-        """Who sends. Raises `_Problem`."""
+        """The sender's name. Raises `_Problem`."""
         if not self._producers:
             if request.headers.get("host", "").rpartition(":")[0] not in OWN_MACHINE:
                 raise _Problem(403, "another-host", f"accepted: {' or '.join(OWN_MACHINE)} with the port as the host")
-            return ANYBODY_HERE
+            return LOCAL_PRODUCER
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        found = whose(token.strip(), self._producers) if kind.lower() == "bearer" else None
+        found = owner_of(token.strip(), self._producers) if kind.lower() == "bearer" else None
         if found is None:
             raise _Problem(
                 401, "no-token", "accepted: Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"}
@@ -226,13 +223,13 @@ class _Receiver:
 
 
 async def _bounded(request: Request) -> bytes:
-    """The body; one that is too large is not kept, but read on for a while, so that its sender can hear the answer."""
+    """The body. One that is too large is read further and discarded, so that its sender can receive the answer."""
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
         if size <= ingest.MOST_BYTES:
             body += part
-        elif size > _HEARD_OUT * ingest.MOST_BYTES:
+        elif size > _MOST_DISCARDED * ingest.MOST_BYTES:
             break
     if size > ingest.MOST_BYTES:
         raise _too_large()
@@ -240,7 +237,7 @@ async def _bounded(request: Request) -> bytes:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """What was packed by gzip, without ever holding more of it than is accepted. Raises `_Problem`."""
+    """The unpacked gzip body, never more than is accepted. Raises `_Problem`."""
     unpacking = zlib.decompressobj(wbits=31)
     try:
         found = unpacking.decompress(body, ingest.MOST_BYTES + 1)
@@ -254,34 +251,33 @@ def _unpacked(body: bytes) -> bytes:
 
 
 def _too_large() -> _Problem:
-    words = (
+    detail = (
         f"accepted: at most {ingest.MOST_BYTES:,} bytes, unpacked, in one request; send events one by one; of a larger "
         "one, leave out facets, or spread its datasets over several events of its run (eventType RUNNING)"
     )
-    return _Problem(413, "too-large", words)
+    return _Problem(413, "too-large", detail)
 
 
 def _problem(error: Exception) -> _Problem:
-    """What an error is answered with; of one that is not ours nothing is told."""
+    """The answer to an error; it shows nothing of an error that is not ours."""
     if isinstance(error, _Problem):
         return error
     if isinstance(error, LineageRefused):
         return _Problem(409 if error.conflict else 400, "conflict" if error.conflict else "event-refused", str(error))
     if isinstance(error, LedgerError):
-        words = "the graph cannot be written now; nothing is lost if the event is sent again"
-        return _Problem(503, "database-away", words, headers={"Retry-After": "5"})
+        detail = "the graph cannot be written now; nothing is lost if the event is sent again"
+        return _Problem(503, "database-away", detail, headers={"Retry-After": "5"})
     return _Problem(500, "unexpected", "the receiver's log names the error")
 
 
-async def _no_such_place(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    _told(request, "-", status)
-    words = f"accepted: POST {PATH}, POST {PATH}/batch, GET /health"
-    return _Problem(status, "no-such-place", words).response()
+    _log_request(request, "-", status)
+    return _Problem(status, "no-such-place", f"accepted: POST {PATH}, POST {PATH}/batch, GET /health").response()
 
 
-def _told(request: Request, producer: str, status: int) -> None:
-    """One line of the log; of what the client wrote, only what we know."""
+def _log_request(request: Request, producer: str, status: int) -> None:
+    """Writes one line of the log, which shows only paths and methods that we know."""
     path = request.url.path if request.url.path in (PATH, f"{PATH}/batch", "/health") else "*"
     method = request.method if request.method in ("GET", "POST") else "*"
     _log.info("%s %s %s %d", producer, method, path, status)

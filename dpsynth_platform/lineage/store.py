@@ -1,18 +1,17 @@
-"""The stored graph: every lineage event once, and what follows from it about datasets, models and mechanisms.
+"""The stored graph: every lineage event once, and the datasets, models and mechanisms that follow from them.
 
-What belongs here: deciding whether an event is recorded, what it adds to the graph, and questions about the graph.
-What does not: the shape of events (`intake`), rows (`graph_rows`), sending events on (`outbox`), and judging what is
-found (clearance).
+What belongs here: deciding whether an event is recorded, what it adds to the graph, and queries of the graph. What does
+not: the shape of events (`intake`), rows (`graph_rows`), sending events on (`outbox`), and judging results (clearance).
 
     store = LineageStore(settings.ledger_url)
     store.record(event)                                            # ours: START once, one terminal event, else no-op
     store.record(event, origin="ingested", source="team-search")   # of others
     store.ancestry([name])                                         # everything that it came from, with the paths
 
-What others tell can only add suspicion. Their events never change or remove what we wrote about our own datasets, end
-no run of ours, and a guarantee that they claim counts only as far as the ledger agrees. Times are kept and decide
-nothing: an event that is dated back changes no relation. Relations are between datasets whatever their version, since
-a name that was ever derived from something may still hold it.
+Events of other producers can only add findings. They never change or remove what we wrote about our own datasets, and
+end no run of ours. A guarantee that they claim counts only if the ledger confirms it. Times are stored, and no decision
+uses them: a backdated event changes no relation. Relations hold for all versions of a dataset, since a name that was
+once derived from something may still hold it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from dpsynth_platform.lineage import distrust as distrusting
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.distrust import Distrust
-from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical, dataset_name, is_place
 from dpsynth_platform.lineage.nodes import (
     LEDGER_NAMESPACE,
@@ -56,17 +54,12 @@ from dpsynth_platform.lineage.walks import walk
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
 _PAGE = 500
 
-Event = dict[str, Any]
-
 
 class LineageStore:
-    """The lineage of a deployment, in the ledger's database.
-
-    Args:
-        url: as the ledger's.
+    """The lineage of a deployment, in the ledger's database at `url`.
 
     Raises:
-        LedgerError: the database cannot be used. Every method raises it too when the database is out of reach.
+        LedgerError: the database cannot be used. Every method raises it if the database is out of reach.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,29 +76,28 @@ class LineageStore:
         targets: Iterable[str] = (),
         as_sent: Mapping[str, Any] | None = None,
     ) -> Recorded:
-        """Takes in an OpenLineage event (run, job or dataset event), durably; the same event again changes nothing.
+        """Records an OpenLineage event (run, job or dataset event) durably; the same event again changes nothing.
 
-        Of a run of ours a second START or second terminal event is not recorded either: the first one stands.
+        A second START or terminal event of our own run is not recorded either.
 
         Args:
-            origin: `own` if this platform made it.
-            source: who sent it, for events of others.
-            targets: to whom the outbox shall send it on.
-            as_sent: the same event as its sender spelled it, if otherwise: earlier versions recorded it so.
+            source: the producer that sent it, for events of others.
+            targets: the outbox's receivers.
+            as_sent: the event in its sender's spelling, if different: earlier versions recorded that.
 
         Raises:
-            LineageRefused: it is no usable event; or, from others, it speaks for our jobs or runs, for another
-                producer's run, or ends a run that has ended otherwise (`conflict`).
-            LedgerError: the database is away; nothing was recorded.
+            LineageRefused: it is no usable event. Or (`conflict`), from others, it names our jobs or runs, or another
+                producer's run, or ends a run a second time.
+            LedgerError: the database is out of reach; nothing was recorded.
         """
         arrived = _Arrived.of(event, origin, source, as_sent)
         chosen = tuple(targets)
         return self.database.write(lambda connection: _record(connection, arrived, chosen), guards=("lineage_event",))
 
-    def take_over(self, events: Iterable[Mapping[str, Any]]) -> int:
-        """Takes in an earlier record of our own events, at once, if none of ours is here yet; returns how many.
+    def import_record(self, events: Iterable[Mapping[str, Any]]) -> int:
+        """Imports an earlier record of our own events in one transaction, if none of ours is here; returns how many.
 
-        What cannot be taken in is passed over: it was no event of ours.
+        Unusable events are skipped: they were none of ours.
         """
         earlier = []
         for event in events:
@@ -120,87 +112,67 @@ class LineageStore:
         return self.database.write(work, guards=("lineage_event",)) if earlier else 0
 
     def events(self, *, after: int = 0, run_id: str | None = None) -> Iterator[StoredEvent]:
-        """Events in the order in which they were recorded, page by page: all after a number, or those of one run."""
-        while True:
-            page = self.database.read(
-                lambda connection, after=after: rows.events(connection, after=after, run_id=run_id, most=_PAGE)  # type: ignore[misc]
+        """Events after a number, in the order in which they were recorded: of all runs, or of one."""
+
+        def page(after: int) -> list[StoredEvent]:
+            return self.database.read(
+                lambda connection: rows.events(connection, after=after, run_id=run_id, most=_PAGE)
             )
-            if not page:
-                return
-            yield from page
-            after = page[-1].sequence
+
+        return rows.all_pages(page, after)
 
     def has_own(self) -> bool:
         """Whether an event of ours was ever recorded."""
         return self.database.read(rows.has_own)
 
     def open_runs(self) -> list[OpenRun]:
-        """Runs of ours that started and have no terminal event, in the order in which they started."""
+        """Our own runs that started and have no terminal event, in the order in which they started."""
         return [OpenRun.of(start) for start in self.database.read(rows.unfinished)]
 
     # The graph
-
-    def graph(self) -> LineageGraph:
-        """Datasets, jobs and runs as they are now, for looking around; clearance asks `ancestry`.
-
-        Of a run of ours only what we told: others may have known its id first.
-        """
-        facets, ours, without = self.database.read(
-            lambda connection: (
-                rows.all_facets(connection),
-                rows.own_runs(connection),
-                distrusting.distrusted(connection),
-            )
-        )
-        told = (
-            event
-            for event in self.events()
-            if event.run_id and (event.origin == "own" or (event.run_id not in ours and event.sequence not in without))
-        )
-        return LineageGraph((event.payload for event in told), facets)
 
     def node(self, name: DatasetName) -> Node | None:
         """One node by its exact name, or None."""
         return self.database.read(lambda connection: rows.find_nodes(connection, [name]).get(name))
 
     def find(self, text: str) -> list[Node]:
-        """Nodes by what people call them: name, `namespace:name`, logical name, path or URI, or a release's id.
+        """Nodes by a name that people use: name, `namespace:name`, logical name, path or URI, or a release's id.
 
-        A name that is only a symlink gives what it leads to.
+        A name that is only a symlink gives its target.
         """
         names = [DatasetName(JOB_NAMESPACE, text), DatasetName(PRODUCT_NAMESPACE, text)]
         if is_place(text):
             names.append(dataset_name(text))
         return self.database.read(lambda connection: rows.search(connection, text, names))
 
-    def holding(self, text: str, *, most: int) -> list[Node]:
-        """Nodes with a text in their name or namespace, of any case, the newest first; without mere other names."""
-        return self.database.read(lambda connection: rows.holding(connection, text, most))
+    def containing(self, text: str, *, most: int) -> list[Node]:
+        """Nodes whose name or namespace contains a text, in any case, newest first; without mere aliases."""
+        return self.database.read(lambda connection: rows.containing(connection, text, most))
 
     def edges(self, name: DatasetName) -> list[Edge]:
-        """Every edge at a node, above and below, as it was told."""
+        """Every edge at a node, above and below, as reported."""
         return self.database.read(lambda connection: rows.edges_at(connection, name))
 
     def ancestry(self, start: Iterable[DatasetName]) -> Ancestry:
-        """Everything that the starts came from: data, checkpoints, releases and the mechanisms that paid for them."""
+        """Everything that the starts were made from: data, checkpoints, releases and mechanisms."""
         names = list(start)
         return self.database.read(lambda connection: ancestry_in(connection, names))
 
     def descent(self, start: Iterable[DatasetName]) -> Ancestry:
-        """Everything that came of the starts."""
+        """Everything that was made from the starts."""
         names = list(start)
         return self.database.read(lambda connection: walk(connection, names, upward=False))
 
-    # What people say
+    # Statements of people
 
     def declare_public(self, name: DatasetName, *, by: str, reason: str) -> Declaration:
-        """Records somebody's word that a checkpoint or dataset holds no guarded person's data, in the ledger's chain.
+        """Records in the ledger's chain a person's declaration that a checkpoint or dataset holds no guarded data.
 
-        The same word of the same person again changes nothing.
+        The same declaration of the same person again changes nothing.
 
         Raises:
-            ConfigurationError: the name or the reason says nothing.
-            LineageRefused: it is our own, of which the graph knows what it came from, or a guarded table.
+            ConfigurationError: the name or the reason is empty or invalid.
+            LineageRefused: it is our own, so its origin is known, or a guarded table.
         """
         if name.namespace.strip().casefold() in (JOB_NAMESPACE, LEDGER_NAMESPACE):
             raise LineageRefused(
@@ -217,8 +189,8 @@ class LineageStore:
             node = rows.find_nodes(connection, [name]).get(name)
             if node is not None and (node.own or node.kind == "mechanism"):
                 raise LineageRefused(f"{name} is this platform's own; only what others made can be declared public")
-            if node is not None and node.is_told_by_us and "dpsynth_privacyUnit" in node.facets:
-                raise LineageRefused(f"{name} is a guarded table, whose people no declaration makes public")
+            if node is not None and node.is_reported_by_us and "dpsynth_privacyUnit" in node.facets:
+                raise LineageRefused(f"{name} is a guarded table; no declaration makes its people's data public")
             before = declared_public(connection).get(canonical(name))
             if before is not None and (person_key(before.by), before.reason) == (person_key(by), reason):
                 return before
@@ -230,58 +202,55 @@ class LineageStore:
         return self.database.write(work, guards=("event", "lineage_event"))
 
     def public(self, name: DatasetName) -> Declaration | None:
-        """The latest declaration that something is public, or None."""
-        found = self.database.read(
-            lambda connection: chain.events(connection, kinds=[chain.DECLARED_PUBLIC], subject=_subject(name))
-        )
-        return _declaration(found[-1]) if found else None
+        """The latest declaration that a node is public, or None."""
+        return self.database.read(declared_public).get(canonical(name))
 
     def distrust(self, event: int, *, by: str, reason: str) -> Distrust:
-        """Takes back what an event of another producer told, with the other events of its run (`lineage.distrust`).
+        """Removes what an event of another producer reported, with the other events of its run (`lineage.distrust`).
 
         Raises:
-            ConfigurationError: the name or the reason says nothing.
+            ConfigurationError: the name or the reason is empty or invalid.
             LineageRefused: there is no such event, it is our own, or it is distrusted already.
         """
         who, why = recorded_name(by, "who distrusts it"), recorded(reason, "the reason")
 
         def work(connection: Connection) -> Distrust:
             events = distrusting.distrustable(connection, event)
-            (meant,) = (item for item in events if item.sequence == event)
+            (named,) = (item for item in events if item.sequence == event)
             payload = {
                 "event": event,
                 "through": events[-1].sequence,
-                "digest": meant.digest,
-                "source": meant.source,
+                "digest": named.digest,
+                "source": named.source,
                 "by": who,
                 "reason": why,
             }
             at = ledger_rows.now_text(connection)
-            said = chain.append(connection, at, chain.DISTRUSTED, f"lineage-event:{event}", payload)
-            distrusting.take_back(connection, events, declared_public(connection))
-            return Distrust.of(said)
+            entry = chain.append(connection, at, chain.DISTRUSTED, f"lineage-event:{event}", payload)
+            distrusting.remove_reports(connection, events, declared_public(connection))
+            return Distrust.of(entry)
 
         return self.database.write(work, guards=("event", "lineage_event"))
 
     def distrusts(self, name: DatasetName) -> list[Distrust]:
-        """What was taken back that told of something, in order."""
+        """Distrusts of events that reported a node, in order."""
         return self.database.read(lambda connection: distrusting.distrusts_about(connection, name))
 
     def foreign_events(self, name: DatasetName) -> list[StoredEvent]:
-        """Events of other producers that relate something to others, in order."""
+        """Events of other producers that reported an edge at a node, in order."""
         return self.database.read(lambda connection: distrusting.events_about(connection, name))
 
     def use(
         self, release: DatasetName | str, *, by: str, purpose: Purpose, product: str | DatasetName = "", reason: str
     ) -> Use:
-        """Registers that a release was used elsewhere: what is trained on it descends from it.
+        """Registers that a release was used elsewhere: a product that was trained on it descends from it.
 
         Args:
-            release: a release's name or id, or anything that `find` finds it by.
-            product: what was trained, or evaluated on it: a name in the graph, path or URI, or a new name of its own.
+            release: a release's name or id, or anything that `find` accepts.
+            product: the model that was trained or evaluated on it: a name in the graph, path or URI, or a new name.
 
         Raises:
-            ConfigurationError: a name or the reason says nothing.
+            ConfigurationError: a name or the reason is empty or invalid.
             LineageRefused: there is no such release, several, or no such purpose; the product is our own.
         """
         from dpsynth_platform.lineage.events import use_event
@@ -297,51 +266,51 @@ class LineageStore:
         return Use(found.name, purpose, made, sequence)
 
     def release(self, release: DatasetName | str) -> Node:
-        """One release of ours by its name or id, or anything that `find` finds it by.
+        """One release of ours by its name or id, or anything that `find` accepts.
 
         Raises:
             LineageRefused: there is none, or several.
         """
-        if isinstance(release, str):
-            found = self.find(release)
-        else:
-            node = self.node(release)
-            found = [node] if node else []
-        releases = [node for node in found if node.kind == "release"]
+        releases = [node for node in self._named(release) if node.kind == "release"]
         if len(releases) != 1:
             many = ", ".join(str(node.name) for node in releases) or "none"
             raise LineageRefused(f"{str(release)!r} names no single release in the lineage graph; found: {many}")
         return releases[0]
 
+    def _named(self, name: str | DatasetName) -> list[Node]:
+        if isinstance(name, str):
+            return self.find(name)
+        return [node] if (node := self.node(name)) else []
+
     def _product(self, product: str | DatasetName) -> DatasetName:
-        if isinstance(product, DatasetName):
-            found = [node] if (node := self.node(product)) else []
-            name = product
-        else:
+        if isinstance(product, str):
             recorded(product, "the product")
-            found = self.find(product)
-            name = dataset_name(product) if is_place(product) else DatasetName(PRODUCT_NAMESPACE, product)
+        found = self._named(product)
         if len(found) > 1:
             raise LineageRefused(f"{str(product)!r} names several nodes of the lineage graph; give one's full name")
         if found and (found[0].own or found[0].kind == "mechanism"):
             raise LineageRefused(f"{found[0].name} is this platform's own; its lineage is known")
-        return found[0].name if found else name
+        if found:
+            return found[0].name
+        if isinstance(product, DatasetName):
+            return product
+        return dataset_name(product) if is_place(product) else DatasetName(PRODUCT_NAMESPACE, product)
 
 
 def ancestry_in(connection: Connection, start: Iterable[DatasetName]) -> Ancestry:
-    """`LineageStore.ancestry` on an open connection, for a decision that must be one transaction with it."""
+    """`LineageStore.ancestry` on an open connection, for a decision in the same transaction."""
     return walk(connection, list(start), upward=True, public=declared_public(connection))
 
 
 def declared_public(connection: Connection) -> dict[DatasetName, Declaration]:
-    """Everything that was declared public, with the latest declaration of each, on an open connection."""
+    """The latest declaration of each node that was declared public, on an open connection."""
     found = map(_declaration, chain.events(connection, kinds=[chain.DECLARED_PUBLIC]))
     return {declaration.name: declaration for declaration in found}
 
 
 @dataclass(frozen=True)
 class _Arrived:
-    """An event as it came, read and ready to be recorded."""
+    """A received event, read and ready to be recorded."""
 
     facts: intake.Facts
     text: str
@@ -353,7 +322,7 @@ class _Arrived:
     def of(
         cls, event: Mapping[str, Any], origin: Origin, source: str, as_sent: Mapping[str, Any] | None = None
     ) -> _Arrived:
-        """Reads an event. Raises `LineageRefused` for what is none, or says what only we may say."""
+        """Reads an event. Raises `LineageRefused` for an unusable event, or one of others that uses our names."""
         facts = intake.facts_of(event)
         text, digest = intake.canonical(event)
         if origin == "ingested":
@@ -368,7 +337,7 @@ def _record(connection: Connection, arrived: _Arrived, targets: tuple[str, ...])
     known = rows.sequence_of(connection, *arrived.digests)
     if known is not None:
         return Recorded(known, new=False)
-    if origin == "own" and rows.stands(connection, facts):
+    if origin == "own" and rows.is_repeated(connection, facts):
         return Recorded(None, new=False)
     kind = facts.kind if origin == "own" else _kind_among(connection, facts, arrived.source)
     sequence = rows.insert_event(connection, facts, kind, arrived.text, arrived.digests[0], origin, arrived.source)
@@ -379,7 +348,6 @@ def _record(connection: Connection, arrived: _Arrived, targets: tuple[str, ...])
 
 
 def _check_names(facts: intake.Facts) -> None:
-    """What only we may say. Raises `LineageRefused`."""
     if facts.job.namespace.strip().casefold() == JOB_NAMESPACE:
         raise LineageRefused(f"jobs of namespace {JOB_NAMESPACE!r} are this platform's own", conflict=True)
     if any(name.namespace.strip().casefold() == LEDGER_NAMESPACE for name in facts.names):
@@ -387,27 +355,27 @@ def _check_names(facts: intake.Facts) -> None:
 
 
 def _kind_among(connection: Connection, facts: intake.Facts, source: str) -> str:
-    """Under which kind an event of others is recorded beside those of its run that are. Raises `LineageRefused`."""
+    """The kind under which an event of others is recorded, given its run's events. Raises `LineageRefused`."""
     if not facts.run_id:
         return facts.kind
-    heard = rows.heard_of(connection, facts.run_id)
-    if any(item.origin == "own" for item in heard):
+    before = rows.reports_of_run(connection, facts.run_id)
+    if any(item.origin == "own" for item in before):
         raise LineageRefused("the run is this platform's own", conflict=True)
-    if any(item.source != source for item in heard):
+    if any(item.source != source for item in before):
         raise LineageRefused("the run is another producer's", conflict=True)
-    kinds = {item.kind for item in heard}
+    kinds = {item.kind for item in before}
     if facts.kind in tables.TERMINAL and kinds & set(tables.TERMINAL):
         raise LineageRefused("the run has ended before, with another event", conflict=True)
-    # Some producers repeat START with more inputs; what it adds is kept.
+    # Some producers repeat START with more inputs, which are added.
     return "RUNNING" if facts.kind == tables.START and tables.START in kinds else facts.kind
 
 
 def _subject(name: DatasetName) -> str:
-    """Under what the chain finds a name, which may be longer than its subjects."""
+    """The chain's subject for a name, which may itself be longer than a subject may be."""
     return f"lineage:{rows.key_of(name)}"
 
 
 def _declaration(event: ChainEvent) -> Declaration:
-    told = event.payload
-    name = canonical(DatasetName(told["namespace"], told["name"]))
-    return Declaration(name, told["by"], told["reason"], event.at, event.sequence)
+    payload = event.payload
+    name = canonical(DatasetName(payload["namespace"], payload["name"]))
+    return Declaration(name, payload["by"], payload["reason"], event.at, event.sequence)

@@ -1,15 +1,15 @@
-"""What came of releases elsewhere: registered uses, and evaluations and mixtures that they spoil.
+"""Uses of releases elsewhere: registered uses, and contaminated evaluations and training data.
 
-What belongs here: reading the uses of a release back, and finding contamination (Ponomareva et al. 2026, "How to DP-fy
-Your Data", section 7.7.1). What does not: registering a use (`store`), and privacy (`clearance`): a contaminated model
-breaks no promise to anybody, it is only worse than its figures say.
+What belongs here: reading the registered uses of a release, and finding contamination (Ponomareva et al. 2026, "How to
+DP-fy Your Data", section 7.7.1). What does not: registering a use (`store`), and privacy (`clearance`): contamination
+breaks no guarantee; it only makes a model worse than its figures.
 
-- **Train-test contamination**: a product is evaluated on data of the same origin as what it was trained on. Synthetic
-  data need not repeat a row of its source to have been shaped by it, so that no search for duplicates finds this.
-- **Over-weighting**: a product has a release and, as it is, data of the release's own origin among its training data.
+- **Train-test contamination**: a product is evaluated on data of the same origin as its training data. Synthetic data
+  depend on their source even if they repeat no row of it, so a search for duplicates does not find this.
+- **Over-weighting**: a product's training data include a release and unprotected data of the release's own origin.
 
-Data are of one origin where both come from one dataset in the graph, or belong to one family: then they are about the
-same people. How strong the effect is, the graph does not say.
+Data have the same origin if both come from one dataset in the graph, or belong to one family: then they are about the
+same people. The graph does not show how strong the effect is.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ USE_FACET = "dpsynth_use"
 _DATA: tuple[Kind, ...] = ("dataset", "release")
 
 Problem = Literal["train-test", "over-weighting"]
+_PROBLEMS: Mapping[Problem, str] = {
+    "train-test": "train-test contamination: {product} is evaluated on {data}",
+    "over-weighting": "over-weighting: {product} was trained on {data}",
+}
 
 
 @dataclass(frozen=True)
 class RegisteredUse:
-    """A use of a release as somebody registered it.
+    """A registered use of a release, recorded at `at` (UTC) by event number `event`.
 
     Attributes:
-        by, reason: a person's words; empty where a producer left them out.
+        by, reason: a person's text; empty if a producer omitted it.
         source: the producer that reported it, or empty if it was registered here.
-        at: when it was recorded (UTC).
-        event: sequence number of the event.
     """
 
     purpose: str
@@ -57,12 +59,7 @@ class RegisteredUse:
 
 @dataclass(frozen=True)
 class Families:
-    """Whose people data are about.
-
-    Attributes:
-        tables: the tables of this deployment's contracts, with their families.
-        entries: ledger entries with the families that they were charged to.
-    """
+    """The families of tables (by the deployment's contracts) and of ledger entries."""
 
     tables: Mapping[DatasetName, str]
     entries: Mapping[str, str]
@@ -70,15 +67,14 @@ class Families:
 
 @dataclass(frozen=True)
 class Contamination:
-    """One way in which a product's training data and other data of one origin meet.
+    """A product whose training data and other data have the same origin.
 
     Attributes:
-        product: the model, or whatever was made.
-        data: what it is evaluated on, or what it was trained on beside the release.
-        release: the release that it was trained on; None where it saw the data's origin itself.
+        product: the model, or another product.
+        data: its evaluation data, or its training data besides the release.
+        release: the release that it was trained on; None if it saw the data's origin itself.
         origin: the dataset that both come from, or `family NAME`.
-        product_path, data_path: from the product, and from the data, to the origin (of a family: to what belongs to
-            it).
+        product_path, data_path: from the product, and from the data, to the origin (or to a member of the family).
     """
 
     problem: Problem
@@ -91,20 +87,13 @@ class Contamination:
 
     @property
     def words(self) -> str:
-        """In sentences."""
-        what = (
-            f"train-test contamination: {self.product} is evaluated on {self.data}"
-            if self.problem == "train-test"
-            else f"over-weighting: {self.product} was trained on {self.data}"
-        )
+        """As a sentence with both paths."""
+        problem = _PROBLEMS[self.problem].format(product=self.product, data=self.data)
         through = f" (by the release {self.release})" if self.release else ""
-        return (
-            f"{what}, and trained{through} on what comes from {self.origin}, too: {' -> '.join(self.product_path)}; "
-            f"{' -> '.join(self.data_path)}"
-        )
+        paths = f"{' -> '.join(self.product_path)}; {' -> '.join(self.data_path)}"
+        return f"{problem}, and trained{through} on data from {self.origin}, too: {paths}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
         return asdict(self) | {
             "product": str(self.product),
             "data": str(self.data),
@@ -114,7 +103,7 @@ class Contamination:
 
 
 def registered(store: LineageStore, release: Node) -> list[RegisteredUse]:
-    """The uses of a release, under all its names, in the order in which they were registered."""
+    """The uses of a release, by all its names, in the order in which they were registered."""
 
     def work(connection: Connection) -> list[RegisteredUse]:
         nodes = [item.node.id for item in _same(ancestry_in(connection, [release.name]))]
@@ -122,9 +111,9 @@ def registered(store: LineageStore, release: Node) -> list[RegisteredUse]:
         for event in rows.events_reading(connection, nodes, USE_FACET):
             if event.sequence in without:
                 continue
-            told = event.payload["run"]["facets"][USE_FACET]
-            words = {key: str(told.get(key, "")) for key in ("purpose", "product", "by", "reason")}
-            found.append(RegisteredUse(**words, source=event.source, at=event.received_at, event=event.sequence))
+            facet = event.payload["run"]["facets"][USE_FACET]
+            texts = {key: str(facet.get(key, "")) for key in ("purpose", "product", "by", "reason")}
+            found.append(RegisteredUse(**texts, source=event.source, at=event.received_at, event=event.sequence))
         return found
 
     return store.database.read(work)
@@ -133,14 +122,13 @@ def registered(store: LineageStore, release: Node) -> list[RegisteredUse]:
 def contaminations(
     store: LineageStore, product: DatasetName, families: Families, *, on: Collection[DatasetName] = ()
 ) -> list[Contamination]:
-    """What spoils a product: by its training data alone, and by everything that it is evaluated on.
+    """The contaminations of a product, by its evaluation data and by its training data alone.
 
     Args:
-        on: what it is going to be evaluated on, beside what was registered.
+        on: planned evaluation data, besides the registered ones.
 
     Raises:
-        LineageRefused: the graph does not know the product, or something of `on`.
-        LedgerError: the database is away.
+        LineageRefused: the graph lacks the product, or data of `on`.
     """
 
     def work(connection: Connection) -> list[Contamination]:
@@ -153,7 +141,7 @@ def contaminations(
 
 @dataclass(frozen=True)
 class _Meeting:
-    """Where data and a release of one origin meet: the origin, the release's way there, and which of the data led."""
+    """The common origin of data and a release, the release's path to it, and the data that lead to it."""
 
     origin: str
     release_path: Path
@@ -169,7 +157,7 @@ class _Product:
         self._families = families
         self._above = self._known(name)
         self._releases = [(item, ancestry_in(connection, [item.node.name])) for item in self._above.of_kind("release")]
-        # Data as they are: no mechanism stands before them, and they are no release under another name.
+        # Unprotected data: no mechanism paid for them, and they are no release under another name.
         names = {item.node.name for _, origins in self._releases for item in _same(origins)}
         exposed, paid = walks.exposed(connection, [name], upward=True), walks.paid_for(connection)
         self._in_clear = [
@@ -182,14 +170,14 @@ class _Product:
         ]
 
     def evaluated_on(self) -> Iterator[DatasetName]:
-        """What was registered that it is evaluated on."""
+        """The registered evaluation data."""
         for here in _same(self._above):
             for edge in rows.edges_at(self._connection, here.node.name):
                 if edge.relation == "evaluated-on" and edge.child == here.node.name:
                     yield edge.parent
 
     def tested_on(self, data: DatasetName) -> Iterator[Contamination]:
-        """What of its training is of the data's origin, first what it saw as it is."""
+        """Contaminations by evaluation data: unprotected training data first, then releases."""
         above = self._known(data).relatives
         seen = {item.node.name: item for item in self._in_clear}
         itself = next((item for item in above if item.node.name in seen), None)
@@ -202,16 +190,16 @@ class _Product:
                 yield self._by_release("train-test", data, release, met)
 
     def over_weighted(self) -> Iterator[Contamination]:
-        """The releases that it was trained on beside data of their own origin; for each, the nearest such data."""
+        """For each release that it was trained on, the nearest unprotected training data of the same origin."""
         for release, origins in self._releases:
             met = self._meeting(self._in_clear, release, origins)
             if met is not None:
                 yield self._by_release("over-weighting", met.data.node.name, release, met)
 
     def _meeting(self, data: Sequence[Relative], release: Relative, origins: Ancestry) -> _Meeting | None:
-        """By a dataset that both come from; or else, by a family."""
+        """A dataset that both come from, or else a family."""
         for item in data:
-            same = origins.get(item.node.name)
+            same = origins.by_name.get(item.node.name)
             if same is not None and item.node.kind in _DATA:
                 return _Meeting(str(item.node.name), (*path_of(release), *path_of(same)[1:]), item)
         charged = self._families_of(origins)
@@ -226,13 +214,13 @@ class _Product:
         )
 
     def _families_of(self, origins: Ancestry) -> set[str]:
-        """Whose people a release is about."""
+        """The families whose people a release is about."""
         named = {self._families.tables.get(item.node.name) for item in origins.relatives}
         paid = {self._families.entries.get(item.node.name.name) for item in origins.of_kind("mechanism")}
         return {family for family in named | paid if family is not None}
 
     def _families_around(self, node: Node) -> set[str]:
-        """Whose people data are about: by a contract, or by what was paid for the same table."""
+        """The families whose people data are about: by a contract, or by the entries that paid for the same table."""
         found = {self._families.tables.get(node.name)}
         if "dpsynth_privacyUnit" in node.facets:
             found |= {self._families.entries.get(entry) for entry in same_source(self._connection, node.name)}
@@ -241,12 +229,12 @@ class _Product:
     def _known(self, name: DatasetName) -> Ancestry:
         above = ancestry_in(self._connection, [name])
         if above.missing:
-            raise LineageRefused(f"the lineage graph does not know {name}; accepted: what some event has named")
+            raise LineageRefused(f"the lineage graph does not have {name}; accepted: a name that an event has reported")
         return above
 
 
 def _is_protected(item: Relative, paid: Collection[int]) -> bool:
-    """Whether a mechanism paid for a node, under whatever name."""
+    """Whether a mechanism paid for a node, by any of its names."""
     here: Relative | None = item
     while here is not None:
         if here.node.id in paid:
@@ -256,5 +244,5 @@ def _is_protected(item: Relative, paid: Collection[int]) -> bool:
 
 
 def _same(above: Ancestry) -> list[Relative]:
-    """Where a walk began, under all its names."""
+    """The start of a walk, by all its names."""
     return [item for item in above.relatives if item.distance == 0]

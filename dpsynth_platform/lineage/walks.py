@@ -1,10 +1,10 @@
-"""Walking the stored graph: what something came from and what came of it, each with a shortest path.
+"""Walks of the stored graph, upward to origins and downward to descendants, with shortest paths.
 
-What belongs here: the recursive query, the search for shortest paths, and what a walk meets that no mechanism stands
-before. What does not: judging what is found.
+What belongs here: the recursive query, the search for shortest paths, and the nodes that a walk reaches without passing
+a mechanism. What does not: judging the result.
 
-One query finds whatever can be reached, however deep, and a second one its nodes; the search itself takes place in
-memory. A node is entered once, so cycles end.
+One query finds all reachable edges, at any depth, and a second one their nodes; the search itself is in memory. Each
+node is visited once, so cycles end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, func, select
 
 from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.lineage import graph_rows as rows
@@ -24,7 +24,7 @@ NO_DESCENT: tuple[Relation, ...] = ("evaluated-on",)
 MAKING: tuple[Relation, ...] = ("derived", "base", "trained-on", "used-by")
 
 _Way = tuple[int, Relation, str]
-"""Where an edge leads, how, and by which run."""
+"""An edge's target, relation and run."""
 
 
 def walk(
@@ -33,8 +33,8 @@ def walk(
     """Everything that can be reached from the starts, nearest first.
 
     Args:
-        upward: to what they came from, else to what came of them.
-        public: names that were declared public, which therefore are not unknown.
+        upward: to origins; otherwise to descendants.
+        public: names that were declared public, so their origin is not unknown.
     """
     starts = rows.find_nodes(connection, start)
     ways, nodes = _surroundings(connection, starts.values(), upward=upward)
@@ -48,13 +48,12 @@ def walk(
 
 
 def exposed(connection: Connection, start: Sequence[DatasetName], *, upward: bool) -> list[Relative]:
-    """What can be reached from the starts without passing a mechanism, nearest first.
+    """The nodes that can be reached from the starts without passing a mechanism, nearest first.
 
-    A node that we wrote ourselves and that a ledger entry paid for is differentially private: data reach it through
-    that mechanism alone. So upward nothing follows but what the same entry paid for, too (a release's model), and what
-    the mechanism began with (`base`: a checkpoint is read in clear); downward nothing follows at all, since it is
-    post-processing. The node itself is part of the result. What others say that an entry of ours paid for is passed:
-    their word protects nobody.
+    A node that we wrote and that a ledger entry paid for is differentially private: data reach it through that
+    mechanism only. The node itself is part of the result. Upward, only nodes that the same entry paid for (a release's
+    model) and initial checkpoints (`base`, which are read in clear) follow it. Downward nothing follows, since that is
+    post-processing. Entries that others report for a node do not stop a walk: such a report protects nobody.
     """
     starts = rows.find_nodes(connection, start)
     ways, nodes = _surroundings(connection, starts.values(), upward=upward)
@@ -69,17 +68,17 @@ def exposed(connection: Connection, start: Sequence[DatasetName], *, upward: boo
 
 
 def paid_for(connection: Connection) -> dict[int, list[str]]:
-    """Nodes that we wrote ourselves with the ids of the ledger entries that paid for them."""
+    """Nodes that we wrote, with the ids of the ledger entries that paid for them."""
     return references(connection, "paid-by", own=True)
 
 
 def references(
     connection: Connection, relation: Literal["paid-by", "claims"], *, own: bool = False
 ) -> dict[int, list[str]]:
-    """Nodes with the ledger entries that they refer to: borne out by the ledger, or only claimed.
+    """Nodes with the ledger entries that they refer to: confirmed by the ledger (`paid-by`), or only claimed.
 
     Args:
-        own: only of nodes that we wrote, and only what we told of them ourselves: others may have known the name first.
+        own: only nodes that we wrote, and only our own reports of them: others may have used the name first.
     """
     edge, child, event = tables.edge.c, tables.node.alias("child"), tables.event.c
     ours = [child.c.own.is_(True), event.origin == "own"] if own else []
@@ -101,35 +100,30 @@ def references(
 def _surroundings(
     connection: Connection, starts: Collection[Node], *, upward: bool
 ) -> tuple[dict[int, list[_Way]], dict[int, Node]]:
-    """All ways between what can be reached, and the nodes at their ends."""
-    ids = [node.id for node in starts]
-    ways: dict[int, list[_Way]] = {}
-    for row in connection.execute(_edges(ids, upward=upward)):
-        ways.setdefault(row.here, []).append((row.there, row.relation, row.run_id))
-    reached = {there for leading in ways.values() for there, _, _ in leading}
-    return ways, rows.nodes_by_id(connection, reached | set(ids))
-
-
-def _edges(ids: Iterable[int], *, upward: bool) -> Select[tuple[int, int, str, str]]:
-    """Each edge between what can be reached once, whatever number of runs or versions it has."""
-    edge = tables.edge.c
+    """All edges between reachable nodes, each once for all its runs and versions, and the nodes."""
+    ids, edge = [node.id for node in starts], tables.edge.c
     here, there = (edge.child, edge.parent) if upward else (edge.parent, edge.child)
-    led = edge.relation.not_in(NO_DESCENT)
-    reach = select(tables.node.c.id).where(tables.node.c.id.in_(list(ids))).cte("reach", recursive=True)
-    reach = reach.union(select(there).join(reach, here == reach.c.id).where(led))
-    return (
+    followed = edge.relation.not_in(NO_DESCENT)
+    reach = select(tables.node.c.id).where(tables.node.c.id.in_(ids)).cte("reach", recursive=True)
+    reach = reach.union(select(there).join(reach, here == reach.c.id).where(followed))
+    edges = (
         select(here.label("here"), there.label("there"), edge.relation, func.min(edge.run_id).label("run_id"))
         .join(reach, here == reach.c.id)
-        .where(led)
+        .where(followed)
         .group_by(here, there, edge.relation)
         .order_by(here, there, edge.relation)
     )
+    ways: dict[int, list[_Way]] = {}
+    for row in connection.execute(edges):
+        ways.setdefault(row.here, []).append((row.there, row.relation, row.run_id))
+    reached = {end for leading in ways.values() for end, _, _ in leading}
+    return ways, rows.nodes_by_id(connection, reached | set(ids))
 
 
 def _nearest_first(
     starts: Iterable[Node], ways: Mapping[int, Sequence[_Way]], nodes: Mapping[int, Node]
 ) -> list[Relative]:
-    """Breadth first; an alias is another name of the same place and adds no distance."""
+    """Breadth first; an alias adds no distance."""
     found: dict[int, Relative] = {}
     queue = deque((Relative(node, 0), node.id) for node in starts)
     while queue:
@@ -149,23 +143,25 @@ def _nearest_first(
 def _unknown(
     relatives: Sequence[Relative], ways: Mapping[int, Sequence[_Way]], public: Collection[DatasetName]
 ) -> list[DatasetName]:
-    """Models of which, under none of their names, an origin is known, and models that came of each other alone.
+    """Models without a known origin under any of their names, and models that were made from each other only.
 
-    What a chain of models begins with is unknown, and what was made of it is not named beside it: so a model is settled
-    by data, by one that was declared public, or by one that is in the result itself.
+    Only the first model of a chain is listed, not the models that were made from it. So data, a model that was declared
+    public, or a model in the result are an origin for all that was made from them.
     """
     models = [relative.node for relative in relatives if relative.node.kind in MODELS]
-    bare = {node.id for node in models if not _has_origin(node.id, ways)}
     links = [(here, there, relation) for here, leading in ways.items() for there, relation, _ in leading]
-    named = _flooded({node.id for node in models}, [(here, there) for here, there, how in links if how == "alias"])
+    aliases = [(here, there) for here, there, relation in links if relation == "alias"]
+    made = {here for here, _, relation in links if relation in MAKING}
+    without = {node.id for node in models} - _reachable(made, [(there, here) for here, there in aliases])
+    named = _reachable([node.id for node in models], aliases)
     from_data = {here for here, there, relation in links if relation in MAKING and there not in named}
     declared = {node.id for node in models if node.name in public}
-    made = [(there, here) for here, there, relation in links if relation in (*MAKING, "alias")]
-    settled = _flooded(bare | from_data | declared, made)
-    return [node.name for node in models if node.id not in declared and (node.id in bare or node.id not in settled)]
+    downward = [(there, here) for here, there, relation in links if relation in (*MAKING, "alias")]
+    settled = _reachable(without | from_data | declared, downward)
+    return [node.name for node in models if node.id not in declared and (node.id in without or node.id not in settled)]
 
 
-def _flooded(start: Collection[int], links: Iterable[tuple[int, int]]) -> set[int]:
+def _reachable(start: Collection[int], links: Iterable[tuple[int, int]]) -> set[int]:
     """Everything that links lead to from the start, and the start."""
     leading: dict[int, list[int]] = {}
     for here, there in links:
@@ -177,15 +173,3 @@ def _flooded(start: Collection[int], links: Iterable[tuple[int, int]]) -> set[in
                 seen.add(there)
                 waiting.append(there)
     return seen
-
-
-def _has_origin(start: int, ways: Mapping[int, Sequence[_Way]]) -> bool:
-    seen, waiting = {start}, [start]
-    while waiting:
-        for there, relation, _ in ways.get(waiting.pop(), ()):
-            if relation in MAKING:
-                return True
-            if relation == "alias" and there not in seen:
-                seen.add(there)
-                waiting.append(there)
-    return False

@@ -1,11 +1,12 @@
-"""The lineage graph in words and as JSON, as `dpsynth lineage show` tells it.
+"""The lineage graph as text and as JSON, for `dpsynth lineage show`.
 
-What belongs here: sentences and trees from what the graph hands out. What does not: asking it (`lineage_command`).
+What belongs here: sentences and trees from the graph's objects. What does not: querying the graph (`cli.lineage`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dpsynth_platform.foundation.figures import moment
@@ -16,22 +17,22 @@ from dpsynth_platform.lineage.survey import path_of
 from dpsynth_platform.lineage.uses import RegisteredUse
 
 _RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
-"""Those that a walk follows, in the order in which they are shown."""
-
-MOST_CONDITIONING_VALUES = 20
+"""The relations of a walk, in the order in which they are shown."""
+MOST_EVENTS = 20
 """Events of other producers that are listed."""
+_USE = {"product": " {}", "by": ", by {}", "source": ", reported by the producer {}", "reason": ": {}"}
 
 
 def node_words(node: Node) -> str:
-    """One node in a line: its name, what it is, and its release id if it has one."""
+    """One node in a line: its name, its kind, and its release id if it has one."""
     version = node.facets.get("version", {}).get("datasetVersion", "") if node.kind == "release" else ""
     return f"{node.name} ({' '.join(filter(None, (node.kind, version)))})"
 
 
 def tree(walk: Ancestry) -> Iterator[str]:
-    """A walk as indented lines, without its starts: every step of it once, where the data went before anything else.
+    """A walk as indented lines, without its starts: each step once, data before reports and records.
 
-    What follows from a node stands where the node comes first; afterwards the node is marked as shown above.
+    The steps from a node follow its first line; later lines of the node refer to it as shown above.
     """
     nodes = {item.node.id: item.node for item in walk.relatives}
     shown = {item.node.id for item in walk.relatives if item.previous is None}
@@ -50,7 +51,7 @@ def tree(walk: Ancestry) -> Iterator[str]:
 
 
 def other_names(walk: Ancestry, node: Node) -> list[str]:
-    """Further names of a node on a walk of which nothing else is told."""
+    """Further names of a node on a walk about which nothing else is known."""
     return _names(walk, {item.node.id: item.node for item in walk.relatives}, node.id)
 
 
@@ -64,14 +65,14 @@ def _is_name(walk: Ancestry, node: int, relation: Relation) -> bool:
 
 
 def _steps(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[tuple[Relation, int]]:
-    """Where the steps from a node lead, in the order in which a reader wants them; without mere names."""
+    """Relations and targets of the steps from a node, in the order of display; without mere names."""
     leading = walk.ways.get(node, ())
     steps = [(relation, there) for there, relation, _ in leading if not _is_name(walk, there, relation)]
     return sorted(steps, key=lambda step: (_rank(nodes[step[1]]), _RELATIONS.index(step[0]), nodes[step[1]].name))
 
 
 def _rank(node: Node) -> int:
-    """Data that came of data before tables of another origin, and those before reports and records."""
+    """Data made from data come first, then tables of another origin, then reports and records."""
     columns = node.facets.get("columnLineage", {}).get("fields")  # others' facets may have any form
     origins = columns.values() if isinstance(columns, Mapping) else ()
     if node.kind in MODELS or any(isinstance(origin, Mapping) and origin.get("inputFields") for origin in origins):
@@ -81,31 +82,28 @@ def _rank(node: Node) -> int:
 
 def use_words(use: RegisteredUse) -> str:
     """One registered use."""
-    product = f" {use.product}" if use.product else ""
-    who = f", by {use.by}" if use.by else ""
-    source = f", told by the producer {use.source}" if use.source else ""
-    reason = f": {use.reason}" if use.reason else ""
-    return f"  event {use.event}, {moment(use.at)}: {use.purpose}{product}{who}{source}{reason}"
+    parts = (template.format(value) for name, template in _USE.items() if (value := getattr(use, name)))
+    return f"  event {use.event}, {moment(use.at)}: {use.purpose}{''.join(parts)}"
 
 
 def withdrawn_words(withdrawn: Decision) -> str:
-    """That a release was withdrawn."""
+    """A warning about a withdrawn release."""
     return (
         f"WITHDRAWN: release {withdrawn.release} was withdrawn by {withdrawn.by} at {moment(withdrawn.at)} "
-        f"({withdrawn.reason}); it should be used for nothing new"
+        f"({withdrawn.reason}); do not use it for anything new"
     )
 
 
-def foreign_words(events: Sequence[StoredEvent]) -> Iterator[str]:
-    """Which events of other producers told of a node, the latest last."""
-    if len(events) > MOST_CONDITIONING_VALUES:
-        yield f"{len(events) - MOST_CONDITIONING_VALUES} earlier events of other producers tell of it, too"
-    for event in events[-MOST_CONDITIONING_VALUES:]:
-        yield f"told by the producer {event.source}: event {event.sequence}, {moment(event.received_at)}"
+def unverified_source_lines(events: Sequence[StoredEvent]) -> Iterator[str]:
+    """The events of other producers about a node, the latest last."""
+    if len(events) > MOST_EVENTS:
+        yield f"{len(events) - MOST_EVENTS} earlier events of other producers report it, too"
+    for event in events[-MOST_EVENTS:]:
+        yield f"reported by the producer {event.source}: event {event.sequence}, {moment(event.received_at)}"
 
 
 def distrust_words(distrust: Distrust) -> str:
-    """One event that was taken back."""
+    """One distrusted event."""
     return (
         f"distrusted: event {distrust.event} of the producer {distrust.source}, by {distrust.by} at "
         f"{moment(distrust.at)}: {distrust.reason}"
@@ -113,18 +111,12 @@ def distrust_words(distrust: Distrust) -> str:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """One node with its believed facets."""
-    return {
-        "namespace": node.name.namespace,
-        "name": node.name.name,
-        "kind": node.kind,
-        "own": node.own,
-        "facets": dict(node.facets),
-    }
+    """One node with its accepted facets."""
+    return asdict(node.name) | {"kind": node.kind, "own": node.own, "facets": dict(node.facets)}
 
 
 def walk_json(walk: Ancestry) -> list[dict[str, Any]]:
-    """What a walk reached, nearest first, each with a shortest path."""
+    """The nodes that a walk reached, nearest first, each with a shortest path."""
     return [
         {
             "name": str(item.node.name),

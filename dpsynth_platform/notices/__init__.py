@@ -1,1 +1,1 @@
-"""Notices to people outside: what they say, who receives them, and how they are sent."""
+"""Notices to external receivers: their content, their receivers, and their delivery."""

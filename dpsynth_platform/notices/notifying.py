@@ -1,12 +1,11 @@
-"""Telling people outside what happened to candidates, releases and runs.
+"""Sends notices about candidates, releases and runs.
 
-What belongs here: which events of the ledger's chain are told, in which words, and delivering what is told, of the
-chain or of any other stream of events: each at least once, in order, by a cursor that survives. What does not: handing
-a notice over (`receivers`), when to look (the sensors, `dpsynth notify`), and deciding anything. Nothing here runs
-inside a step, so that a receiver that is away holds nothing up.
+What belongs here: which events of the ledger's chain become notices, and delivery of any stream of events: at least
+once, in order, by a durable cursor. What does not: sentences (`notices.yaml`), the transport (`receivers`), and when to
+run (the sensors, `dpsynth notify`). Nothing here runs inside a step, so that an unreachable receiver blocks none.
 
-A notice leaves the operator's place, so it holds public facts only: no person, no free words, no content hash. A
-blocked request is told where the verdict depends on public facts, and not where it looked at the data.
+A notice leaves the operator's environment, so it contains public facts only: no person, free text or content hash. A
+blocked request becomes a notice only if the verdict depends on public facts alone.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, write_durably
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
@@ -34,7 +34,7 @@ from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.notices.receivers import Notice, Receiver, receivers_of
 from dpsynth_platform.reviewing import accounts
 
-TOLD = {
+EVENTS = {
     chain.CANDIDATE: "candidate-ready",
     chain.APPROVED: "approved",
     chain.REFUSED: "refused",
@@ -43,29 +43,30 @@ TOLD = {
     chain.BLOCKED: "blocked",
     chain.LINEAGE_ALERT: "lineage-alert",
 }
-"""Kinds of the chain's events that are told, and under which name."""
+"""The notice's event for each kind of chain event that is sent."""
 PUBLIC_REASONS = ("cap", "delta", "slack", "incomparable")
-"""Why a request may be blocked on public facts alone (`ledger.verdicts`)."""
+"""Reasons of blocked requests that depend on public facts alone (`ledger.verdicts`)."""
 STUCK_AFTER = 5
-"""Attempts at one notice after which somebody has to look."""
+"""Failed attempts at one notice after which an operator must act."""
 LONGEST_WAIT = dt.timedelta(hours=1)
 REACH_BACK = dt.timedelta(days=1)
-"""How far back a receiver is told that was not there before."""
+"""A new receiver gets the notices of this period."""
 ALERT_EVERY = dt.timedelta(days=1)
-"""How often it is told that lineage events do not arrive, for as long as it lasts."""
-_LINEAGE = "lineage events wait for a receiver, or were refused by one: dpsynth lineage status"
+"""Interval of alerts about undelivered lineage events."""
+SENTENCES = read_yaml(Path(__file__).with_name("notices.yaml"))
+"""The sentences of notices, by kind of chain event; those of failed runs by the notice's event."""
 _FIRST_WAIT = dt.timedelta(seconds=30)
-_LOOK_SECONDS = 20.0
+_PASS_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Happening:
-    """Something that happened, and what is told of it.
+class StreamEvent:
+    """An event of a stream.
 
     Attributes:
-        number: its place in its stream; numbers grow.
-        at: when, ISO 8601, UTC.
-        notice: None where nothing is told.
+        number: its position in the stream; ascending.
+        at: ISO 8601, UTC.
+        notice: None where no notice is sent.
     """
 
     number: int
@@ -73,16 +74,16 @@ class Happening:
     notice: Notice | None
 
 
-Stream = Callable[[int], Iterable[Happening]]
-"""What happened after a number, in order."""
+Stream = Callable[[int], Iterable[StreamEvent]]
+"""Maps a number to the events after it, in order."""
 
 
 def notice_of(event: ChainEvent, store: Ledger) -> Notice | None:
-    """What is told of an event of the chain, or None where nothing is."""
-    if event.kind not in TOLD:
+    """The notice about an event of the chain, or None."""
+    if event.kind not in EVENTS:
         return None
     if event.kind == chain.LINEAGE_ALERT:
-        return Notice(event.sequence, TOLD[event.kind], event.at, None, None, None, _LINEAGE)
+        return Notice(event.sequence, EVENTS[event.kind], event.at, None, None, None, SENTENCES[event.kind])
     if event.kind == chain.BLOCKED:
         if event.payload["reason"] not in PUBLIC_REASONS:
             return None
@@ -91,39 +92,28 @@ def notice_of(event: ChainEvent, store: Ledger) -> Notice | None:
         request = store.entry(event.payload["entry"]).request
         place = Place(request.dataset, request.period)
     release = event.subject if event.kind in (chain.RELEASED, chain.WITHDRAWN) else None
+    sentence = SENTENCES[event.kind].format(arguments=place.arguments, release=release)
     return Notice(
         id=event.sequence,
-        event=TOLD[event.kind],
+        event=EVENTS[event.kind],
         at=event.at,
         dataset=place.dataset,
         period=place.period,
         release=release,
-        text=f"{place.label}: {_words(event.kind, place, release)}",
+        text=f"{place.label}: {sentence}",
     )
 
 
-def _words(kind: str, place: Place, release: str | None) -> str:
-    return {
-        chain.CANDIDATE: f"a release candidate waits for a decision: dpsynth release show {place.arguments}",
-        chain.APPROVED: "an approval of the release candidate was recorded",
-        chain.REFUSED: "the release candidate was refused",
-        chain.RELEASED: f"release {release} was published",
-        chain.WITHDRAWN: f"release {release} was withdrawn; whoever has a copy is asked to delete it",
-        chain.BLOCKED: f"a request was blocked, and nothing was spent: dpsynth plan {place.arguments}",
-    }[kind]
-
-
 @dataclass(frozen=True)
-class Standing:
-    """Where one receiver stands.
+class Cursor:
+    """One receiver's position in a stream.
 
     Attributes:
-        receiver: its name.
-        after: it was told of everything up to this event of the stream.
-        since: what happened before is not told.
-        attempts: how often the next notice was tried in vain.
-        not_before: when it is tried again, ISO 8601, UTC.
-        problem: what the last attempt failed for, in safe words.
+        after: number of the last event that was delivered or skipped.
+        since: earlier events are skipped.
+        attempts: failed attempts at the next notice.
+        not_before: time of the next attempt, ISO 8601, UTC.
+        problem: why the last attempt failed, in safe words.
     """
 
     receiver: str
@@ -135,40 +125,33 @@ class Standing:
 
     @property
     def stuck(self) -> bool:
-        """Whether somebody has to look."""
         return self.attempts >= STUCK_AFTER
 
     def is_due(self, now: dt.datetime) -> bool:
-        """Whether the next attempt may be made. A clock that was set back makes nobody wait longer than the longest."""
+        """Whether to make the next attempt. After a clock was set back, the wait is at most `LONGEST_WAIT`."""
         if not self.not_before:
             return True
         return not now < dt.datetime.fromisoformat(self.not_before) <= now + LONGEST_WAIT
 
-    def passed(self, event: Happening) -> Standing:
-        """After an event was told, or need not be."""
+    def passed(self, event: StreamEvent) -> Cursor:
+        """After an event was delivered or skipped."""
         return replace(self, after=event.number, attempts=0, not_before="", problem="")
 
-    def failed(self, problem: str, now: dt.datetime) -> Standing:
-        """After an attempt in vain; the next one waits twice as long."""
+    def failed(self, problem: str, now: dt.datetime) -> Cursor:
+        """After a failed attempt; the wait doubles."""
         wait = min(_FIRST_WAIT * 2 ** min(self.attempts, 20), LONGEST_WAIT)
         return replace(self, attempts=self.attempts + 1, not_before=(now + wait).isoformat(), problem=problem)
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at a stream did.
+class DeliveryReport:
+    """The result of one pass over a stream; `sent` and `waiting` are by receivers' names."""
 
-    Attributes:
-        sent: how many notices each receiver has taken.
-        waiting: what each receiver is still to be told, in order.
-    """
-
-    standings: tuple[Standing, ...]
+    cursors: tuple[Cursor, ...]
     sent: dict[str, int]
     waiting: dict[str, tuple[Notice, ...]]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain JSON values, one a receiver."""
         return [
             asdict(item)
             | {
@@ -176,158 +159,149 @@ class Look:
                 "sent": self.sent[item.receiver],
                 "waiting": [asdict(notice) for notice in self.waiting[item.receiver]],
             }
-            for item in self.standings
+            for item in self.cursors
         ]
 
     def raise_if_stuck(self) -> None:
-        """Raises `NotificationFailed` where a receiver has failed so often that somebody has to look."""
+        """Raises `NotificationFailed` if an operator must repair a receiver."""
         stuck = [
             f"the {item.receiver} was tried {item.attempts} times without success: {item.problem}"
-            for item in self.standings
+            for item in self.cursors
             if item.stuck
         ]
         if stuck:
             raise NotificationFailed(
-                "; ".join(stuck) + ". Notices wait for it in order, and nothing else does. Mend it, or unset "
+                "; ".join(stuck) + ". Only its notices wait. Repair the receiver, or unset "
                 "DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL or DPSYNTH_NOTIFY_MAIL"
             )
 
 
-def notify(settings: Settings, *, dry_run: bool = False) -> Look:
-    """Tells every receiver what happened to candidates and releases, as `tell` does.
-
-    Args:
-        settings: the deployment.
-        dry_run: only say what waits.
+def notify(settings: Settings, *, dry_run: bool = False) -> DeliveryReport:
+    """Sends notices about the ledger's chain, as `deliver` does.
 
     Raises:
-        NotificationFailed: as `tell`.
+        NotificationFailed: a cursor cannot be read or written.
         LedgerError: the ledger cannot be read.
     """
     if not receivers_of(settings) or not settings.has_ledger:
-        return Look((), {}, {})
+        return DeliveryReport((), {}, {})
     store = accounts.ledger(settings)
 
-    def stream(after: int) -> Iterator[Happening]:
-        for event in store.history(after=after, kinds=TOLD):
-            yield Happening(event.sequence, event.at, notice_of(event, store))
+    def stream(after: int) -> Iterator[StreamEvent]:
+        for event in store.history(after=after, kinds=EVENTS):
+            yield StreamEvent(event.sequence, event.at, notice_of(event, store))
 
-    return tell(settings, stream, before=lambda: _note_lineage(settings, store), dry_run=dry_run)
+    return deliver(settings, stream, before=lambda: _note_lineage(settings, store), dry_run=dry_run)
 
 
-def tell(
+def deliver(
     settings: Settings,
     stream: Stream,
     *,
     name: str = "",
     before: Callable[[], None] = lambda: None,
     dry_run: bool = False,
-) -> Look:
-    """Tells every receiver what it has not been told of a stream yet, in order, each by itself.
+) -> DeliveryReport:
+    """Sends every receiver the undelivered notices of a stream, in order; receivers are independent.
 
-    A receiver that fails is tried again later, at doubling intervals; until then what follows waits. Where another
-    process is at it, this one only looks.
+    After a failure the receiver's notices wait, and attempts follow at doubling intervals. While another process sends,
+    this one sends nothing and only reports.
 
     Args:
-        settings: the deployment.
-        stream: what happened.
-        name: the stream's; each has cursors of its own. Empty: the ledger's chain.
-        before: is done first, while no other process is at it.
-        dry_run: only say what waits.
+        name: of the stream, which has separate cursors. Empty: the ledger's chain.
+        before: is called first, while no other process sends.
+        dry_run: only report what waits.
 
     Raises:
-        NotificationFailed: where a receiver stands cannot be read or written. Failures to deliver are in what is
-            returned.
+        NotificationFailed: a cursor cannot be read or written. Failures to deliver are in the result instead.
     """
     receivers, directory = receivers_of(settings), private_directory(settings.home / "notify")
     suffix = f".{name}" if name else ""
     files = {receiver: directory / f"{receiver.name}{suffix}.json" for receiver in receivers}
     sent = dict.fromkeys((receiver.name for receiver in receivers), 0)
-    with _alone(directory / f".lock{suffix}") as alone:
-        if alone and not dry_run:
+    with _locked(directory / f".lock{suffix}") as locked:
+        if locked and not dry_run:
             before()
-            until = time.monotonic() + _LOOK_SECONDS
+            until = time.monotonic() + _PASS_SECONDS
             for receiver, file in files.items():
-                sent[receiver.name] = _tell(stream, receiver, file, until)
-    standings = tuple(_read(file, receiver.name) for receiver, file in files.items())
+                sent[receiver.name] = _deliver_to(stream, receiver, file, until)
+    cursors = tuple(_read(file, receiver.name) for receiver, file in files.items())
     waiting = {
         item.receiver: tuple(event.notice for event in _due(stream, item) if event.notice is not None)
-        for item in standings
+        for item in cursors
     }
-    return Look(standings, sent, waiting)
+    return DeliveryReport(cursors, sent, waiting)
 
 
 def _note_lineage(settings: Settings, store: Ledger) -> None:
-    """Records in the chain, so that it is told in its place, that lineage events do not arrive."""
+    """Records an alert about undelivered lineage events in the chain, which orders its notice."""
     lately = rows.time_text(_now() - ALERT_EVERY)
     if any(event.at > lately for event in store.history(kinds=[chain.LINEAGE_ALERT])):
         return
     if LineageEmitter.of(settings).status().alerts():
-        store.record(chain.LINEAGE_ALERT, "lineage", {"reason": _LINEAGE})
+        store.record(chain.LINEAGE_ALERT, "lineage", {"reason": SENTENCES[chain.LINEAGE_ALERT]})
 
 
-def _tell(stream: Stream, receiver: Receiver, file: Path, until: float) -> int:
-    """Delivers what is due until a delivery fails or the time is up; returns how many were taken."""
-    before = standing = _read(file, receiver.name)
+def _deliver_to(stream: Stream, receiver: Receiver, file: Path, until: float) -> int:
+    """Delivers notices until one fails or the time is up; returns the number of delivered ones."""
+    before = cursor = _read(file, receiver.name)
     sent, writable = 0, False
-    for event in _due(stream, standing):
+    for event in _due(stream, cursor):
         now = _now()
         if time.monotonic() > until:
             break
         if event.notice is None:
-            standing = standing.passed(event)
-        elif not standing.is_due(now):
+            cursor = cursor.passed(event)
+        elif not cursor.is_due(now):
             break
         else:
-            if not writable:  # where that cannot be kept, nothing is told: it would be told again at each look
-                _write(file, standing)
+            if not writable:  # without a writable cursor each pass would send the same notices again
+                _write(file, cursor)
                 writable = True
             try:
                 receiver.send(event.notice)
             except NotificationFailed as failure:
-                standing = standing.failed(str(failure), now)
+                cursor = cursor.failed(str(failure), now)
                 break
-            standing = standing.passed(event)
-            _write(file, standing)  # at once: what was taken is not told again
+            cursor = cursor.passed(event)
+            _write(file, cursor)  # at once: a delivered notice is not sent again
             sent += 1
-    if standing != before or not file.exists():
-        _write(file, standing)
+    if cursor != before or not file.exists():
+        _write(file, cursor)
     return sent
 
 
-def _due(stream: Stream, standing: Standing) -> Iterator[Happening]:
-    """Events after a receiver's cursor; of those from before its time, nothing is told."""
-    for event in stream(standing.after):
-        yield event if event.at >= standing.since else replace(event, notice=None)
+def _due(stream: Stream, cursor: Cursor) -> Iterator[StreamEvent]:
+    """Events after a receiver's cursor; those before its `since` have no notice."""
+    for event in stream(cursor.after):
+        yield event if event.at >= cursor.since else replace(event, notice=None)
 
 
-def _read(file: Path, receiver: str) -> Standing:
+def _read(file: Path, receiver: str) -> Cursor:
     try:
-        return Standing(**json.loads(file.read_text(encoding="utf-8")))
+        return Cursor(**json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Standing(receiver, since=(_now() - REACH_BACK).isoformat())
+        return Cursor(receiver, since=(_now() - REACH_BACK).isoformat())
     except (OSError, ValueError, TypeError) as error:
         raise NotificationFailed(
-            f"{file} cannot be read ({reason_of(error)}); without it, the {receiver} is told of the last day again"
+            f"{file} cannot be read ({reason_of(error)}); without it, the {receiver} gets the notices of "
+            "the last day again. Repair or delete it"
         ) from None
 
 
-def _write(file: Path, standing: Standing) -> None:
+def _write(file: Path, cursor: Cursor) -> None:
     try:
-        write_durably(file, json.dumps(asdict(standing)))
+        write_durably(file, json.dumps(asdict(cursor)))
     except OSError as error:
-        problem = file_problem(error)
-    else:
-        return
-    raise NotificationFailed(
-        f"{file} cannot be written ({problem}); nobody is told anything that could not be noted there. Make room, or "
-        "mend its directory"
-    )
+        raise NotificationFailed(
+            f"{file} cannot be written ({file_problem(error)}); without it no notice is sent. Free disk space, or "
+            "repair its directory"
+        ) from None
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    """Whether no other process is at it."""
+def _locked(lock: Path) -> Iterator[bool]:
+    """Takes the lock; yields whether no other process has it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,7 +1,7 @@
 """Receivers of notices: a command, a webhook, a mail server.
 
-What belongs here: what a notice is, and handing one over. What does not: which events are told and in which order, and
-trying again (`notifying`). Nothing here says what a receiver answered: that is its own text.
+What belongs here: a notice's fields, and delivering one. What does not: the choice and order of events, and further
+attempts (`notifying`). Errors never show a receiver's answer, which is untrusted text.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from dpsynth_platform.foundation.settings import THIS_MACHINE, Settings, inherit
 
 _SECONDS = 15.0
 _MAIL_SECONDS = 5.0
-"""For each step of the conversation with a mail server, of which there are up to ten."""
+"""Limit of each of the up to ten steps of an SMTP session."""
 _OWN_VARIABLES = ("DPSYNTH_", "OPENLINEAGE_", "DAGSTER_")
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What a receiver is told. Every field is public.
+    """A message to a receiver. Every field is public.
 
     Attributes:
-        id: the number of the ledger's event, or `run-` with the id of the run; a notice that comes twice has the same.
-        event: one of the values of `notifying.TOLD`, or `run-failed`.
-        at: when it happened, ISO 8601, UTC.
-        dataset, period: what it is about; none where it is about the deployment.
-        release: id of the release, where there is one.
-        text: the same as a sentence, and what to do.
+        id: the number of the ledger's event, or `run-` with the id of the run; equal in repeated deliveries.
+        event: one of the values of `notifying.EVENTS`, or `run-failed`.
+        at: time of the event, ISO 8601, UTC.
+        dataset, period: None for notices about the deployment.
+        text: a sentence, with what to do.
     """
 
     id: int | str
@@ -55,33 +54,32 @@ class Notice:
     text: str
 
     def to_bytes(self) -> bytes:
-        """One JSON object in UTF-8, on a line of its own."""
+        """One line of JSON in UTF-8."""
         return f"{json.dumps(asdict(self), ensure_ascii=False)}\n".encode()
 
 
 class Receiver(Protocol):
-    """Where notices go."""
+    """A destination of notices; `name` is also that of its cursor file."""
 
     @property
-    def name(self) -> str:
-        """Names it in messages and in its file."""
+    def name(self) -> str: ...
 
     def send(self, notice: Notice) -> None:
-        """Returns when it was taken; raises `NotificationFailed` with safe words if not."""
+        """Returns after delivery, or raises `NotificationFailed` with safe words."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that reads one notice on standard input and ends with status 0 when it has taken it.
+    """A command that reads one notice on standard input and ends with status 0 on success.
 
-    It has the deployment's environment without the platform's own variables: those may hold passwords.
+    Its environment is the deployment's, without the platform's own variables: those may contain passwords.
     """
 
     arguments: tuple[str, ...]
     name: str = "command"
 
     def send(self, notice: Notice) -> None:
-        """Runs the command in a session of its own, which is ended with it where it takes too long."""
+        """Runs the command in a separate session, all of which is killed after the time limit."""
         environment = {
             name: value for name, value in inherited_environment().items() if not name.startswith(_OWN_VARIABLES)
         }
@@ -108,15 +106,15 @@ class Command:
 
 @dataclass(frozen=True)
 class Webhook:
-    """A URL that takes one notice a POST request and answers with a status of 200 to 299. May hold a secret."""
+    """A URL that receives one notice per POST request and answers with status 200 to 299. May contain a secret."""
 
     url: str = field(repr=False)
     name: str = "webhook"
 
     def send(self, notice: Notice) -> None:
-        """Posts; follows no redirection, which could lead anywhere.
+        """Posts the notice; follows no redirection.
 
-        What is for this machine goes by no proxy: on another machine, it would tell that one the secret in clear.
+        A request to this machine uses no proxy: a remote one would see the secret in clear text.
         """
         here = urlsplit(self.url).hostname in THIS_MACHINE
         handlers = (_NoRedirection(), urllib.request.ProxyHandler({})) if here else (_NoRedirection(),)
@@ -134,8 +132,6 @@ class Webhook:
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Makes an error of every redirection."""
-
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
@@ -144,18 +140,18 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Mail:
-    """A mail server that takes one notice as a mail, encrypted unless it is this machine. May hold a password.
+    """A mail server; the connection is encrypted unless it is this machine.
 
     Attributes:
-        url: `smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS`, which turns to TLS before it says who it
-            is, or `smtps://...`, which speaks nothing else. Quoted as URLs are.
+        url: percent-encoded, and may contain a password: `smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS`
+            with STARTTLS before the login, or `smtps://...` with TLS from the start.
     """
 
     url: str = field(repr=False)
     name: str = "mail"
 
     def send(self, notice: Notice) -> None:
-        """Hands the mail over. What is sent again has the same Message-ID, by which mailboxes know it."""
+        """Sends the mail. Repeated deliveries have the same Message-ID, so that mailboxes recognise them."""
         try:
             with self._server() as server:
                 self._sign_in(server)
@@ -176,7 +172,7 @@ class Mail:
         return smtplib.SMTP(host, parts.port or usual, timeout=_MAIL_SECONDS)
 
     def _sign_in(self, server: smtplib.SMTP) -> None:
-        """Turns to TLS, unless all of it is that already or the server is this machine; then says who it is."""
+        """Starts TLS, unless it is on or the server is this machine; then logs in."""
         parts = urlsplit(self.url)
         if parts.scheme == "smtp" and parts.hostname not in THIS_MACHINE:
             server.starttls(context=ssl.create_default_context())
@@ -184,11 +180,11 @@ class Mail:
             server.login(unquote(parts.username), unquote(parts.password or ""))
 
     def _message(self, notice: Notice) -> EmailMessage:
-        asked = parse_qs(urlsplit(self.url).query)
+        addresses = parse_qs(urlsplit(self.url).query)
         about = f": {notice.dataset}" if notice.dataset else ""
-        sender = asked["from"][0]
+        sender = addresses["from"][0]
         message = EmailMessage(policy=policy.SMTP)
-        message["From"], message["To"] = sender, ", ".join(asked["to"])
+        message["From"], message["To"] = sender, ", ".join(addresses["to"])
         message["Subject"] = f"dpsynth: {notice.event}{about}{f' {notice.period}' if notice.period else ''}"
         message["Date"] = dt.datetime.fromisoformat(notice.at)
         at = re.sub("[^0-9]", "", notice.at)
@@ -199,7 +195,7 @@ class Mail:
 
 
 def receivers_of(settings: Settings) -> tuple[Receiver, ...]:
-    """Those that the deployment names."""
+    """The receivers that the settings name."""
     found: list[Receiver] = []
     if settings.notify:
         found.append(Command(settings.notify))

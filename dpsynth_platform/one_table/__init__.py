@@ -1,10 +1,8 @@
-"""Synthesis of one table that lies in files, outside of the asset line: `dpsynth synth table` and `synthesize`.
+"""Synthesis of one table from files, without a deployment: `dpsynth synth table` and `synthesize`.
 
-What belongs in this package: which columns a table has and what is declared of them (`sources`, `declaration`,
-`assumed`), where the results and what is restricted lie (`place`), the budget that stands beside them (`budget`), the
-order of the steps (`run`), further rows from a model that is paid for (`more`) and the words of the guarantee
-(`statement`). What does not: a mechanism, bounding, or a ledger; those are the platform's own, under the same
-invariants as in the asset line.
+What belongs in this package: a table's columns and their declarations, files and budget of an output, the order of the
+steps, further rows from a paid model, and the privacy statement. What does not: mechanisms, bounding and the ledger,
+which are those of the asset line, under the same invariants.
 
     from dpsynth_platform.one_table import Options, more_rows, synthesize
 
@@ -13,8 +11,9 @@ invariants as in the asset line.
     more_rows("out", 1000, given={"city": "Aix", "age": {"min": 18}})
 """
 
+from dpsynth_platform.one_table.forecast import Forecast, forecast
 from dpsynth_platform.one_table.more_rows import MoreRows, more_rows
 from dpsynth_platform.one_table.run import Synthesis, synthesize
 from dpsynth_platform.one_table.task import Options
 
-__all__ = ["MoreRows", "Options", "Synthesis", "more_rows", "synthesize"]
+__all__ = ["Forecast", "MoreRows", "Options", "Synthesis", "forecast", "more_rows", "synthesize"]

@@ -1,7 +1,7 @@
-"""Attacks on a table that `dpsynth synth table` made, with the model that it was drawn from, and shadow models of it.
+"""Evidence for attacks on a table from `dpsynth synth table`, with its model and shadow models.
 
-What belongs here: finding that model, and bringing tables of those who were in and of those who were not onto its
-cells. What does not: the attacks (`tables`), fitting shadow models (`tables.shadows`), and what scores mean (`own`).
+What belongs here: finding that model, and coding tables of members and non-members by its domain. What does not: the
+attacks (`audit.tables`), fitting shadow models (`audit.tables.shadows`), and the meaning of scores (`audit.adhoc`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from dpsynth_platform.synth.tabular.model import load_model
 
 
 def synthesis_evidence(out: Path, tables: Mapping[str, pa.Table], *, canaries: bool) -> Evidence:
-    """What an attacker has in hand who has the model, too.
+    """The evidence of an attacker who also has the model.
 
     Args:
-        out: directory that --out of `dpsynth synth table` named.
-        tables: by `own_tables.MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`, with the columns of
-            the table that was synthesized; columns that it has no model of are not looked at.
+        out: the --out directory of `dpsynth synth table`.
+        tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and optionally `REFERENCE`, with the columns of the synthesized
+            table; columns that are not modelled are ignored.
         canaries: whether members and non-members are fictional, made without the data.
 
     Raises:
-        ConfigurationError: there is no model.
-        LedgerError: its ledger is gone, or older than what it has paid for.
-        MechanismFailed: the model is gone, or was changed.
-        SourceError: a table lacks a column of the model, or one is of another type.
+        ConfigurationError, LedgerError, MechanismFailed: see `paid_model`.
+        SourceError: a table lacks a column of the model, or one has another type.
     """
     earlier, directory = paid_model(out)
     model = load_model(directory)
@@ -57,15 +55,10 @@ def synthesis_evidence(out: Path, tables: Mapping[str, pa.Table], *, canaries: b
 
 
 def with_shadows(evidence: Evidence, models: int, *, progress: Progress = silent) -> Evidence:
-    """The evidence with so many shadow models, each of about as many records as the model was fitted to.
+    """The evidence with this number of shadow models, each of about as many records as the model was fitted to.
 
-    Args:
-        evidence: with a model. Rows beside the targets are drawn from its population: the reference, or the release.
-        models: how many; 0: none.
-        progress: told how many are fitted.
-
-    Raises:
-        AccountingError: the numbers do not fit (`shadows.fit_shadows`).
+    Rows beside the targets are drawn from the reference, or else from the release. Raises `AccountingError` if the
+    numbers do not fit (`shadows.fit_shadows`).
     """
     if evidence.model is None or not models:
         return evidence
@@ -84,7 +77,7 @@ def with_shadows(evidence: Evidence, models: int, *, progress: Progress = silent
 
 
 def _modelled(domain: Domain, table: pa.Table, names: Mapping[str, str], what: str) -> pa.Table:
-    """The modelled columns by the model's names, all of which can be coded."""
+    """The modelled columns by the model's names; raises `SourceError` if one cannot be coded."""
     shown = {column.name: names.get(column.name, column.name) for column in domain.released}
     if lacking := [name for name in shown.values() if name not in table.column_names]:
         raise SourceError(f"{what}: no column {lacking[0]!r}; accepted: {', '.join(shown.values())}")
@@ -93,6 +86,6 @@ def _modelled(domain: Domain, table: pa.Table, names: Mapping[str, str], what: s
             column.encode(table[shown[column.name]])
             continue
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            kind = table.schema.field(shown[column.name]).type  # the library's own text may quote a value
-        raise SourceError(f"{what}: column {shown[column.name]!r} is of type {kind}; accepted: {column.kind}")
+            kind = table.schema.field(shown[column.name]).type  # the library's message may quote a value
+        raise SourceError(f"{what}: column {shown[column.name]!r} has type {kind}; accepted: {column.kind}")
     return table.select(list(shown.values())).rename_columns(list(shown))

@@ -1,13 +1,10 @@
-"""The budget of a table outside of the asset line: one account in a ledger of its own.
+"""The budget of a table outside of the asset line: a ledger with one account.
 
-What belongs here: the ledger with its cap, and what is said where a run does not fit. What does not: decisions
-(`ledger`), and noticing a ledger that is not the latest (`witnesses`). The account is in `family` mode: every entry is
-charged to everybody, so that no fingerprint is kept.
+What belongs here: the ledger with its cap, and the errors of runs that do not fit. What does not: decisions (`ledger`),
+and detecting an outdated ledger (`witnesses`).
 
-A ledger knows only what is spent through it. By default it stands in the output's directory, and its cap is what the
-first run takes, so that nothing else fits; who means to spend more says so beforehand (`--cap-epsilon`), or two people
-raise the cap afterwards. Cap and owners are sealed in the transaction that makes the first reservation, after all rows
-were read and bounded: a run that fails before it can spend seals nothing.
+The account is in `family` mode, so that no fingerprint is stored. By default, its cap is the cost of the first run. The
+first reservation seals cap and owners, after all rows were read and bounded: a run that fails before seals nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
 
 _STEP = 0.005
 _LEAST_CAP = 1e-12
-"""Where the search for a cap begins for smaller epsilons."""
+"""Start of the search for a cap, for smaller epsilons."""
 _OWNERS = f"owners of {FAMILY}"
 
 
@@ -41,9 +38,8 @@ class Budget:
     """A ledger with its one account.
 
     Attributes:
-        directory: where the ledger is.
-        family: the account's terms, as they are sealed, or will be by the first reservation.
-        owners: the columns that name whose rows are counted together, sealed likewise; empty: each row by itself.
+        family: the account's terms, sealed by the first reservation.
+        owners: the owner columns, sealed likewise; empty: each row is its own unit.
     """
 
     directory: Path
@@ -51,23 +47,24 @@ class Budget:
     family: FamilyBudget
     owners: tuple[str, ...]
 
-    def admit(self, request: CostRequest, key: str, replaces: str | None) -> None:
-        """Refuses a run that does not fit, before a record is read. Raises `BudgetExceeded`."""
+    def admit(self, request: CostRequest, key: str, replaces: str | None, *, dry_run: bool = False) -> None:
+        """Refuses a run that does not fit, before a record is read. Raises `BudgetExceeded`.
+
+        Args:
+            dry_run: the ledger does not record a refusal.
+        """
         if not self.ledger.accounts():
-            return  # nothing is sealed, and the cap to come is large enough (`open_budget`)
+            return  # nothing is sealed yet, and the cap will be large enough (`open_budget`)
         latest = self.ledger.entry_for_key(key)
         if latest is not None and latest.state == "reserved":
-            replaces = None  # what is reserved for the run is counted already
+            replaces = None  # the run's reservation is counted already
         with self._in_words(request):
-            self.ledger.admit(FAMILY, request, keys=[key], replaces=replaces)
+            self.ledger.admit(FAMILY, request, keys=[key], replaces=replaces, dry_run=dry_run)
 
     def start(self, request: CostRequest, key: str, replaces: str | None) -> Entry:
-        """A started entry, durable on return; from here on its cost is spent.
+        """A started entry, durable on return; from then on its cost is spent.
 
-        Raises:
-            BudgetExceeded: it does not fit any more.
-            SpendRepeated: it was started before.
-            LedgerError: another run has sealed other terms since.
+        Raises `BudgetExceeded`, `SpendRepeated` for a started one, `LedgerError` if another run has sealed other terms.
         """
         _check_account(self.ledger, self.directory, self.family, self.owners)
         opening = Opening(self.family, (), _OWNERS, self.owners)
@@ -77,14 +74,13 @@ class Budget:
         return self.ledger.start(entry.entry_id)
 
     def complete(self, entry_id: str, model_digest: str) -> Entry:
-        """The entry, which has paid for a complete model."""
         entry = self.ledger.complete(entry_id, model_digest)
         note_head(self.directory, self.ledger)
         return entry
 
     @contextmanager
     def _in_words(self, request: CostRequest) -> Iterator[None]:
-        """A refusal in this command's words; the ledger's own speak of families and contracts."""
+        """Rewords a refusal: the ledger's own message is about families and contracts."""
         try:
             yield
             return
@@ -94,37 +90,41 @@ class Budget:
         raise BudgetExceeded(
             f"epsilon {asked.epsilon:g}, delta {asked.delta:.3g} takes epsilon {least_cap(request):g} of a cap and "
             f"does not fit under that of the ledger in {self.directory} (epsilon {cap.epsilon:g}, delta "
-            f"{cap.delta:.3g}; left: epsilon {left:.3g}). Nothing was spent. Accepted: less; or the table, options and "
-            "declarations of a run that it has paid for, which are free; or a larger cap: this one is sealed, and two "
-            "people raise it: "
-            f"DPSYNTH_LEDGER_URL={_url(self.directory)} dpsynth ledger raise {FAMILY} --help"
+            f"{cap.delta:.3g}; left: epsilon {left:.3g}). Nothing was spent. Accepted: a smaller epsilon; or the "
+            "table, options and declarations of a paid run, which cost nothing; or a larger cap, by two people: "
+            f"DPSYNTH_LEDGER_URL={embedded_ledger(self.directory.resolve())} dpsynth ledger raise {FAMILY} --help"
         )
 
 
 def open_budget(
-    place: Place, directory: Path, contract: DataContract, request: CostRequest, cap_epsilon: float | None
+    place: Place,
+    directory: Path,
+    contract: DataContract,
+    owner: str | None,
+    request: CostRequest,
+    cap_epsilon: float | None,
 ) -> Budget:
     """The ledger in a directory and the terms of its account, which the first reservation seals.
 
     Args:
-        place: the output, whose files the ledger is held against.
-        cap_epsilon: of the cap; None: as it stands, or what this request takes. The cap's delta is the first run's.
+        place: the output, for the check of the ledger against its files.
+        owner: the owners' column by its name in the table: other columns may have the same name in the contract.
+        cap_epsilon: None: that of the account, or the cost of this request. The cap's delta is the first run's.
 
     Raises:
         BudgetExceeded: the first run does not fit under its own cap; then nothing is sealed.
-        LedgerError: the account has another unit, owners or cap, or the ledger cannot be used, is gone or is older than
-            what it has paid for.
-        ConfigurationError: the directory is open to others and not this user's to close.
+        LedgerError: the account has another unit, owners or cap, or the ledger is unusable, missing or outdated.
+        ConfigurationError: others can access the directory, and this user cannot close it.
     """
     ledger = intact_ledger(place, directory)
     privacy = contract.privacy
-    owners = tuple(privacy.owner_columns) if privacy.unit == "user" else ()
+    owners = () if owner is None else (owner,)
     account = next(iter(ledger.accounts()), None)
     if account is None:
         if cap_epsilon is not None and cap_epsilon < least_cap(request):
             raise BudgetExceeded(
                 f"--cap-epsilon {cap_epsilon:g}: this run takes epsilon {least_cap(request):g} of a cap. Nothing was "
-                "spent, no ledger opened. Accepted: that or more, or none"
+                "spent, and no ledger was opened. Accepted: that value or more, or no --cap-epsilon"
             )
         cap = Cap(epsilon=cap_epsilon or least_cap(request), delta=privacy.delta)
     else:
@@ -132,8 +132,8 @@ def open_budget(
         if cap_epsilon not in (None, cap.epsilon):
             raise LedgerError(
                 f"--cap-epsilon {cap_epsilon:g}: the cap of the ledger in {directory} is sealed at {cap.epsilon:g}; "
-                "accepted: that, or none"
-                + ("" if ledger.entries() else "; nothing was spent through it, so that deleting it loses nothing")
+                "accepted: that value, or no --cap-epsilon"
+                + ("" if ledger.entries() else "; nothing was spent through it, so that it can be deleted")
             )
     family = FamilyBudget(
         family=FAMILY, unit=privacy.unit, adjacency=privacy.adjacency, namespace=FAMILY, mode="family", cap=cap
@@ -143,11 +143,7 @@ def open_budget(
 
 
 def _check_account(ledger: Ledger, directory: Path, family: FamilyBudget, owners: Sequence[str]) -> None:
-    """Whether a run may be charged to the account, if there is one: what is spent on patients is not spent on doctors.
-
-    Raises:
-        LedgerError: it is of another unit, or tied to another column of owners, or sealed at another cap.
-    """
+    """Raises `LedgerError` if there is an account of another unit, owner column or cap."""
     account = next(iter(ledger.accounts()), None)
     if account is None:
         return
@@ -155,7 +151,7 @@ def _check_account(ledger: Ledger, directory: Path, family: FamilyBudget, owners
         raise LedgerError(
             f"the ledger in {directory} is kept for one {account.unit} ({account.family}), and this run is for one "
             f"{family.unit}; guarantees of different units are not added up. Accepted: the same unit (with or "
-            "without --owners), or a ledger of its own"
+            "without --owners), or a separate --ledger"
         )
     if (account.epsilon, account.delta) != (family.cap.epsilon, family.cap.delta):
         raise LedgerError(
@@ -167,33 +163,41 @@ def _check_account(ledger: Ledger, directory: Path, family: FamilyBudget, owners
         (kept,), (asked,) = bound.payload["owner_columns"], owners
         raise LedgerError(
             f"the ledger in {directory} is kept for the owners in column {kept!r}, and this run is for those in "
-            f"{asked!r}; guarantees of different owners are not added up. Accepted: the same column, or a ledger of "
-            "its own"
+            f"{asked!r}; guarantees of different owners are not added up. Accepted: the same column, or a separate "
+            "--ledger"
         )
 
 
+def cap_and_left(out: Path, directory: Path) -> tuple[float, float]:
+    """The epsilon of the cap of an output's ledger, and what is left of it.
+
+    Raises `LedgerError` if the ledger is missing, outdated or has no account.
+    """
+    ledger = intact_ledger(Place(out), directory)
+    for account in ledger.accounts():
+        return account.epsilon, ledger.left(FAMILY, account.delta)
+    raise LedgerError(f"the ledger in {directory} has no account yet; accepted: one that has paid for a run")
+
+
 def runs_beside(ledger: Ledger, entry_id: str) -> tuple[int, int]:
-    """How many other runs a ledger has paid for, and how often the mechanism of an entry's own run was started."""
+    """The number of other runs that a ledger has paid for, and of starts of the entry's own run."""
     key = ledger.entry(entry_id).key
     started = [item.key for item in ledger.entries() if item.started_at is not None]
     return len(started) - started.count(key), started.count(key)
 
 
 def least_cap(request: CostRequest) -> float:
-    """The least epsilon of a cap, to half a percent, under which a request fits alone.
+    """The least epsilon of a cap, to half a percent, under which a request fits alone, or `BudgetExceeded`.
 
-    A ledger adds Renyi curves and spreads delta over orders, so that sums stay valid whatever is decided later; what a
-    single run claims by itself is a tenth less.
-
-    Raises:
-        BudgetExceeded: no account may have a cap as large.
+    A ledger adds Renyi curves and spreads delta over orders, so that sums are valid for adaptive choices; the claim of
+    a single run is a tenth less.
     """
     first = max(request.guarantee.epsilon, _LEAST_CAP)
 
     def cap(step: int) -> float:
         return float(f"{first * (1 + _STEP * step):.4g}")
 
-    # Whatever fits under a cap fits under a larger one, so halving finds the first of these steps that fits.
+    # Fitting is monotone in the cap, so bisection finds the first step that fits.
     low, high = -1, 0
     while not _fits(request, min(cap(high), MOST_CAP)):
         if cap(high) >= MOST_CAP:
@@ -211,7 +215,3 @@ def least_cap(request: CostRequest) -> float:
 def _fits(request: CostRequest, cap: float) -> bool:
     sealed = RenyiFilter.seal(cap, request.guarantee.delta)
     return sealed.fits([(request.curve, request.delta_slack)])
-
-
-def _url(directory: Path) -> str:
-    return embedded_ledger(directory.resolve())

@@ -1,16 +1,19 @@
-"""More rows from a model that an earlier run has paid for: post-processing, without a spend and without the table.
+"""More rows from the model of an earlier, paid run: post-processing, without spending and without the table.
 
-What belongs here: what a run leaves for that, and drawing further rows: more of them, rows that all have given values,
-rows under other constraints, for which the stored measurements are fitted again. What does not: the run (`run`).
+What belongs here: the record that a run writes for this, and drawing rows, also with given values or other constraints,
+for which the stored measurements are fitted again. What does not: the run (`run`).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from dpsynth_platform.contracts.base import MOST_ROWS
 from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values, read_constraints
@@ -21,27 +24,24 @@ from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import runs_beside
 from dpsynth_platform.one_table.declaration import in_options
-from dpsynth_platform.one_table.place import Place, held
+from dpsynth_platform.one_table.place import Place, held, synthetic_path
 from dpsynth_platform.one_table.statement import Further
 from dpsynth_platform.one_table.witnesses import intact_ledger
 from dpsynth_platform.synth.interface import generator
 
 RANGE = ".."
-"""Between the ends of a range, as the command takes given values."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an output's last run leaves for later draws. Public throughout, and kept beside its model.
+    """The record of an output's last run for later draws. All of it is public.
 
     Attributes:
-        entry_id: the ledger entry that paid for the model.
-        method: the generator.
-        ledger: directory of the ledger.
         names: the columns' names in the table, by those in the contract.
-        constraints: which its rows keep, in JSON form, by the contract's names.
-        statement: its statement in JSON form.
-        ledger_head: the link that was the chain's last; records of earlier versions lack it.
+        constraints: in JSON form, by the contract's names.
+        statement: in JSON form.
+        ledger_head: the chain's last link then; records of earlier versions lack it.
+        shape: `shape_text` of the table's structs; None: there are none.
     """
 
     entry_id: str
@@ -51,21 +51,27 @@ class Earlier:
     constraints: list[dict[str, Any]]
     statement: dict[str, Any]
     ledger_head: dict[str, Any] | None = None
+    shape: str | None = None
 
     def save(self, place: Place) -> None:
-        """Puts it in the place of an earlier one."""
+        """Replaces an earlier one."""
         write_durably(place.record, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, root: Path) -> Earlier:
-        """That of an output. Raises `ConfigurationError` if there is none."""
+        """Raises `ConfigurationError` if there is none."""
         try:
             return cls(**json.loads(Place(root).record.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             raise ConfigurationError(
-                f"{root}: no model of an earlier run is here; accepted: the directory that --out of `dpsynth synth "
-                "table` named, after a run that ended well"
+                f"{root}: no model of an earlier run is here; accepted: the --out directory of a successful `dpsynth "
+                "synth table`"
             ) from None
+
+
+def shape_text(shape: pa.Schema | None) -> str | None:
+    """The base64 of the Arrow IPC form of `structs.shape_of`."""
+    return None if shape is None else base64.b64encode(shape.serialize().to_pybytes()).decode()
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,7 @@ class MoreRows:
 
     Attributes:
         synthetic: the table.
-        statement: what it is, in Markdown; beside it in JSON.
-        rows: how many.
+        statement: its privacy statement in Markdown; beside it in JSON.
         entry_id: the ledger entry that had paid.
     """
 
@@ -85,7 +90,6 @@ class MoreRows:
     entry_id: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return asdict(self) | {"synthetic": str(self.synthetic), "statement": str(self.statement), "spent": False}
 
 
@@ -101,18 +105,16 @@ def more_rows(
     """Draws further rows from the model in the directory of an earlier `synthesize`; spends nothing.
 
     Args:
-        out: the directory.
-        rows: how many.
-        given: values that all rows shall have, by column: one, a list, or a range {"min": ..., "max": ...}.
-        constraints: a file with `constraints:` in place of those of the earlier run.
+        given: conditions on all rows by column: a value, a list, or a range {"min": ..., "max": ...}.
+        constraints: a file with `constraints:` instead of those of the earlier run.
         to: the file (.parquet, .csv) or directory (Delta) of the rows; None: `rows.parquet` in `out`.
         progress: called with public stages and counts of steps.
 
     Raises:
         ConfigurationError: there is no model.
-        ContractError: a constraint or a given value is not of this table, or no row can keep them all.
-        MechanismFailed: the model or its measurements are gone, or were changed.
-        LedgerError: the ledger is gone, or older than what it has paid for (`witnesses`).
+        ContractError: a constraint or a given value does not belong to this table, or no row can satisfy them all.
+        MechanismFailed: the model or its measurements are missing, or were changed.
+        LedgerError: the ledger is missing or outdated (`witnesses`).
         SourceError: the rows cannot be written there.
     """
     from dpsynth_platform.one_table.output import format_of, write_rows, write_statement
@@ -135,9 +137,10 @@ def more_rows(
         drawing = generator(earlier.method).draw(
             _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
         )
-        write_rows(target, drawing, earlier.names, format_)
-        said = Further(earlier.statement, rows, shown, len(kept), runs_beside(ledger, earlier.entry_id)[0])
-        written = write_statement(target.parent, said, f"{target.stem}.statement")
+        shape = None if earlier.shape is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(earlier.shape)))
+        write_rows(target, drawing, earlier.names, format_, shape)
+        stated = Further(earlier.statement, rows, shown, len(kept), runs_beside(ledger, earlier.entry_id)[0])
+        written = write_statement(target.parent, stated, f"{target.stem}.statement")
         return MoreRows(target, written, rows, earlier.entry_id)
 
     with private_files(), held(Path(out)) as place, in_options():
@@ -145,24 +148,21 @@ def more_rows(
 
 
 def paid_model(out: Path) -> tuple[Earlier, Path]:
-    """What an output's last run left, and the directory of its model, as the ledger knows it.
+    """The record of an output's last run, and the directory of its model, checked with the ledger.
 
     Raises:
         ConfigurationError: there is no model.
-        LedgerError: its ledger is gone, or older than what it has paid for (`witnesses`).
-        MechanismFailed: the model is gone, or was changed.
+        LedgerError: its ledger is missing or outdated (`witnesses`).
+        MechanismFailed: the model is missing, or was changed.
     """
     earlier, place = Earlier.read(out), Place(out)
     return earlier, _model(place, earlier, intact_ledger(place, _ledger(place, earlier)))
 
 
 def read_given(texts: Sequence[str]) -> dict[str, Values]:
-    """Given values as the command takes them: COLUMN=VALUE, COLUMN=LOW..HIGH (either end may lack) or COLUMN=.
+    """Parses --given: COLUMN=VALUE, COLUMN=LOW..HIGH (one end may be empty), or COLUMN= for a missing value.
 
-    Nothing after the sign stands for a missing value; a column that is named again has any of its values.
-
-    Raises:
-        ContractError: a text has another form.
+    Rows have one of the values of a repeated column. Raises `ContractError` for another form.
     """
     found: dict[str, Values] = {}
     for text in texts:
@@ -176,7 +176,7 @@ def read_given(texts: Sequence[str]) -> dict[str, Values]:
         elif low or high:
             found[name] = {key: end for key, end in (("min", low), ("max", high)) if end}
         if earlier is not None and (between or isinstance(earlier, dict)):
-            raise ContractError(f"--given {text!r}: {name} is named before; accepted: one range, or several values")
+            raise ContractError(f"--given {text!r}: {name} is repeated; accepted: one range, or several values")
     return found
 
 
@@ -195,35 +195,34 @@ def _in_words(values: Values) -> str:
 
 
 def _check_target(out: Path, target: Path) -> None:
-    """Neither the run's own table, nor what is restricted, nor a file that is not ours is written over."""
-    from dpsynth_platform.one_table.output import synthetic_path
+    """Protects the run's own table, restricted files, and files of other origin from being overwritten."""
     from dpsynth_platform.one_table.task import FORMATS
 
     taken = {synthetic_path(out, format_).resolve() for format_ in FORMATS}  # type: ignore[arg-type]
     if target.resolve() in taken or target.resolve().is_relative_to(Place(out).restricted.resolve()):
-        raise ContractError(f"--to {target}: belongs to the run that made {out}; accepted: another name")
+        raise ContractError(f"--to {target} belongs to the run that made {out}; accepted: another name")
     if not target.resolve().parent.is_dir():
         raise ContractError(
-            f"--to {target}: there is no directory {target.parent}; accepted: a file in one that exists"
+            f"--to {target}: there is no directory {target.parent}; accepted: a file in an existing directory"
         )
-    # An earlier output has its statement beside it; anything else may be somebody's only copy.
+    # An earlier output has a statement beside it.
     if target.exists() and not (target.parent / f"{target.stem}.statement.json").is_file():
-        raise ContractError(f"--to {target}: is there already, and no rows of an earlier run; accepted: another name")
+        raise ContractError(f"--to {target} exists and does not contain rows of an earlier run; accepted: another name")
 
 
 def _ledger(place: Place, earlier: Earlier) -> Path:
-    """Directory of the ledger that paid; the output's own goes with it where it is moved."""
+    """Directory of the ledger that paid, also after the output was moved with its ledger."""
     directory = Path(earlier.ledger)
     return place.ledger if place.ledger.is_dir() and not directory.is_dir() else directory
 
 
 def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:
-    """The model, as the ledger knows it."""
+    """The model's directory. Raises `MechanismFailed` if the ledger's digest does not match."""
     model = place.model(earlier.entry_id)
     entry = ledger.entry(earlier.entry_id)
     if not model.is_dir() or digest_directory(model) != entry.model_digest:
         raise MechanismFailed(
-            f"the model that ledger entry {earlier.entry_id} paid for is gone from {model}, or was changed; accepted: "
-            "restore it, or run `dpsynth synth table` again"
+            f"the model that ledger entry {earlier.entry_id} paid for is missing from {model}, or was changed; "
+            "accepted: restore it, or run `dpsynth synth table` again"
         )
     return model

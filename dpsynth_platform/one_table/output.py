@@ -1,6 +1,6 @@
-"""What a run leaves for others to see: the synthetic table and its statement.
+"""Writing the synthetic table and its statement.
 
-What belongs here: writing both so that nothing half done is ever visible. What does not: their content.
+What belongs here: writing both so that no partial file is ever visible. What does not: their content.
 """
 
 from __future__ import annotations
@@ -14,62 +14,57 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.plain_types import plain
+from dpsynth_platform.compute.plain_types import plain, plain_type, type_name
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.storage import sync, write_durably, write_table
-from dpsynth_platform.one_table.statement import Words
+from dpsynth_platform.one_table.statement import Further, Statement
+from dpsynth_platform.sources.declared_types import is_bytes, read_as, read_type
 from dpsynth_platform.sources.delta_types import kept, kept_type
+from dpsynth_platform.sources.structs import nested_batch, nested_schema
 from dpsynth_platform.sources.table_files import Format
 from dpsynth_platform.synth.interface import Drawing
 
-_NAMES: dict[Format, str] = {"parquet": "synthetic.parquet", "csv": "synthetic.csv", "delta": "synthetic"}
 _SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".csv": "csv", "": "delta"}
 
 
-def synthetic_path(root: Path, format_: Format) -> Path:
-    """Where the synthetic table of an output lies."""
-    return root / _NAMES[format_]
-
-
 def format_of(path: Path) -> Format:
-    """The format that a path's name asks for. Raises `SourceError` if it asks for none."""
+    """The format by a path's name. Raises `SourceError` for another name."""
     if path.suffix.lower() not in _SUFFIXES:
         raise SourceError(f"{path}: accepted: a name that ends with .parquet or .csv, or a directory for a Delta table")
     return _SUFFIXES[path.suffix.lower()]
 
 
 def check_format(schema: pa.Schema, format_: Format) -> None:
-    """Refuses a format that cannot hold a table's types: a table without rows is written in it.
-
-    Raises:
-        SourceError: it cannot.
-    """
+    """Raises `SourceError` for a format that cannot hold the types, by writing an empty row."""
     if not _holds(schema, format_):
-        wrong = ", ".join(f"{item.name} ({item.type})" for item in schema if not _holds(pa.schema([item]), format_))
-        raise SourceError(f"--format {format_}: cannot hold {wrong or 'these columns together'}; accepted: parquet")
+        beyond = [item for item in schema if not _holds(pa.schema([item]), format_)]
+        wrong = ", ".join(f"{item.name} ({type_name(item.type)})" for item in beyond)
+        accepted = "ignore: true in their declarations" if format_ == "parquet" else "parquet"
+        raise SourceError(f"--format {format_}: cannot hold {wrong or 'these columns together'}; accepted: {accepted}")
 
 
 def _holds(schema: pa.Schema, format_: Format) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         try:
-            _write(Path(directory) / "empty", schema, iter([pa.RecordBatch.from_pylist([], schema)]), format_)
-        except Exception:  # the writer of Delta tables has no other type for it
+            row = _empty_row(schema)
+            _write(Path(directory) / "empty", row.schema, iter([row]), format_)
+        except Exception:  # the writer of Delta tables raises no narrower type
             return False
     return True
 
 
-def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_: Format) -> None:
-    """Writes synthetic rows while they are drawn, in place of an earlier table.
+def write_rows(
+    target: Path, drawing: Drawing, names: Mapping[str, str], format_: Format, shape: pa.Schema | None = None
+) -> None:
+    """Writes synthetic rows while they are drawn, and replaces an earlier table.
 
     Args:
-        target: file, or directory of the Delta table.
-        drawing: the rows.
-        names: what the columns that are written are called, by their names in the drawing.
-        format_: of the table.
+        names: names of the written columns, by their names in the drawing.
+        shape: `structs.shape_of` the table whose structs are made of columns, except in CSV files; None: none are.
 
     Raises:
-        ContractError: next to no drawn row keeps all constraints.
-        SourceError: the format cannot hold the columns' types, or what is there is no table.
+        ContractError: hardly any drawn row satisfies all constraints.
+        SourceError: the format cannot hold the columns' types, or the target is a directory without a table.
     """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     problem = None
@@ -77,9 +72,9 @@ def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_
     check_format(schema, format_)
     batches = (batch.select(list(names)).rename_columns(list(names.values())) for batch in drawing.batches)
     if target.is_dir() and not (format_ == "delta" and (target / "_delta_log").is_dir()):
-        raise SourceError(f"{target}: there is a directory that is no table; accepted: a name that is free")
+        raise SourceError(f"{target} is a directory without a table; accepted: an unused name")
     try:
-        _write(partial, schema, batches, format_)
+        _write(partial, schema, batches, format_, shape)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -95,40 +90,88 @@ def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_
         raise SourceError(problem)
 
 
-def write_statement(root: Path, made: Words, name: str = "statement") -> Path:
-    """Writes the statement for people and for programs, and returns the path of the former."""
+def write_statement(root: Path, made: Statement | Further, name: str = "statement") -> Path:
+    """Writes the statement as JSON and Markdown; returns the path of the latter."""
     write_durably(root / f"{name}.json", json.dumps(made.to_json(), indent=1))
     write_durably(root / f"{name}.md", made.to_markdown())
     return root / f"{name}.md"
 
 
-def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], format_: Format) -> None:
+def _write(
+    path: Path,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    format_: Format,
+    shape: pa.Schema | None = None,
+) -> None:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
-    if format_ == "parquet":
-        with pq.ParquetWriter(path, schema) as file:
-            for batch in batches:
-                file.write_batch(batch)
-    elif format_ == "csv":
+    if format_ == "csv":
         first = _flat(next(batches))
         with csv.CSVWriter(path, first.schema) as file:
             file.write_batch(first)
             for batch in batches:
                 file.write_batch(_flat(batch))
-    else:
-        plain = pa.schema([item.with_type(kept_type(item.type)) for item in schema])
-        write_table(
-            path,
-            plain,
-            (pa.RecordBatch.from_arrays([kept(column) for column in batch.columns], schema=plain) for batch in batches),
-        )
+        return
+    if format_ == "delta":
+        stored = pa.schema([item.with_type(_delta_type(item.type)) for item in schema])
+        batches, schema = (_of_delta(batch, stored) for batch in batches), stored
+    if shape is not None:
+        batches, schema = (nested_batch(batch, shape) for batch in batches), nested_schema(schema, shape)
+    if format_ == "delta":
+        write_table(path, schema, batches)
+        return
+    written = pa.schema([item if _in_parquet(item) else item.with_type(plain_type(item.type)) for item in schema])
+    with pq.ParquetWriter(path, written) as file:
+        for batch in batches:
+            columns = [
+                column if column.type == item.type else plain(column)
+                for column, item in zip(batch.columns, written, strict=True)
+            ]
+            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=written))
+
+
+def _delta_type(type_: pa.DataType) -> pa.DataType:
+    return kept_type(read_type("integer", type_) if pa.types.is_duration(type_) else type_)
+
+
+def _of_delta(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with types that Delta tables have; durations are numbers of their unit."""
+    columns = [read_as("integer", each) if pa.types.is_duration(each.type) else each for each in batch.columns]
+    return pa.RecordBatch.from_arrays([kept(column) for column in columns], schema=schema)
+
+
+def _empty_row(schema: pa.Schema) -> pa.RecordBatch:
+    """A row of missing values; without one, some types that a format lacks would not show."""
+    nullable = pa.schema([item.with_nullable(True) for item in schema])
+    return pa.RecordBatch.from_arrays([pa.nulls(1, item.type) for item in schema], schema=nullable)
+
+
+def _in_parquet(item: pa.Field) -> bool:
+    """Whether a Parquet file has a column's type, and not only that of its values, such as for categories of dates."""
+    import pyarrow.parquet as pq
+
+    row = _empty_row(pa.schema([item]))
+    try:
+        with pq.ParquetWriter(pa.BufferOutputStream(), row.schema) as file:
+            file.write_batch(row)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without what CSV cannot hold; columns of such types are empty, since no method models them."""
+    """The rows for CSV: columns of types that it cannot hold are empty, since no method models them.
+
+    Ids that are bytes are hexadecimal digits.
+    """
     columns = [
-        pa.nulls(batch.num_rows) if column.null_count == batch.num_rows and _beyond_csv(column.type) else plain(column)
+        pa.nulls(batch.num_rows)
+        if column.null_count == batch.num_rows and _beyond_csv(column.type)
+        else read_as("identifier", plain(column))
+        if is_bytes(plain_type(column.type))
+        else plain(column)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

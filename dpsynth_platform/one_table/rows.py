@@ -1,10 +1,9 @@
-"""The rows that a mechanism may read: whose they are, and at most b of each owner.
+"""The rows that a mechanism may read: at most b of each owner.
 
-What belongs here: preparing a table's rows and bounding them, with the platform's own parts. What does not: those
-parts (`scrub`, `bounding`). Text is not read at all; ids become keyed fingerprints, and stay in the work directory.
+What belongs here: preparing a table's rows and bounding them. What does not: how (`scrub`, `bounding`). Text is not
+read; ids become keyed fingerprints, and stay in the work directory.
 
-Where each row is a unit of its own, at most one row of each is all rows, whatever ids they would get: bounding is the
-identity. So they get none, and are written once, as the mechanism reads them.
+Where each row is its own unit, bounding is the identity: rows get no ids and are written once, for the mechanism.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, write_table
-from dpsynth_platform.one_table.declaration import scrubbed_contract
-from dpsynth_platform.one_table.task import Task, readable_schema
+from dpsynth_platform.one_table.declaration import in_options, scrubbed_contract
+from dpsynth_platform.one_table.task import Task
 from dpsynth_platform.scrub.fingerprints import (
     FINGERPRINT_DTYPE,
     OWNER_COLUMN,
@@ -29,8 +28,9 @@ from dpsynth_platform.scrub.fingerprints import (
     Fingerprints,
     distinct_owners,
 )
-from dpsynth_platform.scrub.scrub import ScrubKeys, looked_through, scrub_batches
+from dpsynth_platform.scrub.scrub import ScrubKeys, checked_batches, scrub_batches
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.sources.declared_types import read_as
 from dpsynth_platform.sources.delta_types import kept
 
 READING = "reading rows"
@@ -38,14 +38,12 @@ BOUNDED = "bounded"
 
 
 def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
-    """A Delta table below `work` with at most b rows of each owner, and the owners who took part.
-
-    Without owners each row is a unit of its own: the table has all rows and no ids, and nobody is named.
+    """A Delta table below `work` with at most b rows of each owner, and the owners; all rows and no owner without ids.
 
     Raises:
-        SourceError: the rows cannot be read as declared, nobody owns one, a column looks like personal data, or the
+        SourceError: the rows cannot be read as declared, no row has an owner, a column looks like personal data, or the
             table was changed meanwhile.
-        BoundingError, EngineError: bounding stopped.
+        BoundingError, EngineError: bounding failed.
     """
     version = task.source.version
 
@@ -53,35 +51,36 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
         if replace(task.source).version != version:
             raise SourceError(f"{task.source.path}: the table was changed while it was read; run again")
 
-    if task.row is not None:
-        participants = _all_rows(task, work, progress, check_unchanged)
-    else:
-        participants = _owned_rows(task, vault, work, progress, check_unchanged)
+    with in_options(task.given):
+        if task.row is not None:
+            participants = _all_rows(task, work, progress, check_unchanged)
+        else:
+            participants = _owned_rows(task, vault, work, progress, check_unchanged)
     return work / BOUNDED, participants
 
 
 def _all_rows(task: Task, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
-    """Writes the modelled columns of all rows, of which each is a unit; there is nobody to name."""
+    """Writes the modelled columns of all rows, each its own unit; returns no owners."""
     contract = scrubbed_contract(task.contract)
-    schema = pa.schema([item for item in _schema(task) if item.name in contract.modelled])
-    progress(READING, 0, 1)  # and no step between: they would tell how many rows there are
-    write_table(work / BOUNDED, schema, looked_through(_kept(task, schema), contract, schema))
+    schema = pa.schema([item for item in task.readable if item.name in contract.modelled])
+    progress(READING, 0, 1)  # steps between would disclose the number of rows
+    write_table(work / BOUNDED, schema, checked_batches(_kept(task, schema), contract, schema))
     check()
     progress(READING, 1, 1)
     return np.empty(0, FINGERPRINT_DTYPE)
 
 
 def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check: Callable[[], None]) -> Fingerprints:
-    """Writes at most b rows of each owner, by way of their fingerprints; returns these."""
+    """Writes at most b rows of each owner; returns the owners' fingerprints."""
     from dpsynth_platform.bounding.single_owner import write_bounded
 
-    contract, schema = scrubbed_contract(task.contract), _schema(task)
+    contract, schema = scrubbed_contract(task.contract), task.readable
     keys = ScrubKeys(
         owner=FingerprintKeys(vault.create("owner-inner"), (vault.create("owner-outer"),)),
         record=vault.create("record"),
         column=vault.create("column"),
     )
-    progress(READING, 0, 1)  # and no step between: they would tell how many rows there are
+    progress(READING, 0, 1)  # steps between would disclose the number of rows
     prepared, batches, _ = scrub_batches(_kept(task, schema), contract, schema, keys, processes=1)
     write_table(work / "prepared", prepared, batches)
     check()
@@ -102,19 +101,14 @@ def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check:
     return participants
 
 
-def _schema(task: Task) -> pa.Schema:
-    """The columns that are read."""
-    return readable_schema(task.contract, task.source, None)
-
-
 def _kept(task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """These columns of all rows; modelled ones of types that a Delta table can keep."""
-    modelled = set(task.contract.modelled)
+    """These columns of all rows, as declared; modelled ones with types that a Delta table has."""
+    modelled, columns = set(task.contract.modelled), scrubbed_contract(task.contract).columns
 
     def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
-        found = batch.column(item.name)
-        codes = task.contract.columns[item.name].type == "categorical"
-        return kept(found, codes=codes) if item.name in modelled else found
+        kind = columns[item.name].type
+        found = read_as(kind, batch.column(item.name), item.name)
+        return kept(found, codes=kind == "categorical") if item.name in modelled else found
 
     for batch in task.source.batches(schema.names):
         yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)

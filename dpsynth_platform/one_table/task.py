@@ -1,12 +1,12 @@
-"""What is to be made, decided before the ledger is asked: columns, contract, sealed plan, cost and the run's key.
+"""A run before it is paid for: options, columns, contract, sealed plan, cost and the run's key.
 
-What belongs here: the options, and everything that follows from them and from what is public of the table. What does
-not: reading rows (`rows`), paying (`budget`).
+What belongs here: the options, and everything that follows from them and the public facts of the table. What does not:
+reading rows (`rows`), paying (`budget`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,6 +24,7 @@ from dpsynth_platform.one_table import assumed, declaration
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
+from dpsynth_platform.sources.declared_types import read_type
 from dpsynth_platform.sources.delta_types import kept_type
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
@@ -41,49 +42,40 @@ LEAST_UNITS = 100
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for. All of it is public.
+    """The options of a synthesis. All of them are public.
 
     Attributes:
-        epsilon: of the guarantee.
-        delta: of the guarantee; None: 1/n^1.1 with n = `expected_units`.
-        expected_units: a public estimate of the number of owners (of rows, where each is its own unit).
+        delta: None: 1/n^1.1 with n = `expected_units`.
+        expected_units: a public estimate of the number of owners, or of rows without `owners`.
         method: a generator's name, or `auto` (`synth.automatic`).
-        schema: a file with `columns:` as in a contract, and perhaps `constraints:`.
-        constraints: a file with `constraints:` in place of the schema's; other ones are no new spend, but for
+        schema: a file with `columns:` as in a contract, and optionally `constraints:`; or a mapping like one.
+        constraints: a file with `constraints:` instead of the schema's; changing them spends nothing, except for
             orders of dates and times.
-        owners: the column that says whose a row is; None: each row is a unit of its own.
-        contributions: the most rows that an owner keeps; with `owners`.
-        weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).
-        target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`,
-            which `auto` may stand for.
-        time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`; None: as long as
-            it takes.
-        rows: how many synthetic rows; None: what the noisy counts say that there are.
-        format: of the synthetic table: `parquet`, `csv` or `delta`.
-        ledger: directory of a ledger that several outputs share; None: one of the output's own.
-        cap_epsilon: what the ledger may ever pay for, sealed by the first run that spends; None: what that takes.
-        learn_values: whether the values of text columns of which nothing is declared are learned, with a part of the
-            budget.
-        assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.
-        csv_separator: of a CSV file: between fields, one character or `tab`; None: a comma. For this and what follows
-            see `Dialect`.
-        csv_quote: around fields; empty: none.
-        csv_decimal: decimal mark, `.` or `,`.
-        csv_encoding: such as `cp1252`.
-        csv_skip_blanks: whether blanks around fields are skipped; None: no, and what looks as if they had to be is
-            refused.
-        csv_header: the word that its first line holds the columns' names; needed where none of them is declared or
-            given. The run is the same with and without.
+        owners: the column that names the owner of each row; None: each row is its own unit.
+        contributions: the most rows kept of each owner; with `owners`.
+        weighting: what is counted: `rows`, or `owners`, whose rows together weigh one row (`privacy.units`).
+        target: the column that models of the synthetic rows shall predict well; for `aim`, which `auto` may choose.
+        time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`.
+        rows: number of synthetic rows; None: estimated from the noisy counts.
+        ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
+        cap_epsilon: the ledger's epsilon for its lifetime, sealed by the first run; None: that of this run.
+        learn_values: learn the frequent values of undeclared text columns with a part of the budget.
+        assume_public_domain: read undeclared domains from the data, which no guarantee covers.
+        csv_separator: one character or `tab`; None: a comma. This and the following options: see `Dialect`.
+        csv_quote: the quote around fields; empty: none.
+        csv_decimal: the decimal mark, `.` or `,`.
+        csv_skip_blanks: skip blanks around fields; None: no, and a file that seems to need it is refused.
+        csv_header: the first line contains the column names; needed where no option names one of them.
         accept_weak_guarantee: why epsilon may be above 10.
-        spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
-        runner: who asks; None: the deployment's user.
+        spend_again: id of a started ledger entry without a result; permits to spend its cost a second time.
+        runner: the person's name; None: the deployment's user.
     """
 
     epsilon: float
     delta: float | None = None
     expected_units: int | None = None
     method: Method = "auto"
-    schema: str | Path | None = None
+    schema: str | Path | Mapping[str, Any] | None = None
     constraints: str | Path | None = None
     owners: str | None = None
     contributions: int | None = None
@@ -108,7 +100,7 @@ class Options:
 
     @property
     def dialect(self) -> Dialect:
-        """Of a CSV file. Raises `ContractError` if there can be none such."""
+        """Of a CSV file. Raises `ContractError` if it is impossible."""
         return Dialect(
             self.csv_separator,
             self.csv_quote,
@@ -121,11 +113,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Task:
-    """One run, as far as it is public.
+    """The public facts of one run.
 
     Attributes:
-        row: name of the column that tells rows apart, where each is a unit of its own; it is in no output.
-        not_covered: what the statement says of domains that were read off the data; empty: there are none.
+        row: name of the column of row ids, where each row is its own unit; no output contains it.
+        not_covered: the statement's text about domains read from the data; empty: there are none.
     """
 
     options: Options
@@ -137,7 +129,7 @@ class Task:
 
     @property
     def given(self) -> dict[str, str]:
-        """The source's names of what is released, by the contract's: all but the column of rows."""
+        """The source's names of the released columns, by the contract's names."""
         return {plain: given for given, plain in self.source.names.items()}
 
     @property
@@ -147,13 +139,18 @@ class Task:
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
 
     @property
+    def readable(self) -> pa.Schema:
+        """The columns that are read from the source."""
+        return _readable_schema(self.contract, self.source, None)
+
+    @property
     def ignored(self) -> tuple[str, ...]:
-        """The columns that are declared `ignore: true`, by the source's names."""
+        """Columns declared `ignore: true`, by the source's names."""
         return tuple(name for name in self.source.found if name not in self.source.schema.names)
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns that lack no value in the synthetic table, whatever the data lack, by the source's names."""
+        """Columns without missing values in the synthetic table, whatever the data miss, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
 
     @property
@@ -162,38 +159,35 @@ class Task:
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).nullable)
 
     def request(self, runner: str) -> CostRequest:
-        """What the ledger is asked."""
         return cost_request(self.plan, runner)
 
     def keys(self, secret: bytes) -> list[str]:
-        """Names of the run: the same content, declarations, plan and output are the same run, and one spend.
+        """Keys of the run: the same content, declarations, plan and output are one run and one spend.
 
-        The first is for a new run; the others are those that it has where the content had another name.
-
-        Args:
-            secret: the output's own. The ledger and its exports show the key, and the content is that of the table.
+        The first key is for a new run; the others belong to other names of the same content. The output's secret hides
+        the content of the table in them, since the ledger and its exports show keys.
         """
         run = {
             "mechanism": self.contract.mechanism_snapshot(),
             "plan": self.plan.digest,
-            # Named only where there is one, so that runs without keep their keys.
+            # Only where there is one, so that earlier runs keep their keys.
             **({"csv": self.source.dialect.declared} if self.source.dialect.declared else {}),
         }
         contents = (run | {"source": version} for version in self.source.versions)
         return [keyed_name(secret, "run", canonical_digest(content)) for content in contents]
 
 
-def task_of(table: Path, options: Options) -> Task:
-    """The run that these options ask for. Reads no row, unless domains are assumed.
+def task_of(table: Path | pa.Table, options: Options) -> Task:
+    """The run of these options. Reads no row, unless domains are assumed.
 
     Raises:
-        ContractError: options or declarations are not acceptable, or a column lacks one.
+        ContractError: options or declarations are invalid, or a declaration is missing.
         SourceError: the table cannot be read, or has other columns or types than declared.
         AccountingError: no noise scale meets the guarantee.
     """
+    schema = Path(options.schema) if isinstance(options.schema, str) else options.schema
+    known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
     _check_options(options)
-    files = (Path(name) if name else None for name in (options.schema, options.constraints))
-    known = declaration.read_declared(*files)
     declared = known.columns
     named = {name for constraint in known.constraints for name in constraint.columns}
     named |= {name for name in (options.owners, options.target) if name is not None}
@@ -212,25 +206,29 @@ def task_of(table: Path, options: Options) -> Task:
     if row:
         columns[row] = IdentifierColumn(type="identifier")
     owner = str(row) if options.owners is None else source.names[options.owners]
-    with declaration.in_options():
+    with declaration.in_options({plain: given for given, plain in source.names.items()}):
         generate = _generate(options, source, known.constraints)
         contract = declaration.contract_of(columns, _privacy(options, owner), generate=generate)
-        _check_target(options, contract, source)
-        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
+        modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
+        if options.target is not None and options.target not in modelled:
+            raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
+        check_source_schema(declaration.scrubbed_contract(contract), _readable_schema(contract, source, row))
         plan = plan_release(contract, _with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
 
 
-def readable_schema(contract: DataContract, source: Source, row: str | None) -> pa.Schema:
-    """The columns that are read: all but text, what is modelled as a Delta table can keep it."""
+def _readable_schema(contract: DataContract, source: Source, row: str | None) -> pa.Schema:
+    """The columns that are read: all except text, as declared, modelled ones with types that a Delta table has."""
     read = declaration.scrubbed_contract(contract).columns
     fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]
     modelled = set(contract.modelled)
 
-    def kept_as(item: pa.Field) -> pa.DataType:
-        return kept_type(item.type, codes=contract.columns[item.name].type == "categorical")
+    def read_as(item: pa.Field) -> pa.DataType:
+        kind = read[item.name].type
+        type_ = read_type(kind, item.type)
+        return kept_type(type_, codes=kind == "categorical") if item.name in modelled else type_
 
-    return pa.schema([item.with_type(kept_as(item)) if item.name in modelled else item for item in fields])
+    return pa.schema([item.with_type(read_as(item)) for item in fields])
 
 
 def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
@@ -238,7 +236,6 @@ def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
 
 
 def _privacy(options: Options, owner: str) -> dict[str, Any]:
-    """The contract's part of that name."""
     delta = options.delta if options.delta is not None else "auto"
     units = options.expected_units or max(LEAST_UNITS, int(min(1 / (options.delta or 1), MOST_UNITS)))
     return {
@@ -253,7 +250,6 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
 
 
 def _generate(options: Options, source: Source, constraints: Sequence[Constraint]) -> dict[str, Any]:
-    """The contract's part of that name."""
     target = None if options.target is None else source.names.get(options.target, options.target)
     return {
         "method": options.method,
@@ -264,20 +260,15 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
     }
 
 
-def _check_target(options: Options, contract: DataContract, source: Source) -> None:
-    modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
-    if options.target is not None and options.target not in modelled:
-        raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
-
-
 def _check_options(options: Options) -> None:
-    """What no contract would refuse. Raises `ContractError`."""
+    """Refuses what the contract's own checks would not refuse. Raises `ContractError`."""
     methods = (AUTO, *METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
     if options.target is not None and options.method not in TARGET_METHODS:
         raise ContractError(
-            f"--target {options.target!r} is for --method {' or '.join(TARGET_METHODS)}; accepted: those, or no target"
+            f"--target {options.target!r} is for --method {' or '.join(TARGET_METHODS)}; accepted: one of them, or no "
+            "target"
         )
     if options.format not in FORMATS:
         raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
@@ -289,15 +280,15 @@ def _check_options(options: Options) -> None:
         raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
     if (options.owners is None) != (options.contributions is None):
         raise ContractError(
-            "--owners and --contributions go together: the column that says whose a row is, and the most rows that "
-            "each of them keeps; without both, each row is a unit of its own"
+            "--owners and --contributions go together: the column that names the owner of each row, and the most rows "
+            "kept of each owner; without both, each row is its own unit"
         )
     if options.contributions is not None and options.contributions < 1:
         raise ContractError(f"--contributions {options.contributions}; accepted: 1 or more")
     if options.weighting not in WEIGHTINGS:
         raise ContractError(f"--weighting {options.weighting!r}; accepted: {', '.join(WEIGHTINGS)}")
     if options.weighting == "owners" and options.contributions in (None, 1):
-        raise ContractError("--weighting owners is for --owners with --contributions above 1; accepted: those, or rows")
+        raise ContractError("--weighting owners is for --owners with --contributions above 1; accepted: both, or rows")
     if options.rows is not None and options.rows < 1:
         raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
     if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:

@@ -1,27 +1,83 @@
-"""Before a record is read: the pinned version of the source, an earlier plan that still holds, the admission."""
+"""Steps before a record is read: pinning the source's version, reusing an earlier plan, the admission."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import StepRecord
+from dpsynth_platform.foundation.errors import SourceError, StaleInput
+from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.text.base_models import BaseModel
 
 
-def pin_source(step: StepContext, earlier: StepRecord | None) -> source.PinnedSource:
-    """The source's newest version; for a period that was paid for, the one that it was made of.
+@contextmanager
+def copied(step: StepContext) -> Iterator[source.Copy | None]:
+    """A copy of the source, if that is not on this machine; removed at the end unless a record names it (`keep_copy`).
 
-    Later versions may have rows of an earlier period. They are in no release of it: it would be paid for again each
-    time that something is added, whatever is added.
+    Raises:
+        SourceError: it cannot be read.
     """
-    newest = source.pin(step.contract)
+    contract = step.contract
+    if not contract.source.is_copied:
+        yield None
+        return
+    from dpsynth_platform.sources.plain_files import make_copy
+
+    step.progress("copying the source into the restricted zone")
+    with step.storage.new_output(step.place, EXTRACT) as directory:
+        problem = ""
+        try:
+            content = make_copy(contract.source, contract.columns, directory)
+        except SourceError as error:
+            problem = str(error)
+        if problem:
+            raise SourceError(f"{contract.dataset}: source.uri: {contract.source.uri}: {problem}")
+        yield source.Copy(directory, content)
+        kept = step.storage.read(step.place, EXTRACT)
+        if kept is None or kept.path != str(directory):
+            shutil.rmtree(directory)
+
+
+def keep_copy(step: StepContext, pinned: source.PinnedSource, run_key: str) -> None:
+    """Makes the present copy that of the run, unless an earlier one of the same version is still there."""
+    copy = pinned.copy
+    if copy is None or pinned.content != copy.content:  # a paid period keeps an earlier version
+        return
+    kept = step.storage.read(step.place, EXTRACT)
+    if kept is None or kept.run_key != run_key or not step.storage.exists(kept):
+        step.record(EXTRACT, run_key=run_key, directory=copy.directory, facts={"content": copy.content})
+
+
+def kept_copy(step: StepContext, run_key: str) -> source.Copy | None:
+    """The copy that the run reads, if its source is copied. Raises `StaleInput` if it is gone or was changed."""
+    if not step.contract.source.is_copied:
+        return None
+    record, label = step.storage.read(step.place, EXTRACT), step.place.label
+    if record is None or record.run_key != run_key or not step.storage.exists(record):
+        raise StaleInput(f"{label}: the copy of the source is gone (purged); materialize {label}/raw again")
+    if digest_directory(record.directory) != record.content_hash:
+        raise StaleInput(f"{label}: the copy of the source was changed; materialize {label}/raw again")
+    return source.Copy(record.directory, record.facts["content"])
+
+
+def pin_source(step: StepContext, earlier: StepRecord | None, copy: source.Copy | None) -> source.PinnedSource:
+    """The source's newest version; for a paid period, the version that was paid for.
+
+    Later versions may contain rows of an earlier period. Its release does not get them: each addition would have to be
+    paid for again.
+    """
+    newest = source.pin(step.contract, step.storage.root, register=True, copy=copy)
     if earlier is not None:
         newest = newest.named_as(earlier.facts["source"])
         if newest.unsure_since(earlier.facts["source"]):
             step.progress(
-                f"the source's log does not say any more whether versions after {earlier.facts['source_version']} "
-                f"changed rows: version {newest.version} counts as another"
+                f"the source's log no longer shows whether versions after {earlier.facts['source_version']} changed "
+                f"rows: version {newest.version} counts as a new one"
             )
     if step.contract.release.cadence is None or earlier is None or step.spend_again:
         return newest
@@ -34,8 +90,8 @@ def pin_source(step: StepContext, earlier: StepRecord | None) -> source.PinnedSo
     ):
         return newest
     step.progress(
-        f"{step.place.label} is paid for: it stays with version {kept.version} of the source, whose newest one is "
-        f"{newest.version}; what came since is in no release of this period"
+        f"{step.place.label} is paid for: it keeps version {kept.version} of the source, whose newest version is "
+        f"{newest.version}; no release of this period contains later rows"
     )
     return kept
 
@@ -43,7 +99,7 @@ def pin_source(step: StepContext, earlier: StepRecord | None) -> source.PinnedSo
 def earlier_plan(
     step: StepContext, code_version: str, earlier: StepRecord | None, pinned: source.PinnedSource
 ) -> SealedPlan | None:
-    """The plan that was sealed for the same mechanism over the same schema, so that it is not calibrated again."""
+    """The earlier plan of the same mechanism and source, so that it is not calibrated again."""
     same = {
         "mechanism_digest": canonical_digest(step.contract.mechanism_snapshot()),
         "source": pinned.name,
@@ -54,30 +110,27 @@ def earlier_plan(
     if not planning.in_zone(earlier, step.contract.release.time_zone):
         return None
     plan = step.plan(earlier)
-    return plan if _starts_from_the_same(plan) else None
+    base = deployed_base(plan)
+    return plan if base is None or base[0].digest == base[1] else None
 
 
-def _starts_from_the_same(plan: SealedPlan) -> bool:
-    """Whether the language model that a plan has on this machine, if any, is of the files that it was made for.
-
-    Raises:
-        ConfigurationError: it is not there.
-    """
+def deployed_base(plan: SealedPlan) -> tuple[BaseModel, str] | None:
+    """The plan's language model on this machine and the digest in the plan; None without one."""
     if plan.method not in TEXT_METHODS:
-        return True
+        return None
     from dpsynth_platform.synth.text.sealing import started_from
     from dpsynth_platform.synth.text.trained import deployed
 
     start = started_from(plan)
-    return start is None or deployed(start[0]).digest == start[1]
+    return None if start is None else (deployed(start[0]), start[1])
 
 
 def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
-    """Admits a plan under the family's cap, on public facts; returns the epsilon that is left before it.
+    """Admits a plan under the family's cap, on public facts; returns the remaining epsilon before it.
 
     Raises:
         BudgetExceeded: the plan does not fit.
-        SpendRepeated: its period is paid for by another plan.
+        SpendRepeated: its period was paid for by another plan.
         ClearanceRefused: the lineage checks refuse it.
     """
     contract = step.contract
@@ -92,6 +145,6 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
     step.progress(
         f"admitted: up to epsilon {contract.privacy.guarantee.epsilon:g}{each}"
         if admission.due or admission.entry is None
-        else f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
+        else f"covered by ledger entry {admission.entry.entry_id}: nothing new is spent"
     )
     return admission.epsilon_left

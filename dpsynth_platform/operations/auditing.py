@@ -1,7 +1,7 @@
-"""Auditing a run: what is attacked, the report beside the family's other audits, and what is kept of it.
+"""Auditing a run: the attacked model and rows, the report together with the family's other audits, and its records.
 
-What belongs here: canaries, model and synthetic rows brought to `audit`, its report and (restricted) raw scores, the
-records of the audit and of the candidate that is complete with it. What does not: the attacks.
+What belongs here: passing canaries, model and synthetic rows to `audit`, storing its report and (restricted) raw
+scores, recording audit and candidate. What does not: the attacks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 if TYPE_CHECKING:
     from dpsynth_platform.audit.attacks import Scored
     from dpsynth_platform.audit.canaries import CanarySet
-    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
-    from dpsynth_platform.audit.verdict import Apart, AuditReport
+    from dpsynth_platform.audit.risk import Reconstructed
+    from dpsynth_platform.audit.verdict import AuditReport, SeparateModel
 
 
 def audited(
     step: StepContext, contract: DataContract, raw: StepRecord, attacked: StepRecord, inputs: Sequence[StepRecord]
 ) -> tuple[StepRecord, AuditReport]:
-    """Attacks the model and the synthetic rows by the canaries, judges, and keeps report, plots and raw scores.
+    """Attacks the model and the synthetic rows by the canaries, judges, and stores report, plots and raw scores.
 
     Args:
         inputs: the records of canaries, model, synthetic rows and the attacked model.
@@ -51,7 +51,7 @@ def audited(
     entry = step.ledger.entry(clearance.facts[attacked_role(contract).entry])
     cost, claim = entry.request, entry.request.guarantee
     separate = contract.separate_audit_model
-    # A released model of its own has no canary in it: canaries cost budget there, and no quality.
+    # A separate released model contains no canary: canaries cost budget there, and no quality.
     counts = load_model(found.columns) if counts_columns(contract) and not separate else None
     alone = judge(
         contract,
@@ -62,15 +62,15 @@ def audited(
         cost=None if separate else canary_cost(contract, found.canaries, counts, found.rows),
         reconstructed=found.reconstructed,
         kinds=found.canaries.kinds,
-        apart=_apart(entry) if separate else None,
+        apart=_separate_model(entry) if separate else None,
     )
-    report = _beside_the_family(step, contract, entry, alone)
-    return _kept(step, contract, raw.run_key, found, report, inputs), report
+    report = _with_family(step, contract, entry, alone)
+    return _store(step, contract, raw.run_key, found, report, inputs), report
 
 
 @dataclass(frozen=True)
 class _Attacked:
-    """What the attacks had in hand, and their scores.
+    """The inputs of the attacks, and their scores.
 
     Attributes:
         columns: directory of the model of the columns.
@@ -112,7 +112,7 @@ def _attacked(
     )
 
 
-def _kept(
+def _store(
     step: StepContext,
     contract: DataContract,
     run_key: str,
@@ -120,7 +120,7 @@ def _kept(
     report: AuditReport,
     inputs: Sequence[StepRecord],
 ) -> StepRecord:
-    """The records of the raw scores, and of the report with its plots."""
+    """Records the raw scores, and the report with its plots."""
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scores import scores_table
 
@@ -140,27 +140,27 @@ def _kept(
 def _rows(
     step: StepContext, contract: DataContract, method: str, attacked: StepRecord, synthetic: StepRecord
 ) -> pa.Table:
-    """The rows that are attacked: those to be released or, where another model is attacked, as many drawn from that."""
+    """The attacked rows: those for the release or, with a separate attacked model, as many drawn from that."""
     if not contract.separate_audit_model:
         return pa.Table.from_batches(read_table(synthetic.directory / "table"))
-    step.progress("drawing rows from the model that is attacked; none of them is released")
+    step.progress("drawing rows from the attacked model; none of them is released")
     drawing = drawn_as_asked(step, contract, method, attacked.directory)
     return pa.Table.from_batches(drawing.batches, drawing.schema)
 
 
-def _apart(entry: Entry) -> Apart:
-    """The attacked model's entry, and what it costs together with the released model, which runs by the same plan."""
-    from dpsynth_platform.audit.verdict import Apart
+def _separate_model(entry: Entry) -> SeparateModel:
+    """The attacked model's ledger entry, and its cost together with the released model of the same plan."""
+    from dpsynth_platform.audit.verdict import SeparateModel
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.events import event_from_json, twice
 
     cost = entry.request
     both = epsilon(twice(event_from_json(cost.event)), cost.guarantee.delta)
-    return Apart(entry.entry_id, entry.plan_digest, both.epsilon)
+    return SeparateModel(entry.entry_id, entry.plan_digest, both.epsilon)
 
 
 def kept_report(record: StepRecord) -> AuditReport | None:
-    """The report of an earlier run; None where it cannot be read, so that the audit is made anew."""
+    """The report of an earlier run; None where it cannot be read, so that the audit is repeated."""
     from dpsynth_platform.audit.verdict import AuditReport
 
     try:
@@ -169,10 +169,10 @@ def kept_report(record: StepRecord) -> AuditReport | None:
         return None
 
 
-def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, alone: AuditReport) -> AuditReport:
-    """The report with what all audits of the family say, and this one recorded in the ledger's chain for those to come.
+def _with_family(step: StepContext, contract: DataContract, entry: Entry, alone: AuditReport) -> AuditReport:
+    """The report with the cumulative evidence of the family's audits; records this audit in the ledger's chain.
 
-    Recorded first: whoever ends the run when the verdict shows has had it all the same.
+    It is recorded before it is shown: ending the run after the verdict does not undo the audit.
     """
     from dpsynth_platform.audit.cumulative import failure_before, past_audits, standing_of
     from dpsynth_platform.audit.verdict import claim_p_value, with_family
@@ -180,9 +180,9 @@ def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, 
     ledger, terms = step.ledger, contract.audit_terms
     past = past_audits(ledger.history(kinds=[chain.AUDITED]), ledger.entries(contract.family))
     p_value = claim_p_value(alone)
-    standing = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)
+    cumulative = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)
     earlier = failure_before(past, entry.entry_id, alone.claimed_epsilon, terms)
-    report = with_family(alone, standing, earlier=earlier)
+    report = with_family(alone, cumulative, earlier=earlier)
     payload = {
         "verdict": report.verdict,
         "failed": alone.verdict == "fail",
@@ -195,10 +195,10 @@ def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, 
 
 
 def record_candidate(step: StepContext, contract: DataContract) -> None:
-    """A candidate that waits for nothing but a decision is recorded once, so that reviewers can be told of it."""
+    """Records a candidate that only waits for a decision, once, so that reviewers get a notice."""
     try:
         candidate = check_content(step.storage, step.place, contract, step.ledger).candidate
     except ReleaseRefused:
-        return  # the verdict, which is shown, says why
+        return  # the shown verdict says why
     if not step.ledger.history(kinds=[chain.CANDIDATE], subject=candidate.digest):
         step.ledger.record(chain.CANDIDATE, candidate.digest, {"entry": candidate.entry_id})

@@ -1,13 +1,10 @@
-"""Learning a dataset's contribution bound under the ledger: reserve, start, choose, write down, complete.
+"""Learning a dataset's contribution bound under the ledger: reserve, start, choose, store, complete.
 
-What belongs here: the order of these steps, that the same question is paid once, and what lineage events say of it.
-What does not: the choice (`bounding.quantile`), the budget (`ledger`), emitting (`lineage.emitter`). The result is
-differentially private and may stand in a contract; reading the number of records off the table instead would be an
-access that no guarantee covers.
+What belongs here: the order of these steps, paying once for the same question, and its lineage events. What does not:
+the choice (`bounding.quantile`), the budget (`ledger`), emitting (`lineage.emitter`). The result is differentially
+private and may be written into a contract; a bound read from the table would be an access without a guarantee.
 
-The choice looks at the owners whom its ledger entry charges, in the scrubbed rows of the current run, so that fewer
-records are read than a release would: no text, no values, only whose they are. Those rows belong to the contract that
-`raw` sealed, and so does the account: the contract's file may say something else by now.
+The choice reads only the owners of the current run's scrubbed rows. Rows and account belong to the sealed contract.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +33,7 @@ from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_of, read_fingerprints
 
 STEP = "learned-bound"
 METHOD = "exponential-mechanism"
@@ -47,12 +43,11 @@ DESCRIPTION = "A contribution bound, learned with differential privacy from the 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. All of it is public.
+    """The parameters of the choice. Public.
 
     Attributes:
-        quantile: share of the owners that shall keep all their records, about.
-        at_most: the largest bound that may come out.
-        epsilon: what the answer may cost.
+        quantile: approximate share of the owners who shall keep all their records.
+        at_most: the largest possible bound.
     """
 
     quantile: Fraction
@@ -62,16 +57,12 @@ class Question:
 
 @dataclass(frozen=True)
 class LearnedBound:
-    """A bound that was learned with differential privacy, and the entry that paid for it."""
+    """A bound learned with differential privacy, and the ledger entry that paid for it."""
 
     max_contributions: int
     entry_id: str
     epsilon: float
     reused: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def learn_bound(
@@ -87,37 +78,37 @@ def learn_bound(
 ) -> LearnedBound:
     """The bound under which about `question.quantile` of the owners keep all their records.
 
-    Asked again of the same version of the same source table, the question costs nothing and has the same answer. Each
-    time leaves a START and one terminal event, whatever happens.
+    The same question about the same version of the source costs nothing and has the same answer. Each call emits a
+    START and exactly one terminal event.
 
     Args:
-        contract: whose dataset is asked about; what it says besides, the one that `raw` sealed says here.
-        warn: called with a sentence for each event that could not be delivered.
+        contract: only names dataset and owners; the sealed one decides.
+        warn: called with a sentence for each event that was not delivered.
 
     Raises:
-        BoundingError: the question is impossible, or the contract's overlap policy or adjacency rules it out.
+        BoundingError: the question is impossible, or the contract's overlap policy or adjacency excludes it.
         StaleInput: the scrubbed rows are missing or outdated.
         BudgetExceeded: it does not fit under the cap.
-        SpendRepeated: an earlier attempt started and left no answer; what it cost stays spent.
+        SpendRepeated: an earlier attempt started and left no answer; its cost stays spent.
     """
     place = Place(contract.dataset, period)
     run = _lineage_run(contract, place, storage)
-    _tell(lineage.start(run), warn)
+    _warn(lineage.start(run), warn)
     try:
         found, finished = _learned(place, question, ledger, storage, runner, run)
     except BaseException as error:
-        _tell(_ended_badly(lineage, run, error), warn)
+        _warn(_emit_failure(lineage, run, error), warn)
         raise
-    _tell(lineage.complete(finished), warn)
+    _warn(lineage.complete(finished), warn)
     return found
 
 
 def _learned(
     place: Place, question: Question, ledger: Ledger, storage: Storage, runner: str, run: StepRun
 ) -> tuple[LearnedBound, StepRun]:
-    """The answer, and the lineage run with what was read and written."""
+    """The answer, and the lineage run with inputs and outputs."""
     from dpsynth_platform.bounding.quantile import check_question, quantile_event
-    from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind  # which knows what is written here
+    from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 
     check_question(question.at_most, question.quantile)
     raw, scrubbed = storage.read(place, "raw"), storage.read(place, "scrubbed")
@@ -129,8 +120,8 @@ def _learned(
     contract = DataContract.model_validate(raw.facts["contract"])
     if contract.privacy.on_overlap != "compose":
         raise BoundingError(
-            f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} bars owners who were charged before, and this "
-            "would charge all of them; accepted: compose, or a declared max_contributions"
+            f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} excludes owners with earlier charges, and "
+            "this would charge all owners; accepted: compose, or a declared max_contributions"
         )
     adjacency = contract.privacy.adjacency
     asked = {"bound": asdict(question) | {"quantile": str(question.quantile)}, "adjacency": adjacency}
@@ -147,7 +138,14 @@ def _learned(
     entry = ledger.entry_for_key(key)
     if entry is None or entry.state in ("reserved", "void"):
         check_not_behind(storage, ledger)
-        entry = _reserve(contract, key, request, scrubbed, ledger)
+        entry = ledger.reserve(
+            contract.family,
+            key,
+            request,
+            participants=read_fingerprints(scrubbed.directory / "participants"),
+            policy="compose",
+            key_ids=scrubbed.facts[owner_keys.KEY_IDS],
+        )
     directory = storage.named_output(place, "bound", entry.entry_id)
     reused = (directory / BOUND_FILE).is_file()
     if not reused:
@@ -158,38 +156,27 @@ def _learned(
     return learned, _finished(run, contract, place, entry, scrubbed, directory)
 
 
-def _reserve(contract: DataContract, key: str, request: CostRequest, scrubbed: StepRecord, ledger: Ledger) -> Entry:
-    return ledger.reserve(
-        contract.family,
-        key,
-        request,
-        participants=read_fingerprints(scrubbed.directory / "participants"),
-        policy="compose",
-        key_ids=scrubbed.facts[owner_keys.KEY_IDS],
-    )
-
-
 def _choose(
     contract: DataContract, question: Question, entry: Entry, scrubbed: StepRecord, result: Path, ledger: Ledger
 ) -> None:
-    """The mechanism: from the started entry to the answer on disk."""
+    """The mechanism: from the start of the entry to the stored answer."""
     from dpsynth_platform.bounding.quantile import learned_contributions
 
     if entry.state != "reserved":
         raise SpendRepeated(
             f"{entry.request.place}: this question's ledger entry {entry.entry_id} was started and left no answer; "
-            "what it cost stays spent. Asking with another epsilon, quantile or range is a new spend"
+            "what it cost stays spent. Another epsilon, quantile or range is a new spend"
         )
-    # Read before the counts: then they are of the keys that the rows bear, or the check finds that they are not.
+    # Read before the check: it then proves that participants and rows have the same keys.
     charged = ledger.participants(entry.entry_id)
     account = ledger.account(contract.family)
     if scrubbed.facts[owner_keys.KEY_IDS] != list(account.key_ids):
         raise StaleInput(
-            f"{entry.request.place}/scrubbed bears fingerprints that are no longer in use; materialize it again"
+            f"{entry.request.place}/scrubbed has fingerprints that are no longer in use; materialize it again"
         )
     if not honoured(scrubbed, erasure_of(ledger, account.namespace)):
         raise StaleInput(
-            f"{entry.request.place}/scrubbed was made before somebody's records were erased; materialize it again"
+            f"{entry.request.place}/scrubbed was made before the last erasure request; materialize it again"
         )
     ledger.start(entry.entry_id)
     found = learned_contributions(
@@ -205,14 +192,14 @@ def _choose(
 def _records_per_owner(scrubbed: StepRecord, charged: Participants) -> npt.NDArray[np.int64]:
     counts = np.zeros(len(charged), dtype=np.int64)
     for batch in read_table(scrubbed.directory / "table", columns=[OWNER_COLUMN]):
-        owners, times = np.unique(fingerprints_from_hex(batch.column(0).to_pylist()), return_counts=True)
+        owners, times = np.unique(fingerprints_of(batch.column(0)), return_counts=True)
         places, there = place_of(owners, charged)
         counts[places[there]] += times[there]
     return counts[counts > 0]
 
 
 def _lineage_run(contract: DataContract, place: Place, storage: Storage) -> StepRun:
-    """The attempt as it starts. No Dagster run is above it, so it has a parent of its own."""
+    """The attempt at its start. It has no Dagster run, so it gets its own parent."""
     from dpsynth_platform.lineage import facets
 
     scrubbed = facets.symlink(naming.logical_name(place.dataset, "scrubbed", place.period))
@@ -232,9 +219,7 @@ def _lineage_run(contract: DataContract, place: Place, storage: Storage) -> Step
 def _finished(
     run: StepRun, contract: DataContract, place: Place, entry: Entry, scrubbed: StepRecord, directory: Path
 ) -> StepRun:
-    """The attempt as it completed, with public facts only: the guarantee, the entry that paid, who took part by their
-    commitment.
-    """
+    """The completed attempt, with public facts only: guarantee, ledger entry, commitment of the participants."""
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.events import event_from_json
@@ -275,15 +260,15 @@ def _finished(
     )
 
 
-def _ended_badly(lineage: LineageEmitter, run: StepRun, error: BaseException) -> Delivery:
-    """Emits the end. Events are exported, and even a safe message may depend on the data: only its code is told."""
+def _emit_failure(lineage: LineageEmitter, run: StepRun, error: BaseException) -> Delivery:
+    """Emits only the code of the error: events are exported, and even a safe message may depend on the data."""
     if not isinstance(error, Exception):
         return lineage.abort(run, "The command was interrupted.")
-    told = DpsynthError("The command failed; its message was shown to whoever ran it.")
-    told.code, _ = safe_error(error)
-    return lineage.fail(run, told)
+    failure = DpsynthError("The command failed; its message was shown to the user who ran it.")
+    failure.code, _ = safe_error(error)
+    return lineage.fail(run, failure)
 
 
-def _tell(delivery: Delivery, warn: Callable[[str], None]) -> None:
+def _warn(delivery: Delivery, warn: Callable[[str], None]) -> None:
     for warning in delivery.warnings:
         warn(warning)

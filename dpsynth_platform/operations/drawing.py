@@ -1,4 +1,4 @@
-"""Drawing from a model as the contract asks."""
+"""Drawing from a model by the contract's settings."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from dpsynth_platform.synth.interface import Drawing, generator
 
 
 def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
-    """Rows of a model, as many and by such settings as the contract says of what is released."""
+    """Rows of a model, in the number and by the settings of a release."""
     from dpsynth_platform.synth.text.endpoint_access import transport_of
     from dpsynth_platform.synth.text.sampling import TEXTS
     from dpsynth_platform.synth.text.terms import terms_of

@@ -1,6 +1,6 @@
-"""Ends this process with its parent, when it is imported: by the process that a run's steps are forked from.
+"""Ends this process with its parent, on import by the fork server of a run's steps.
 
-That process would otherwise see only after its imports that nobody needs it any more.
+Otherwise that process would notice the end of its parent only after its imports.
 """
 
 from dpsynth_platform.worker.process import killed_with_parent

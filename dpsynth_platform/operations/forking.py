@@ -1,10 +1,7 @@
-"""The process that a run's steps are forked from, started while the command that runs them still loads.
+"""The fork server of a run's steps, started while the command that runs them still loads.
 
-What belongs here: what that process is to load, its start and its end. What does not: loading it (`preloading`), and
-running (`running`). Dagster's executor starts one itself where there is none, so nothing but time depends on this.
-
-It imports for longer than the command does, and neither needs the other for that. It keeps the environment that it was
-started with, and with it the settings, as long as the command lives.
+What belongs here: its list of modules, its start and its end. What does not: importing them (`preloading`), and running
+(`running`). Dagster's executor would start one itself: this only saves time. It keeps the environment of its start.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from dpsynth_platform.foundation.settings import Settings
 
 PRELOADED = (
     "dpsynth_platform.definitions",
-    "dagster._core.storage.sqlite_storage",  # with all that a step's instance on PostgreSQL needs, too, but its client
+    "dagster._core.storage.sqlite_storage",  # also all that an instance on PostgreSQL needs, except its client
     "dpsynth_platform.operations.step_lineage",
     "dpsynth_platform.lineage.events",
     "dpsynth_platform.scrub.scrub",
@@ -35,20 +32,20 @@ PRELOADED = (
     "duckdb",
     "deltalake",
 )
-"""What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
+"""Modules that most steps, each in its own process, need and that take seconds to import."""
 PRELOADING = "dpsynth_platform.operations.preloading"
-"""The module that loads them when it is imported."""
+"""The module that imports them."""
 _ENDING = "dpsynth_platform.operations.ending_with_parent"
 _FIRST = "dagster._core.executor.multiprocess"
-"""What Dagster's executor itself has imported before all others."""
+"""The module that Dagster's executor imports first."""
 
 
 @contextmanager
-def forked_from_now_on(settings: Settings) -> Iterator[None]:
-    """Has the process that steps are forked from import what they need while the block goes on.
+def fork_server(settings: Settings) -> Iterator[None]:
+    """Starts the fork server and its imports; in the block, output of this process and its steps goes to a log.
 
-    Inside, what this process and its steps print goes to a restricted file. The process ends with this one, also while
-    it imports. To be called in the main thread: the kernel takes the end of the calling thread for that of the process.
+    The fork server ends with this process, also during its imports. Call it in the main thread: to the kernel, the end
+    of the calling thread is the end of the parent.
     """
     settings.export()
     with output_to(new_log(logs_of(settings.restricted), "run")):

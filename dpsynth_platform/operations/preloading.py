@@ -1,6 +1,6 @@
-"""Loads what a run's steps need, when it is imported: by the process that they are forked from, and by nobody else.
+"""Imports the modules that a run's steps need. Only their fork server imports this module.
 
-What belongs here: loading them. What does not: which they are, and that process (`forking`).
+What belongs here: the imports. What does not: the list of modules, and the fork server itself (`forking`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dpsynth_platform.operations.forking import PRELOADED
 
 with loading():
     for _name in PRELOADED:
-        with suppress(Exception):  # a step that needs it says so
+        with suppress(Exception):  # a step that needs it reports the error
             import_module(_name)
 
-# What is never looked at again is not let go of at the end either, which bindings written in C++ tell as leaks.
+# Objects that stay frozen are not freed at the end, which C++ bindings report as leaks.
 atexit.register(gc.unfreeze)

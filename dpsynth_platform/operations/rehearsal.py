@@ -1,8 +1,7 @@
-"""A rehearsal: the whole line up to its candidate on a table made from the contract alone, in a place of its own.
+"""A rehearsal: the line up to its candidate, on a table made from the contract alone, in a temporary deployment.
 
-What belongs here: a throw-away deployment with a mock source, and running the line in it. What does not: the mock table
-(`synth.mock`). The real ledger, source and keys are not touched, so a rehearsal costs nothing; what it shows is that
-the contract can be carried out, not how good the result will be.
+What belongs here: the temporary deployment with its mock source, and running the line in it. What does not: the mock
+table (`synth.mock`). It spends nothing, and shows that the contract works, not how good the result will be.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
+from dpsynth_platform.contracts.columns import conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
 from dpsynth_platform.contracts.loading import family_path, load_family
@@ -29,14 +28,14 @@ from dpsynth_platform.operations.running import CodeLocation, failures_of
 from dpsynth_platform.synth.planning import load_dataset
 
 _TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
-"""Of a training, what is tried: all that can fail is seen in few steps."""
+"""Parameters of a training for the trial: a few steps show all that can fail."""
 _TRIED_TOKENS = 4
-"""Of a document that is drawn token by token."""
+"""Tokens of a document that is drawn token by token."""
 _TRIED_ROUNDS = {"population": 8, "variations": 1, "rounds": 2, "lookahead": 0}
-"""Of an evolution, likewise."""
+"""Parameters of an evolution."""
 _TRIED_TEXTS = 20
 _ROOM = 10
-"""By what the rehearsal's cap is larger then: few steps take more of it than many of the same epsilon."""
+"""Factor of the cap for texts: few steps take more of a cap than many steps of the same epsilon."""
 
 
 class RehearsalFailed(DpsynthError):
@@ -51,24 +50,20 @@ def rehearse(
     dataset: str,
     period: str | None,
     rows: int,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Runs the line on a mock table of so many rows; returns what was tried.
-
-    Raises:
-        RehearsalFailed: a step failed.
-    """
+    """Runs all assets on a mock table; returns facts for `dpsynth plan --json`. Raises `RehearsalFailed`."""
     contract, _ = load_dataset(settings, dataset)
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
         mock = _mock_deployment(settings, contract, period, rows, Path(place))
-        say(f"trying the line on {rows} rows made from the contract alone")
+        progress(f"running all assets on {rows} rows made from the contract alone")
         job = code_location(mock).resolve_job_def(f"{dataset}_candidate")
         with dg.DagsterInstance.ephemeral() as instance, output_to(Path(place) / "output.log"):
             result = job.execute_in_process(instance=instance, partition_key=period, raise_on_error=False)
         failures = failures_of(result.all_events)
     if failures:
         raise RehearsalFailed("\n".join(f"rehearsal: {step}: {message}" for step, message in failures))
-    say("the line can be carried out: every step up to the candidate ended well; nothing was spent")
+    progress("the trial succeeded: every step up to the candidate completed; nothing was spent")
     return {"rows": rows, "success": True}
 
 
@@ -76,13 +71,16 @@ def _mock_deployment(
     settings: Settings, contract: DataContract, period: str | None, rows: int, place: Path
 ) -> Settings:
     """A deployment with this one contract, its source replaced by a mock table."""
+    from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.lineage.survey import model_name
     from dpsynth_platform.synth.mock import mock_table
 
     document = contract.snapshot()
     family = load_family(family_path(settings, contract)).model_dump(mode="json")
-    document["source"]["uri"] = str(place / "source")
+    read_by = {key: document["source"][key] for key in ("key", "period_column")}
+    document["source"] = read_by | {"uri": str(place / "source"), "format": "delta"}
     document["release"]["uri"] = str(place / "public")
-    document["release"].pop("max_missing", None)  # so few made-up rows say nothing of how many values will be missing
+    document["release"].pop("max_missing", None)  # few fictional rows do not show how many values will be missing
     if contract.generate.training is not None:
         document["generate"]["training"] |= _TRIED
     if contract.generate.text is not None:
@@ -92,24 +90,17 @@ def _mock_deployment(
         family["cap"]["epsilon"] *= _ROOM
     if contract.generate.text is not None and contract.generate.text.inference is not None:
         labels = math.prod(len(conditioning_values(contract.columns[name])) for name in contract.conditioning_columns)
-        # One context for each label, and of each one document.
+        # One context and one document for each label.
         most = min(contract.privacy.expected_units // labels, MOST_BATCH)
         document["generate"]["text"]["inference"] |= {"document_tokens": _TRIED_TOKENS, "batch_size": most}
         document["generate"]["rows"] = 1
-    # Rows that are nobody's may lie where encryption is missing.
+    # Fictional rows need no encryption.
     mock = replace(isolated_deployment(settings, document, family, place), require_encrypted="no")
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
     if contract.generate.base_model is not None:
-        _declare_public(mock, contract.generate.base_model)
+        # `dpsynth lineage check` decides whether a real run may start from the model.
+        LineageStore(mock.ledger_url).declare_public(
+            model_name(contract.generate.base_model), by=mock.user, reason="a rehearsal, on fictional rows"
+        )
     return mock
-
-
-def _declare_public(mock: Settings, base_model: str) -> None:
-    """In the rehearsal's own ledger: whether a run may start from the model is `dpsynth lineage check`'s to say."""
-    from dpsynth_platform.lineage.store import LineageStore
-    from dpsynth_platform.lineage.survey import model_name
-
-    LineageStore(mock.ledger_url).declare_public(
-        model_name(base_model), by=mock.user, reason="a rehearsal, on rows that are nobody's"
-    )

@@ -1,6 +1,6 @@
-"""Publishing a candidate: its evidence collected for the dossier, and its announcement in register and ledger.
+"""Publishing a candidate: evidence for the dossier, announcing it in register and ledger, copies in targets.
 
-What belongs here: what the step `released` collects. What does not: what holds as evidence or how a release looks
+What belongs here: what the step `released` collects. What does not: the rules of evidence and the form of a release
 (`release`).
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
@@ -25,19 +27,19 @@ from dpsynth_platform.release.dossier import (
     clearance_summary,
     software_versions,
 )
-from dpsynth_platform.release.evidence import (
-    CheckedEvidence,
-    check_unchanged,
-)
+from dpsynth_platform.release.evidence import CheckedEvidence, check_unchanged
 from dpsynth_platform.release.register import Register
+from dpsynth_platform.release.target_files import SignedRelease
+from dpsynth_platform.release.targets import put
 from dpsynth_platform.synth.tabular.missing import read_missing
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.statement import PrivacyStatement
+    from dpsynth_platform.release.publish import Published
 
 
 def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence, directory: Path) -> None:
-    """Records the publication, or refuses it, when all is ready; whatever is public can be found and withdrawn."""
+    """Records the prepared publication, or refuses it: every public release can be found and withdrawn."""
     Register(step.storage.root).note(directory.name, directory, contract.owners)
     step.ledger.release(
         directory.name,
@@ -47,6 +49,27 @@ def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence
     )
 
 
+def copy_to_targets(step: StepContext, contract: DataContract, made: Published) -> None:
+    """Copies a published release into the targets of its contract.
+
+    Raises `PublicationFailed` after all were tried, with a line for each that does not hold it. The release stays
+    published, and the next run completes the rest.
+    """
+    if not contract.release.publish:
+        return
+    release, register = SignedRelease.of(made, contract.dataset, step.place.period), Register(step.storage.root)
+    failed = []
+    for target in contract.release.publish:
+        try:
+            new = put(target, release, note=partial(register.note_target, made.release_id))
+        except PublicationFailed as error:
+            failed.append(str(error))
+        else:
+            step.progress(f"release {made.release_id} is {'now' if new else 'already'} in {target.place}")
+    if failed:
+        raise PublicationFailed("\n".join(failed))
+
+
 def evidence_of(
     step: StepContext,
     upstream: Sequence[str],
@@ -54,7 +77,7 @@ def evidence_of(
     checked: CheckedEvidence,
     statement: PrivacyStatement,
 ) -> Evidence:
-    """All that the dossier says; restricted content by commitment only."""
+    """The content of the dossier; restricted content by commitment only."""
     candidate, raw = checked.candidate, checked.records["raw"]
     commitments = NonceBook(step.storage.root / "nonces").commit_all(
         {
@@ -99,7 +122,7 @@ def evidence_of(
 
 
 def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:
-    """What became of the synthetic texts: a file that the candidate's content hash covers. None: no model wrote any."""
+    """The outcome of drawing texts, which the candidate's content hash covers; None without texts."""
     try:
         found: dict[str, Any] = json.loads((synthetic / TEXTS_DRAWN).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,7 +131,7 @@ def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:
 
 
 def _lineage(step: StepContext, upstream_of_release: Sequence[str]) -> tuple[LineageStep, ...]:
-    """The steps that led here, by their lineage runs, and this one. The quality report stands in no dossier."""
+    """The steps of the release by their lineage runs, without the quality report, which no dossier contains."""
     steps = []
     for name, upstream in step.line.items():
         record = step.storage.read(step.place, name)

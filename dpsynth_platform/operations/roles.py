@@ -1,7 +1,7 @@
-"""What a run's mechanisms are for: one model to draw from and, where canaries would hurt it, one to attack.
+"""The roles of a run's mechanisms: one model for the release and, where canaries would hurt it, one for the audit.
 
-What belongs here: where each of them finds its ledger entry, its rows and its place. What does not: training (`model`),
-and the order and the keys of their entries (`planning.mechanism_keys`).
+What belongs here: the ledger entry, rows and place of each role. What does not: training (`model`), and the keys of
+their entries (`planning.mechanism_keys`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Role:
     """One mechanism of a run.
 
     Attributes:
-        step: whose output its model is.
+        step: the step whose output is its model.
         entry: the fact of `clearance` that names its ledger entry.
         table: its rows, in the output of `bounded`.
-        canaries: whether they are among these.
+        canaries: whether its rows contain them.
     """
 
     step: str
@@ -30,7 +30,7 @@ class Role:
     canaries: bool
 
     def key(self, run_key: str) -> str:
-        """The ledger's key of it, in a run."""
+        """Its key in the ledger."""
         return audited_key(run_key) if self.step == AUDITED else run_key
 
 
@@ -40,20 +40,19 @@ ATTACKED = Role(AUDITED, "audited_entry_id", AUDITED, canaries=True)
 
 
 def roles_of(contract: DataContract) -> tuple[Role, ...]:
-    """The mechanisms of a run, in the order in which they start; what is released is drawn from the last one's model.
+    """The mechanisms of a run in their order; the release is drawn from the last one's model.
 
-    The one that is attacked comes first. What has started is paid for whatever follows, so that no order spends less;
-    but a failure of the first leaves the second's cost free, and then nothing that could be released is there without
-    an audit of its kind.
+    The attacked model comes first: if it fails, the second one costs nothing, and no model exists that could be
+    released without its audit. A started mechanism stays paid in any order.
     """
     return (ATTACKED, RELEASED) if contract.separate_audit_model else (ONLY,)
 
 
 def released_role(contract: DataContract) -> Role:
-    """The mechanism whose model the release is drawn from."""
+    """The mechanism of the release."""
     return roles_of(contract)[-1]
 
 
 def attacked_role(contract: DataContract) -> Role:
-    """The mechanism whose model is audited: the one that has read the canaries."""
+    """The mechanism of the audit: the one that reads the canaries."""
     return roles_of(contract)[0]

@@ -1,9 +1,9 @@
-"""Running asset lines from the command line: Dagster's instance, one run, and closing what a killed run left open.
+"""Running asset lines from the command line: Dagster's instance, one run, and closing killed runs.
 
 What belongs here: what `dpsynth run`, `plan`, `demo` and `up` need of Dagster. What does not: what a step does (the
 asset line), and printing (the command line). Imported late, by the commands that run assets.
 
-A run takes place in a process a step, so that a step that is killed takes neither the run nor the command with it.
+Each step of a run is a process, so that a killed step ends neither the run nor the command.
 """
 
 from __future__ import annotations
@@ -38,45 +38,38 @@ PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
 _PARTITION_TAG = "dagster/partition"
 COUNTING = ("scrubbed", "bounded")
-"""Steps that count what they left out, replaced and kept."""
+"""Steps that count omitted, replaced and kept values."""
 _FACT_NAMES = {"dagster/row_count": "rows", "row count": "rows"}
 _LONGEST_COMMAND = dt.timedelta(hours=1)
 
 Progress = Callable[[str], None]
 CodeLocation = Callable[[Settings], dg.Definitions]
-"""What builds all definitions of a deployment."""
+"""Builds all definitions of a deployment."""
 
 
 @dataclass(frozen=True)
 class LineResult:
-    """How one run of a line ended.
+    """The outcome of one run of a line.
 
     Attributes:
-        failures: for each failed step its name and safe message.
+        failures: name and safe message of each failed step.
         codes: their codes.
-        materialized: names of the steps that ended well, in order.
-        facts: of the steps of `COUNTING`, what their asset pages show of this run, which is all that an operator may
-            see: counts, and what is restricted only by that word.
+        facts: the counts on the asset pages of the steps of `COUNTING`; "restricted" instead of a hidden count.
     """
 
     run_id: str
     success: bool
     failures: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
-    materialized: tuple[str, ...]
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def prepare_home(settings: Settings) -> Path:
-    """Makes the Dagster home with the deployment's `dagster.yaml`; returns its path.
-
-    Raises:
-        ConfigurationError: the deployment has no such file.
-    """
+    """Makes the Dagster home with the deployment's `dagster.yaml`; returns its path."""
     if not (settings.deploy / "dagster.yaml").is_file():
         raise ConfigurationError(
-            f"DPSYNTH_DEPLOY: {settings.deploy} holds no file dagster.yaml; accepted: a directory with it, with "
-            "contracts/ and families/"
+            f"DPSYNTH_DEPLOY: {settings.deploy} contains no file dagster.yaml; accepted: a directory with "
+            "contracts/, families/ and dagster.yaml (that of the platform's deploy/ is a start)"
         )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home = settings.dagster_home
@@ -89,7 +82,7 @@ def prepare_home(settings: Settings) -> Path:
 def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The deployment's Dagster instance.
 
-    One process at a time opens it: two that made its SQLite databases together would leave them unusable.
+    One process at a time opens it: two that make its SQLite databases at once would corrupt them.
     """
     home = prepare_home(settings)
     with (home / ".lock").open("w") as lock:
@@ -112,24 +105,18 @@ def run_line(
 ) -> LineResult:
     """Runs one job of the code location to its end.
 
-    With processes a step, a process runs lines of one deployment only: they fork from a server that keeps the
-    environment, and with it the settings, of the first run.
+    A process can run lines of one deployment only: the fork server keeps the environment of the first run.
 
     Args:
         job: name of the job, such as `census_candidate`.
-        period: partition, for datasets with a cadence.
-        assets: dataset and step of the job's assets to run; none: all of them.
+        assets: dataset and step of the job's assets to run; empty: all of them.
         spend_again: dataset and id of the entry that is given up for a second spend.
         in_process: the code location, for steps in this process: they start sooner, and a kill ends this process, too.
-        progress: called with one public sentence at a time.
+        progress: called with public sentences.
     """
     settings.export()
     invocation = secrets.token_hex(8)
-    tags = {
-        REQUESTED_BY_TAG: settings.user,
-        INVOCATION_TAG: invocation,
-        PROCESS_TAG: own_name(),
-    }
+    tags = {REQUESTED_BY_TAG: settings.user, INVOCATION_TAG: invocation, PROCESS_TAG: own_name()}
     if period is not None:
         tags[_PARTITION_TAG] = period
     config: dict[str, object] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -140,40 +127,28 @@ def run_line(
     log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
         if in_process is not None:
-            run_id = _run_here(in_process(settings), instance, job, config, tags, selected)
+            target = in_process(settings).resolve_job_def(job)
+            run_id = target.execute_in_process(
+                run_config=config,
+                instance=instance,
+                partition_key=period,
+                raise_on_error=False,
+                tags=tags,
+                asset_selection=selected,
+            ).run_id
         else:
-            target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
+            named = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
             if selected:
-                target = target.get_subset(asset_selection=frozenset(selected))
-            run_id = dg.execute_job(target, instance, run_config=config, tags=tags, asset_selection=selected).run_id
+                named = named.get_subset(asset_selection=frozenset(selected))
+            run_id = dg.execute_job(named, instance, run_config=config, tags=tags, asset_selection=selected).run_id
     close_lineage(settings, instance)
     return _result_of(instance, run_id)
-
-
-def _run_here(
-    definitions: dg.Definitions,
-    instance: dg.DagsterInstance,
-    job: str,
-    config: dict[str, object],
-    tags: dict[str, str],
-    selected: list[dg.AssetKey] | None,
-) -> str:
-    """Runs a job's steps one after the other in this process; returns the run's id."""
-    target = definitions.resolve_job_def(job)
-    return target.execute_in_process(
-        run_config=config,
-        instance=instance,
-        partition_key=tags.get(_PARTITION_TAG),
-        raise_on_error=False,
-        tags=tags,
-        asset_selection=selected,
-    ).run_id
 
 
 def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
     """Closes runs whose process is gone, in Dagster and in lineage; returns their ids.
 
-    Only runs that this host's command line started are judged: of others, their code server knows (`close_gone`).
+    It checks only runs that this host's command line started; the code server checks its own (`close_gone`).
     """
     closed = [
         _close(instance, run)
@@ -187,13 +162,9 @@ def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
 def close_gone(instance: dg.DagsterInstance, location: str) -> list[str]:
     """Closes, in Dagster, started runs of a code location whose process is gone; returns their ids.
 
-    Where runs are processes of their code server, it alone notices that one is gone, and forgets all of them when it is
-    started again: a run would stay started for ever, and hold its place among those that may run at once. Launchers
-    that ask after their runs by themselves (Kubernetes) are left alone.
-
-    Args:
-        instance: of the code server, on whose machine this is called.
-        location: its name for the code location.
+    Call it on the code server's machine. Where runs are its processes, only the code server notices the end of one, and
+    after a restart it knows none of them: such a run would stay started forever and occupy a slot. Launchers that
+    monitor their runs themselves (Kubernetes) are skipped.
     """
     if instance.run_launcher.supports_check_run_worker_health:
         return []
@@ -207,7 +178,7 @@ def close_gone(instance: dg.DagsterInstance, location: str) -> list[str]:
 
 
 def process_of(instance: dg.DagsterInstance, run_id: str) -> int | None:
-    """Number of the process that a code server has made for a run."""
+    """Process id of a run, by its code server's event."""
     for record in instance.get_records_for_run(run_id, of_type=DagsterEventType.ENGINE_EVENT).records:
         event = record.event_log_entry.dagster_event
         if event is not None and (number := event.engine_event_data.metadata.get("pid")) is not None:
@@ -222,21 +193,26 @@ def _close(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 
 def is_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Whether a run that failed was killed, or one of its steps was, and nothing has failed by itself."""
+    """Whether a failed run, or steps of it, were killed, and nothing failed otherwise."""
     return failure_codes(instance, run_id) <= {KILLED}
 
 
 def failure_codes(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
-    """The codes of a run's failed steps; none where the run failed outside of its steps."""
+    """The codes of a run's failed steps; empty where the run failed outside of its steps."""
+    return frozenset(code for _, _, code in recorded_failures(instance, run_id))
+
+
+def recorded_failures(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, str, str]]:
+    """`step_failures` of a run, oldest first."""
     found = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE).records
     events = [record.event_log_entry.dagster_event for record in found]
-    return frozenset(code for _, _, code in step_failures(event for event in events if event is not None))
+    return step_failures(event for event in events if event is not None)
 
 
 def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
-    """Gives every lineage run whose Dagster run has ended without its terminal event a FAIL; returns how many.
+    """Emits FAIL for every lineage run without a terminal event whose Dagster run has ended; returns their number.
 
-    Commands that emit by themselves are unknown to Dagster: one that began an hour ago is taken to be gone.
+    Dagster does not know commands that emit lineage themselves: one that started an hour ago counts as ended.
     """
     emitter = LineageEmitter.of(settings)
     finished = set()
@@ -251,37 +227,33 @@ def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
 
 @contextmanager
 def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress) -> Iterator[None]:
-    """Relays the steps' own sentences and warnings from the event log while the run goes on.
-
-    Not what Dagster says at higher levels, that steps after a failed one cannot start: the failure is shown at the end.
-    """
+    """Relays messages and warnings of steps, but not Dagster's errors, from the event log during the run."""
     ended = threading.Event()
 
-    def relay(run_id: str, cursor: str | None) -> str | None:
+    def look(run_id: str | None, cursor: str | None) -> tuple[str | None, str | None]:
+        if run_id is None:
+            runs = instance.get_runs(dg.RunsFilter(tags={INVOCATION_TAG: invocation}), limit=1)
+            if not runs:
+                return None, None
+            run_id = runs[0].run_id
         page = instance.get_records_for_run(run_id, cursor=cursor)
         for record in page.records:
             entry = record.event_log_entry
             if _step_name(entry.step_key) not in STEPS:
                 continue  # asset checks and Dagster's own
             if entry.dagster_event is None:
-                # Dagster's own words about the worker's start are no step's.
+                # Dagster's messages about the worker's start are not the step's.
                 if int(entry.level) <= logging.WARNING and not entry.user_message.startswith("[pipes]"):
                     progress(f"{_step_name(entry.step_key)}: {entry.user_message}")
             elif entry.dagster_event.event_type == DagsterEventType.STEP_START:
                 progress(f"{_step_name(entry.step_key)}: started")
-        return page.cursor
-
-    def look(run_id: str | None, cursor: str | None) -> tuple[str | None, str | None]:
-        if run_id is None:
-            runs = instance.get_runs(dg.RunsFilter(tags={INVOCATION_TAG: invocation}), limit=1)
-            run_id = runs[0].run_id if runs else None
-        return run_id, None if run_id is None else relay(run_id, cursor)
+        return run_id, page.cursor
 
     def follow() -> None:
         run_id, cursor, last_look = None, None, False
         while not last_look:
             last_look = ended.wait(0.5)
-            with suppress(Exception):  # the databases may be on a full disk, and the run goes on without this
+            with suppress(Exception):  # the databases may be on a full disk; the run continues without this
                 run_id, cursor = look(run_id, cursor)
 
     follower = threading.Thread(target=follow, daemon=True)
@@ -291,6 +263,12 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
     finally:
         ended.set()
         follower.join()
+
+
+_ENDED = (
+    "its process was killed or ended without an error message; run again: what is complete is kept, and if a mechanism "
+    "had started, the message names its ledger entry and what to do"
+)
 
 
 def failures_of(events: Iterable[dg.DagsterEvent]) -> tuple[tuple[str, str], ...]:
@@ -304,7 +282,7 @@ def step_failures(events: Iterable[dg.DagsterEvent]) -> Iterator[tuple[str, str,
         if event.event_type == DagsterEventType.STEP_FAILURE:
             failure = event.step_failure_data.user_failure_data
             if failure is None:
-                yield event.step_key or "", "its process ended without a word of its own (killed?)", KILLED
+                yield event.step_key or "", _ENDED, KILLED
             else:
                 code = failure.metadata.get("code")
                 yield event.step_key or "", failure.description or "failed", str(code.value if code else "")
@@ -319,15 +297,11 @@ def _result_of(instance: dg.DagsterInstance, run_id: str) -> LineResult:
         success=run is not None and run.status == dg.DagsterRunStatus.SUCCESS,
         failures=tuple((_step_name(step), message) for step, message, _ in failures),
         codes=tuple(code for _, _, code in failures),
-        materialized=tuple(
-            _step_name(event.step_key) for event in events if event.event_type == DagsterEventType.STEP_SUCCESS
-        ),
         facts=_facts(events),
     )
 
 
 def _facts(events: Iterable[dg.DagsterEvent]) -> dict[str, dict[str, Any]]:
-    """What the asset pages of the steps of `COUNTING` show, without what Dagster keeps for itself."""
     facts: dict[str, dict[str, Any]] = {}
     for event in events:
         step = _step_name(event.step_key)

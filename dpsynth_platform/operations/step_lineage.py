@@ -1,13 +1,11 @@
-"""What lineage events say of a step: its inputs and outputs with public facts about them.
+"""Inputs and outputs of a step in lineage events, with public facts about them.
 
-What belongs here: datasets and facets of one attempt. What does not: emitting, how a step's columns descend from those
-before it (`lineage.columns`), and any count or hash of restricted content: events are exported.
-
-With it comes OpenLineage's client: it is imported where a step runs, and not where assets are declared.
+What belongs here: datasets and facets of one attempt. What does not: emitting, column lineage (`lineage.columns`), and
+any count or hash of restricted content: events are exported. Imported late, since it imports OpenLineage's client.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -15,6 +13,7 @@ import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.release import Target
 from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.lineage import columns, facets, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
@@ -33,7 +32,7 @@ READS_SOURCE = ("raw", "scrubbed")
 def step_run(
     context: dg.AssetExecutionContext, step: Step, contract: DataContract, place: Place, storage: Storage
 ) -> StepRun:
-    """The attempt as it starts: what it will read is known by name, what it will write is not. Reads no data."""
+    """The attempt at its start: with the names of its inputs, without outputs. Reads no data."""
     inputs = [_upstream(None, name, place, storage) for name in step.upstream]
     if step.name in READS_SOURCE:
         inputs.append(_source(contract, list(contract.columns)))
@@ -51,24 +50,37 @@ def step_run(
 
 
 def finished_run(run: StepRun, step: Step, place: Place, storage: Storage, outcome: Outcome) -> StepRun:
-    """The attempt as it completed, with what it wrote and the versions that it really read.
-
-    The contract is the one that `raw` sealed: what the step really did.
-    """
-    line = _Line.of(place, storage)
+    """The completed attempt, with its outputs and the versions that it read, by the contract that `raw` sealed."""
+    raw = storage.require(place, "raw")
+    contract, source = DataContract.model_validate(raw.facts["contract"]), StepContext.source_schema(raw)
     inputs = [
         _upstream(storage.read(place, name), name, place, storage, outcome.input_facets.get(name))
         for name in step.upstream
     ]
+    base_models: tuple[DatasetName, ...] = ()
     if step.name in READS_SOURCE:
-        inputs.append(_source(line.contract, line.source.names, facets.schema(line.source)))
-    if step.name in MODELS:
-        inputs += [DatasetRef(name, facets.file_type("MODEL")) for name in line.base_models]
-    return replace(run, inputs=tuple(inputs), outputs=(_output(step, line, outcome),), run_facets=outcome.run_facets)
+        inputs.append(_source(contract, source.names, facets.schema(source)))
+    if step.name in MODELS:  # the checkpoint that training starts from, under the names in the clearance
+        cleared = storage.require(place, "clearance")
+        base_models = Clearance.from_json(cleared.facts[CLEARANCE]).base_model
+        inputs += [DatasetRef(name, facets.file_type("MODEL")) for name in base_models]
+    output = _output(step, contract, source, place, storage, outcome, base_models)
+    copies = (_copy(output, target, outcome.record.facts["release_id"]) for target in outcome.targets)
+    return replace(run, inputs=tuple(inputs), outputs=(output, *copies), run_facets=outcome.run_facets)
+
+
+def _copy(release: DatasetRef, target: Target, release_id: str) -> DatasetRef:
+    """A target that holds a copy of a release, as another output.
+
+    It has no other name, and does not claim to be this release: it may hold earlier ones, too.
+    """
+    left_out = {"symlinks", "dpsynth_release", *(["storage"] if target.in_database else [])}
+    kept = {name: facet for name, facet in release.facets.items() if name not in left_out}
+    return DatasetRef(naming.dataset_name(target.place_of(release_id)), kept)
 
 
 def paid_by(contract: DataContract, plan: SealedPlan, entry_id: str) -> dict[str, DatasetFacet]:
-    """The guarantee of what a mechanism made, and of what was made of that alone, with the entry that paid for it."""
+    """The guarantee of a mechanism's output and of its post-processing, with the ledger entry that paid."""
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     return facets.guarantee(
         contract,
@@ -81,52 +93,30 @@ def paid_by(contract: DataContract, plan: SealedPlan, entry_id: str) -> dict[str
     )
 
 
-@dataclass(frozen=True)
-class _Line:
-    """What is known of the whole line: its places, the sealed contract and the pinned source's schema."""
+def _descent(
+    step: str, contract: DataContract, source: pa.Schema, place: Place, storage: Storage, names: list[str]
+) -> ColumnDescent | None:
+    """Where the columns of a step's table come from."""
 
-    place: Place
-    storage: Storage
-    contract: DataContract
-    source: pa.Schema
+    def output(of: str) -> DatasetName:
+        return naming.dataset_name(storage.location(place, of))
 
-    @classmethod
-    def of(cls, place: Place, storage: Storage) -> "_Line":
-        raw = storage.require(place, "raw")
-        return cls(place, storage, DataContract.model_validate(raw.facts["contract"]), StepContext.source_schema(raw))
-
-    def name(self, step: str) -> DatasetName:
-        """The name of a step's output."""
-        return naming.dataset_name(self.storage.location(self.place, step))
-
-    @property
-    def base_models(self) -> tuple[DatasetName, ...]:
-        """The checkpoint that training starts from, under the names that clearance found it by."""
-        record = self.storage.require(self.place, "clearance")
-        return Clearance.from_json(record.facts[CLEARANCE]).base_model
-
-    def descent(self, step: str, names: list[str]) -> ColumnDescent | None:
-        """Where the columns of a step's table come from."""
-        makers = {
-            "scrubbed": lambda: columns.scrubbed(self.contract, _source_name(self.contract), names),
-            "canaries": lambda: columns.canaries(names),
-            "bounded": lambda: columns.bounded(self.contract, self.name("scrubbed"), self.name("canaries"), names),
-            "synthetic": lambda: columns.synthetic(self.contract, self.name("bounded"), self.source),
-            "released": lambda: columns.released(self.name("synthetic"), names),
-        }
-        return makers[step]() if step in makers else None
-
-    def treatments(self, step: str) -> dict[str, str] | None:
-        """What became of each column, where rows are synthetic."""
-        return columns.treatments_of(self.contract, self.source) if step in ("synthetic", "released") else None
+    makers = {
+        "scrubbed": lambda: columns.scrubbed(contract, _source_name(contract), names),
+        "canaries": lambda: columns.canaries(names),
+        "bounded": lambda: columns.bounded(contract, output("scrubbed"), output("canaries"), names),
+        "synthetic": lambda: columns.synthetic(contract, output("bounded"), source),
+        "released": lambda: columns.released(output("synthetic"), names),
+    }
+    return makers[step]() if step in makers else None
 
 
 def _source_name(contract: DataContract) -> DatasetName:
-    return naming.dataset_name(contract.source.uri)
+    return naming.dataset_name(contract.source.place)
 
 
 def _source(contract: DataContract, names: list[str], schema: Mapping[str, DatasetFacet] | None = None) -> DatasetRef:
-    """The source as an input; without a version, since how often it was written may tell of what is in it."""
+    """The source as an input; without a version: the number of its versions may disclose content."""
     known = facets.merge(
         facets.ownership(contract.owners),
         facets.documentation(contract.description),
@@ -140,7 +130,7 @@ def _source(contract: DataContract, names: list[str], schema: Mapping[str, Datas
 
 
 def without_links(name: DatasetName) -> dict[str, DatasetFacet]:
-    """The place that links on a local path lead to, as another name of it: others may know the table by that."""
+    """The target of symbolic links in a local path, as another name: other producers may use it."""
     real = naming.dataset_name(Path(name.name).resolve()) if name.namespace == "file" else name
     return facets.symlink(real) if real != name else {}
 
@@ -159,23 +149,31 @@ def _upstream(
     return DatasetRef(name, facets.merge(*known), input_facets=found or {})
 
 
-def _output(step: Step, line: _Line, outcome: Outcome) -> DatasetRef:
-    contract, place = line.contract, line.place
+def _output(
+    step: Step,
+    contract: DataContract,
+    source: pa.Schema,
+    place: Place,
+    storage: Storage,
+    outcome: Outcome,
+    base_models: tuple[DatasetName, ...],
+) -> DatasetRef:
+    treatments = columns.treatments_of(contract, source) if step.name in ("synthetic", "released") else None
     names = outcome.schema.names if outcome.schema is not None else []
     parts = [
         facets.symlink(naming.logical_name(place.dataset, step.name, place.period)),
         facets.ownership(contract.owners),
         facets.documentation(step.description),
-        facets.tags(contract, step.zone, names, line.treatments(step.name)),
+        facets.tags(contract, step.zone, names, treatments),
         outcome.facets,
     ]
     if outcome.schema is not None:
         parts += [facets.schema(outcome.schema), facets.table_type()]
     else:
         parts.append(facets.file_type("MODEL" if step.name in MODELS else "FILE"))
-    if step.name in MODELS and line.base_models:
-        parts.append(facets.base_model(*line.base_models))
-    descent = line.descent(step.name, names)
+    if base_models:
+        parts.append(facets.base_model(*base_models))
+    descent = _descent(step.name, contract, source, place, storage, names)
     if descent is not None:
         parts.append(facets.column_lineage(descent))
     if outcome.published is not None:
@@ -185,4 +183,4 @@ def _output(step: Step, line: _Line, outcome: Outcome) -> DatasetRef:
         return DatasetRef(naming.dataset_name(made.path / "data"), facets.merge(*parts), output_facets=statistics)
     if outcome.record.path is not None:
         parts.append(facets.version(Path(outcome.record.path).name))
-    return DatasetRef(line.name(step.name), facets.merge(*parts))
+    return DatasetRef(naming.dataset_name(storage.location(place, step.name)), facets.merge(*parts))

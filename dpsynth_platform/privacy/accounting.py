@@ -12,10 +12,8 @@ Two bounds are computed and the smaller is claimed, by name:
   discrete Gaussian counts. Mixtures of Gaussians have theirs from `mixtures`; Gaussians have `dp_accounting`'s. That
   discretizes all of them pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
 
-A mechanism that may show something only one unit has (`ThresholdedEvent`) has no finite curve; its cost has a
-slack beside the curve, which is taken off delta before either bound is computed.
-
-Every rounding is to the safe side.
+A mechanism that may show what only one unit has (`ThresholdedEvent`) has no finite curve. Its cost includes a slack,
+which is subtracted from delta before either bound is computed. Every rounding is conservative.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ Array = NDArray[np.float64]
 # above 8, or 4 where records are replaced; sigma in the thousands) the release claims its Renyi bound.
 MAX_SHIFTS = 70
 MAX_CELLS = 2**18
-# Losses beyond this overflow; no guarantee worth the name has them.
+# Losses beyond this overflow; no useful guarantee has them.
 MAX_LOSS = 300.0
 # Grid points of one leaf's losses; a grid that would need more is made coarser, which rounds up more.
 MAX_LOSSES = 2**20
-# The FFT's rounding noise (`fft_error`) is taken off delta; a delta below so many times the noise is left to Renyi.
+# The FFT's rounding noise (`fft_error`) is subtracted from delta. Below this multiple of the noise only Renyi is used.
 LEAST_FFT_ERROR = 1e-12
 FFT_MARGIN = 100
 # Tail mass that a composition may move to an infinite loss.
@@ -73,7 +71,7 @@ TAIL_SIGMAS = 9
 # Sigma is a multiple of 2^-10 and epsilon one of 2^-20: exact as binary floats and as decimals, so that plan,
 # sampler and accountant mean the same number.
 SIGMA_STEP = 2.0**-10
-# What is drawn (`synth.tabular.noise`): wider, and double precision would decide few draws; narrower is off the grid.
+# What is drawn (`synth.tabular.noise`): if wider, double precision decides few draws; if narrower, it is off the grid.
 SIGMA_RANGE = (SIGMA_STEP, 2.0**30)
 EPSILON_STEP = 2.0**-20
 RHO_RANGE = (1e-9, 1e4)
@@ -83,14 +81,11 @@ STEP = 2.0**-10
 
 @dataclass(frozen=True)
 class EpsilonResult:
-    """An upper bound on epsilon at `delta`: the smaller of two, and which one it is.
+    """The smaller of two upper bounds on epsilon at `delta`, which may be claimed.
 
     Attributes:
-        epsilon: the bound that may be claimed.
-        delta: at which delta.
-        method: `pld` or `renyi`, whichever gave `epsilon`.
-        pld: the PLD bound, or None where `pld_epsilon` does not reach.
-        renyi: the Renyi bound.
+        method: the bound that gave `epsilon`.
+        pld: the PLD bound, or None where `pld_epsilon` does not apply.
     """
 
     epsilon: float
@@ -102,7 +97,7 @@ class EpsilonResult:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an event costs, as the ledger adds it up: a Renyi curve, and a slack on delta that adds up by itself."""
+    """What an event costs, as the ledger adds it up: a Renyi curve, and a slack on delta that adds up separately."""
 
     curve: RenyiCurve
     delta_slack: float
@@ -160,8 +155,8 @@ def threshold_slack(event: DpEvent) -> float:
 
     and M' and M(D) are neighbours of the counts event. Leaving U out changes delta by the slack in one direction and
     epsilon by -log(1 - slack) in the other (which `cost` adds to the curve). Where records are replaced, both datasets
-    have such cells of their own, and both changes count for either direction. Both carry over to what is done in the
-    light of the output: replace S by what the whole shows.
+    have such cells, and both changes count for either direction. Both also hold for what depends on the output: replace
+    S by what the whole shows.
 
     The slack: a cell of v records passes with P[noise >= threshold - v]. Noise is whole, so that is P[noise >= c] for
     c the next whole number: at most P[N >= c - 1] of the discrete Gaussian, N the continuous one (Canonne, Kamath &
@@ -236,22 +231,22 @@ def group_epsilon(event: DpEvent, delta: float, size: int) -> float:
 
 
 def pld_epsilon(event: DpEvent, delta: float) -> float | None:
-    """Upper bound on epsilon at `delta` by privacy loss distributions, or None where this way does not reach.
+    """Upper bound on epsilon at `delta` by privacy loss distributions, or None where they do not apply.
 
-    It does not reach where counts can change in too many ways (`counts_shifts`), where the noise is too wide to
+    They do not apply where counts can change in too many ways (`counts_shifts`), where the noise is too wide to
     tabulate, for sampling where records are replaced (`units.replaces`), and at a delta near `fft_error`.
 
     Both directions are covered. The neighbours of counts and choices are a family that is its own mirror image
     (symmetric noise; t -> epsilon - t), so the maximum over the family bounds adding and removing alike; sampled
     Gaussians have a distribution for each. Of parallel branches, the largest epsilon counts.
     """
-    found = [_way_epsilon(way, delta) for way in histories(event)]
+    found = [_way_epsilon(tuple(way.items()), delta) for way in histories(event)]
     reached = [value for value in found if value is not None]
     return max(reached) if len(reached) == len(found) else None
 
 
 def fft_error(times: int) -> float:
-    """More than the FFT's rounding noise changes delta when `times` distributions are composed.
+    """A bound on what the FFT's rounding noise changes in delta when `times` distributions are composed.
 
     A distribution's transform is 1 at most, and carries rounding errors of a few times u = 2^-53; composing multiplies
     transforms, whose errors add up to a few times `times` u, in as few frequencies as a bell curve has. Against
@@ -261,10 +256,11 @@ def fft_error(times: int) -> float:
     return max(LEAST_FFT_ERROR, times * 2.0**-50)
 
 
-def _way_epsilon(way: Counter[DpEvent], delta: float) -> float | None:
+@lru_cache(maxsize=1024)
+def _way_epsilon(way: tuple[tuple[DpEvent, int], ...], delta: float) -> float | None:
     counted: Counter[DpEvent] = Counter()
     pure = 0.0
-    for leaf, times in way.items():
+    for leaf, times in way:
         slack = threshold_slack(leaf)
         delta -= times * slack
         pure -= times * math.log1p(-slack)
@@ -303,7 +299,7 @@ def bounded_range_curve(epsilon_range: float, times: int) -> tuple[Array, Array]
     A choice's log-ratios lie in some [t - epsilon, t], and spread no wider than the pair that takes only these two
     values: that pair dominates it. So let B_0 show nothing, and B_r be a pair with the curve max over t of (two-point
     pair of t, then B_{r-1}), at every e (Dong, Durfee & Rogers 2020, section 5, the adaptive case). It dominates r
-    adaptive choices, by induction, also where other mechanisms stand between them: whatever else follows a choice
+    adaptive choices, by induction, also where other mechanisms run between them: whatever else follows a choice
     composes with B_{r-1}, and the two-point pair with that is within B_r. Likewise B_r and B_s together dominate
     B_{r+s}. (Composing B_1 with itself instead lets each e have its own t all along: a variance of epsilon^2 / 3 for a
     choice, where it is at most epsilon^2 / 4.)
@@ -325,7 +321,7 @@ def bounded_range_curve(epsilon_range: float, times: int) -> tuple[Array, Array]
     deltas = bounded_range_hockey_stick(epsilon_range, epsilons)
     for _ in range(times - 1):
         below = _mirrored(epsilons, deltas)[reach:0:-1]
-        around = np.concatenate([below, deltas, np.full(reach, deltas[-1])])  # e_i stands at i + reach
+        around = np.concatenate([below, deltas, np.full(reach, deltas[-1])])  # e_i is at i + reach
         best = deltas
         for t, chance in enumerate(chances, start=1):
             up, down = around[reach - t :][: number + 1], around[2 * reach - t :][: number + 1]
@@ -365,8 +361,8 @@ def shift_hockey_stick(sigma: float, shift: tuple[int, ...], epsilons: Array) ->
 def counts_shifts(adjacency: str, max_contributions: int) -> list[tuple[int, ...]] | None:
     """Every way, up to order and signs, in which one unit changes counts; None if there are more than MAX_SHIFTS.
 
-    Smaller changes are listed too: that a larger shift dominates a smaller one is plain for the continuous Gaussian,
-    and seen but not proved for the discrete one.
+    Smaller changes are listed too: that a larger shift dominates a smaller one is clear for the continuous Gaussian,
+    and observed but not proved for the discrete one.
     """
     one_side: list[tuple[int, ...]] = []
     for total in range(max_contributions + 1):
@@ -385,11 +381,10 @@ def counts_shifts(adjacency: str, max_contributions: int) -> list[tuple[int, ...
 def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> float:
     """The largest zCDP budget rho, up to a 1000th, whose event meets a guarantee by PLD or by Renyi.
 
-    The event of the rho that is returned was checked; only that it is the largest rests on cost being monotone in rho.
+    The event of the returned rho was checked; only that it is the largest rests on cost being monotone in rho.
 
     Args:
         event_of: the event for a rho, with the guarantee's adjacency and b.
-        guarantee: what the event may cost.
 
     Raises:
         AccountingError: no rho that meets the guarantee is in range.
@@ -418,14 +413,14 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
 
 
 def check_rho(rho: float) -> float:
-    """A zCDP budget as it is. Raises `AccountingError` outside `RHO_RANGE`."""
+    """Returns a zCDP budget unchanged. Raises `AccountingError` outside `RHO_RANGE`."""
     if not RHO_RANGE[0] <= rho <= RHO_RANGE[1]:
         raise AccountingError(f"rho {rho:g}; accepted: {RHO_RANGE[0]:g} to {RHO_RANGE[1]:g}")
     return rho
 
 
 def sigma_from(least: float) -> float:
-    """The next multiple of `SIGMA_STEP`. Raises `AccountingError` if noise that wide is not drawn (`SIGMA_RANGE`)."""
+    """The next multiple of `SIGMA_STEP`. Raises `AccountingError` above `SIGMA_RANGE`."""
     sigma = math.ceil(least / SIGMA_STEP) * SIGMA_STEP
     if sigma > SIGMA_RANGE[1]:
         raise AccountingError(
@@ -482,7 +477,7 @@ def _ratio(leaf: DpEvent) -> float:
 
 
 def _largest_loss(leaf: DpEvent, times: int = 1) -> float:
-    """The reach of what is tabulated at once, where the leaf runs so often; what lies beyond counts as infinite.
+    """The largest loss that is tabulated at once, where the leaf runs so often; larger ones count as infinite.
 
     Losses of noise are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma.
     """
@@ -505,7 +500,7 @@ def _interval(leaf: DpEvent) -> float:
 
 
 def _at_once(leaf: DpEvent, times: int) -> Iterator[tuple[int, int]]:
-    """How often a leaf runs: (so often in one distribution, so many of these)."""
+    """How often a leaf runs: (runs in one distribution, number of these distributions)."""
     if not isinstance(leaf, BoundedRangeSelectionEvent):
         yield 1, times
         return

@@ -2,10 +2,10 @@
 
 What belongs here: searches over one public parameter of an event, whatever else the event holds, so that a split budget
 (a histogram beside DP-SGD) is calibrated as one. What does not: epsilon for a given event (`accounting.epsilon`), and
-the calibration of MST, whose parameters move together (`mst.calibrate_mst`).
+the calibration of MST, whose parameters depend on each other (`mst.calibrate_mst`).
 
-Every result was checked as it is returned: the event made from it costs at most the epsilon asked for. Only that it is
-the best rests on cost being monotone in the parameter.
+Every result is checked: its event costs at most the target epsilon. Only that it is the best rests on cost being
+monotone in the parameter.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
 from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent, ThresholdedEvent, leaves
+from dpsynth_platform.privacy.units import check_epsilon_delta
 
 Value = TypeVar("Value", int, float)
 
@@ -28,7 +29,7 @@ Value = TypeVar("Value", int, float)
 NOISE_STEP = 2.0**-10
 NOISE_RANGE = (2.0**-6, 2.0**20)
 MAX_BOUND = 4096
-# Times that a search interpolates before it halves what is left, as where cost is no smooth curve.
+# Interpolations of a search before it bisects, as where cost is no smooth curve.
 MAX_AIMED = 6
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -47,12 +48,10 @@ def noise_for(event_of: Callable[[float], DpEvent], target_epsilon: float, delta
 
     Args:
         event_of: the event for a noise (a noise multiplier, or a deviation in records).
-        target_epsilon: what it may cost.
-        delta: at which delta.
 
     Raises:
         AccountingError: an impossible epsilon or delta, or no noise in NOISE_RANGE meets it, as when another part of
-            the event alone costs more, or a threshold bears too little noise.
+            the event alone costs more, or a threshold allows too little noise.
     """
     return _least(event_of, target_epsilon, delta, "noise")
 
@@ -70,7 +69,7 @@ def threshold_for(
     Raises:
         AccountingError: an impossible epsilon or delta, or the counts alone cost more.
     """
-    _check(target_epsilon, delta)
+    check_epsilon_delta(target_epsilon, delta)
     low, high = above, above + 1
     while not _fits(event_of(high), target_epsilon, delta):
         if not delta_slack(event_of(high)):
@@ -109,7 +108,7 @@ def _fits(event: DpEvent, target_epsilon: float, delta: float) -> bool:
 
 
 def _least(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float, name: str) -> Calibrated[float]:
-    _check(target_epsilon, delta)
+    check_epsilon_delta(target_epsilon, delta)
     found: dict[float, Calibrated[float]] = {}
 
     def spent(value: float) -> float:
@@ -130,7 +129,7 @@ def _least(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: f
         start = next((4.0**power for power in range(int(math.log(NOISE_RANGE[1], 4)) + 1) if fits(4.0**power)), None)
     if start is None:
         raise _nothing_meets(event_of(1.0), target_epsilon, delta, name)
-    # Below what meets it, cost is monotone, under thresholds too: those only take their part of delta for more noise.
+    # Below a noise that meets it, cost is monotone, under thresholds too: more noise only raises their slack.
     low, high = (start / 4 if start / 4 in found else _on_grid(start / 2)), start
     while low > NOISE_RANGE[0] and fits(low):
         low, high = _on_grid(low / 2), low
@@ -147,7 +146,7 @@ def _least(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: f
 
 
 def _tolerance(value: float) -> float:
-    """How far a calibrated value may be above the least."""
+    """The most by which a calibrated value may exceed the least."""
     return max(NOISE_STEP, value / 1000)
 
 
@@ -156,11 +155,11 @@ def _upwards(value: float) -> float:
 
 
 def _aim(costs: dict[float, float], target_epsilon: float, low: float, high: float) -> float:
-    """Where between `low`, which costs too much, and `high`, which does not, to look for the least value next.
+    """The next value to try between `low`, which costs too much, and `high`, which does not.
 
-    Cost is about a power of the value, so a line in logarithms is laid through the two known costs that are nearest to
-    the target. Where it meets the target near an end, a tolerance from that end is looked at, which may well be the
-    last look; else half a tolerance above, to have a near end next.
+    Cost is about a power of the value, so a line in logarithms goes through the two known costs nearest to the target.
+    Where it meets the target near an end, the value a tolerance from that end is next, and may well be the last; else
+    the value half a tolerance above.
     """
     away = {value: math.log(cost / target_epsilon) for value, cost in costs.items() if cost > 0}
     nearest = sorted(away, key=lambda value: abs(away[value]))[:2]
@@ -180,8 +179,8 @@ def _aim(costs: dict[float, float], target_epsilon: float, low: float, high: flo
 def _under_thresholds(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float | None:
     """A noise that meets the target under thresholds, or None.
 
-    Too little noise costs epsilon and too much lets cells of one unit pass: between them lies the least epsilon, which
-    golden-section search over the logarithm of the noise closes in on until it meets the target.
+    Too little noise costs epsilon, and too much lets cells of one unit pass. Golden-section search over the logarithm
+    of the noise approaches the least epsilon in between until it meets the target.
     """
     least, most = NOISE_RANGE
     if delta_slack(event_of(least)) >= delta:
@@ -215,7 +214,7 @@ def _under_thresholds(event_of: Callable[[float], DpEvent], target_epsilon: floa
 def _most(
     event_of: Callable[[int], DpEvent], target_epsilon: float, delta: float, largest: int, name: str
 ) -> Calibrated[int]:
-    _check(target_epsilon, delta)
+    check_epsilon_delta(target_epsilon, delta)
 
     def fits(number: int) -> bool:
         try:
@@ -242,7 +241,7 @@ def _on_grid(noise: float) -> float:
 
 
 def _thresholds(event: DpEvent) -> str:
-    """The event's thresholds in words; nothing if it has none."""
+    """The event's thresholds in words; empty if it has none."""
     found = sorted({leaf.threshold for leaf, _ in leaves(event) if isinstance(leaf, ThresholdedEvent)})
     return " and ".join(f"threshold {threshold:g}" for threshold in found)
 
@@ -287,10 +286,3 @@ def _checked(
 
 def _failed(target_epsilon: float) -> AccountingError:
     return AccountingError(f"calibration to epsilon {target_epsilon:g} failed; accepted: another epsilon")
-
-
-def _check(target_epsilon: float, delta: float) -> None:
-    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
-        raise AccountingError(f"epsilon {target_epsilon!r}; accepted: a finite number above 0")
-    if not 0 < delta < 1:
-        raise AccountingError(f"delta {delta!r}; accepted: a number between 0 and 1")

@@ -1,8 +1,8 @@
 """Privacy events: what a mechanism does to the data, as a tree of public parameters.
 
-What belongs here: the event classes that `dp_accounting` has no word for, the event trees of the mechanisms, and the
-trees' JSON form with its validation. What does not: what an event costs (`accounting`). Sequential composition is
-`dp_accounting`'s own (`ComposedDpEvent`, `SelfComposedDpEvent`).
+What belongs here: the event classes that `dp_accounting` lacks, the event trees of the mechanisms, and the trees' JSON
+form with its validation. What does not: what an event costs (`accounting`). Sequential composition is `dp_accounting`'s
+own (`ComposedDpEvent`, `SelfComposedDpEvent`).
 
 Every leaf states its adjacency and its contribution bound b, and its noise is given in records: the adjacency's factor
 is part of the leaf's meaning and not something that an accountant adds later.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attr
 from dp_accounting import dp_event
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DpEvent: TypeAlias = dp_event.DpEvent
 
 MAX_LEAVES = 100_000
-# Every noise, probability and range lies here, so that no square of one overflows, vanishes or is subnormal.
+# Bounds of every noise, probability and range, so that no square of one overflows, vanishes or is subnormal.
 PARAMETERS = (1e-12, 1e15)
 # Ways in which one unit can run through nested parallel branches.
 MAX_HISTORIES = 256
@@ -51,14 +51,11 @@ def _positive(instance: object, attribute: attr.Attribute[float], value: float) 
 
 
 @attr.frozen
-class DiscreteGaussianCountsEvent(DpEvent):  # type: ignore[misc]
-    """Counts of records over disjoint cells, each with independent noise from the discrete Gaussian N_Z(0, sigma^2).
-
-    Neighbours differ by a vector v >= 0 of integers with sum at most b (`add-or-remove`, `zero-out`), or by the
-    difference of two such vectors (`replace-one`, `fixed-graph`). Canonne, Kamath & Steinke 2020.
+class _GaussianNoise(DpEvent):  # type: ignore[misc]
+    """A vector of counts or votes with independent Gaussian noise in each cell.
 
     Attributes:
-        sigma: the parameter of the noise, in records (not divided by the sensitivity).
+        sigma: the parameter of the noise, in records or votes (not divided by the sensitivity).
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
     """
@@ -68,12 +65,21 @@ class DiscreteGaussianCountsEvent(DpEvent):  # type: ignore[misc]
     max_contributions: int
 
     def __attrs_post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.max_contributions)
+        _ = self.sensitivity  # refuses impossible neighbours
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """What one unit changes in the counts."""
+        """What one unit changes in the vector."""
         return count_sensitivity(self.adjacency, self.max_contributions)
+
+
+@attr.frozen
+class DiscreteGaussianCountsEvent(_GaussianNoise):
+    """Counts of records over disjoint cells, each with noise from the discrete Gaussian N_Z(0, sigma^2).
+
+    Neighbours differ by a vector v >= 0 of integers with sum at most b (`add-or-remove`, `zero-out`), or by the
+    difference of two such vectors (`replace-one`, `fixed-graph`). Canonne, Kamath & Steinke 2020.
+    """
 
 
 @attr.frozen
@@ -100,8 +106,8 @@ class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
 
 
 @attr.frozen
-class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
-    """Counts or votes over disjoint cells, each with independent continuous Gaussian noise N(0, sigma^2).
+class GaussianCountsEvent(_GaussianNoise):
+    """Counts or votes over disjoint cells, each with continuous Gaussian noise N(0, sigma^2).
 
     Neighbours as for `DiscreteGaussianCountsEvent`. What is done to a noisy count afterwards is post-processing:
     `synth.tabular.noise` rounds it. Where owners are counted, the records of one unit weigh one record together at
@@ -109,50 +115,27 @@ class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
     noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
 
     Attributes:
-        sigma: the noise's deviation, in records.
-        adjacency: which datasets are neighbours.
-        max_contributions: b, the most records of one unit.
         weighting: what is counted, rows or owners.
     """
 
-    sigma: float = attr.field(validator=_positive)
-    adjacency: str
-    max_contributions: int
     weighting: str = "rows"
-
-    def __attrs_post_init__(self) -> None:
-        count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """What one unit changes in the counts."""
         return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
 
 @attr.frozen
-class GaussianVotesEvent(DpEvent):  # type: ignore[misc]
+class GaussianVotesEvent(_GaussianNoise):
     """A histogram of votes, of which those of one owner have the L2 norm 1 at most, with continuous Gaussian noise.
 
     Every record votes for one of some public candidates (or clusters of them); see `units.vote_sensitivity` for what is
     scaled, and for records of several owners, whose votes are not. The noise is rounded after it is added, which is
     post-processing (Xie et al. 2024; the guide, section 5.3.2, on units of several records).
-
-    Attributes:
-        sigma: the noise's deviation, in votes.
-        adjacency: which datasets are neighbours.
-        max_contributions: b, the most records of one unit.
     """
-
-    sigma: float = attr.field(validator=_positive)
-    adjacency: str
-    max_contributions: int
-
-    def __attrs_post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.max_contributions)
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """What one unit changes in the histogram."""
         return vote_sensitivity(self.adjacency, self.max_contributions)
 
 
@@ -161,8 +144,7 @@ class ThresholdedEvent(DpEvent):  # type: ignore[misc]
     """Partition selection: noisy counts of the cells that occur, of which only those from a threshold up are shown.
 
     Which cells occur depends on the data, so no Renyi curve is finite: the cost is that of the counts and a slack on
-    delta (`accounting.threshold_slack`), the chance that a cell of one unit alone is shown. What the noise is, a kind
-    says.
+    delta (`accounting.threshold_slack`), the chance that a cell of one unit alone is shown. Subclasses set the noise.
 
     Attributes:
         sigma: the parameter of the noise, in records.
@@ -195,7 +177,7 @@ class ThresholdedCountsEvent(ThresholdedEvent):
 
     @property
     def counts(self) -> DiscreteGaussianCountsEvent:
-        """The noisy counts of the cells that occur in both of two neighbours."""
+        """The noisy counts of the cells that occur in two neighbours alike."""
         return DiscreteGaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions)
 
 
@@ -203,8 +185,8 @@ class ThresholdedCountsEvent(ThresholdedEvent):
 class ThresholdedGaussianCountsEvent(ThresholdedEvent):
     """Partition selection by counts with Gaussian noise, rounded before it is compared.
 
-    What `synth.tabular.learning` does, once for each column whose values are not declared. It rounds to whole records,
-    or where owners are counted to `RECORD_PARTS` of one.
+    `synth.tabular.learning` does it once for each column whose values are not declared. It rounds to whole records, or
+    where owners are counted to `RECORD_PARTS` of one.
 
     Attributes:
         weighting: what is counted, rows or owners.
@@ -214,12 +196,10 @@ class ThresholdedGaussianCountsEvent(ThresholdedEvent):
 
     @property
     def counts(self) -> GaussianCountsEvent:
-        """The noisy counts of the cells that occur in both of two neighbours."""
         return GaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions, self.weighting)
 
     @property
     def most_alone(self) -> int:
-        """The most that a cell of one unit alone counts, in records."""
         return 1 if self.weighting == "owners" else self.max_contributions
 
 
@@ -233,14 +213,13 @@ def _probability(instance: object, attribute: attr.Attribute[float], value: floa
 class SampledGaussianEvent(DpEvent):  # type: ignore[misc]
     """One step of DP-SGD: the sum of clipped gradients of a Poisson sample, with Gaussian noise.
 
-    `sampled` says what is drawn, each by its own coin, and clipped. `record` (DP-SGD, and DP-SGD-ELS with b above 1):
-    a unit has Binomial(b, q) records in the sample, so the step is a mixture of Gaussians. `user` (DP-SGD-ULS): a unit
-    is in the sample or not, and the mean of its gradients is clipped as one. Abadi et al. 2016; Charles et al. 2024.
+    `sampled` is what is drawn independently, and clipped. `record` (DP-SGD, and DP-SGD-ELS with b above 1): a unit has
+    Binomial(b, q) records in the sample, so the step is a mixture of Gaussians. `user` (DP-SGD-ULS): a unit is in the
+    sample or not, and the mean of its gradients is clipped as one. Abadi et al. 2016; Charles et al. 2024.
 
     Attributes:
         noise_multiplier: the noise's deviation over the clipping norm.
         sampling_probability: q, in (0, 1]; 1 is a full batch.
-        sampled: `record` or `user`.
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
     """
@@ -271,11 +250,11 @@ class SampledGaussianEvent(DpEvent):  # type: ignore[misc]
 class ParallelDpEvent(DpEvent):  # type: ignore[misc]
     """Mechanisms on disjoint participants: every unit takes part in at most one branch.
 
-    Which one must not depend on the unit's records in a way that a neighbour may change: under `add-or-remove` and
+    The branch must not depend on the unit's records in a way that a neighbour may change: under `add-or-remove` and
     `zero-out` a unit is in its branch or nowhere. Under `replace-one` it could leave one branch and enter another, and
-    under `fixed-graph` its records may besides lie in several branches, so that it takes part in all of them: both are
-    refused. It must not depend on what other mechanisms of the same event have shown either, or an adversary could send
-    a unit wherever the loss so far does most harm.
+    under `fixed-graph` its records may also be in several branches, so that it takes part in all of them: both are
+    refused. It must not depend on what other mechanisms of the same event have shown either: an adversary could send a
+    unit to the branch where the loss so far does most harm.
 
     A unit's cost is that of its branch, so the whole costs the largest (McSherry 2009, theorem 4). What a branch does
     may depend on other branches' outcomes, since those do not depend on the unit.
@@ -292,40 +271,6 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
                     f"parallel composition under {leaf.adjacency}: a unit could move to another branch, or be in "
                     "several; accepted: add-or-remove, zero-out, or sequential composition"
                 )
-
-
-class MstParameters(Protocol):
-    """The noise of MST; `mst.MstBudget` has it."""
-
-    @property
-    def sigma_one(self) -> float: ...
-    @property
-    def epsilon_select(self) -> float: ...
-    @property
-    def sigma_two(self) -> float: ...
-
-
-def mst_event(
-    columns: int, budget: MstParameters, adjacency: str, max_contributions: int, weighting: str = "rows"
-) -> DpEvent:
-    """The event of MST (McKenna, Miklau & Sheldon 2021) over a number of columns d.
-
-    d one-way marginals, d - 1 choices of a tree's edge, d - 1 two-way marginals on the chosen edges; with one column
-    nothing is chosen.
-
-    Raises:
-        AccountingError: d is below 1, or a parameter is not finite and positive.
-    """
-    if columns < 1:
-        raise AccountingError(f"MST over {columns} columns; accepted: from 1")
-    neighbours = (adjacency, max_contributions, weighting)
-    one_way = GaussianCountsEvent(budget.sigma_one, *neighbours)
-    parts = [dp_event.SelfComposedDpEvent(one_way, columns)]
-    if columns > 1:
-        select = BoundedRangeSelectionEvent(budget.epsilon_select, *neighbours)
-        two_way = GaussianCountsEvent(budget.sigma_two, *neighbours)
-        parts += [dp_event.SelfComposedDpEvent(select, columns - 1), dp_event.SelfComposedDpEvent(two_way, columns - 1)]
-    return dp_event.ComposedDpEvent(parts)
 
 
 def dp_sgd_event(
@@ -345,8 +290,6 @@ def dp_sgd_event(
             the actual one.
         batch_size: the expected size of a sample; q is batch_size / records. Empty samples count as steps.
         noise_multiplier: the noise's deviation over the clipping norm.
-        steps: how many steps are taken.
-        adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
         sampled: `record` (with b above 1: DP-SGD-ELS) or `user` (DP-SGD-ULS).
 
@@ -397,9 +340,8 @@ def token_selection_event(
         clipping_norm: c: logits, or their differences from public ones, are clipped to [-c, c].
         temperature: by which the averaged logits are divided.
         batch_size: s, the public number by which the sum is divided.
-        adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
-        clipped: of what the logits are clipped, each record or each user.
+        clipped: whose logits are clipped, each record's or each user's.
 
     Raises:
         AccountingError: a parameter is impossible.
@@ -420,7 +362,7 @@ def token_selection_event(
 
 
 def twice(event: DpEvent) -> DpEvent:
-    """The event of a mechanism that runs two times over the same people, each time with randomness of its own."""
+    """The event of a mechanism that runs two times over the same people, each time with independent randomness."""
     return dp_event.ComposedDpEvent([event, event])
 
 
@@ -430,7 +372,7 @@ def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     Raises:
         AccountingError: an event of a kind that this platform does not account for, or a count below 1.
     """
-    if isinstance(event, tuple(_LEAVES.values())):
+    if isinstance(event, tuple(LEAF_KINDS.values())):
         yield event, 1
     elif isinstance(event, (dp_event.ComposedDpEvent, ParallelDpEvent)):
         for part in event.events:
@@ -442,21 +384,19 @@ def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     else:
         raise AccountingError(
             f"event {type(event).__name__} cannot be accounted for; accepted: sequential and parallel composition, "
-            f"{', '.join(_LEAVES)}"
+            f"{', '.join(LEAF_KINDS)}"
         )
 
 
 def histories(event: DpEvent) -> tuple[Counter[DpEvent], ...]:
     """What one unit can take part in: for each way through the parallel branches, the mechanisms and their times.
 
-    Without parallel composition there is one.
-
     Raises:
         AccountingError: see `leaves`; or more than MAX_HISTORIES ways; or parallel branches that are repeated as a
             whole, where a unit's way may differ each time.
     """
     if isinstance(event, ParallelDpEvent):
-        found = tuple(dict.fromkeys(_frozen(way) for part in event.events for way in histories(part)))
+        found = dict.fromkeys(frozenset(way.items()) for part in event.events for way in histories(part))
         ways = tuple(Counter(dict(way)) for way in found)
     elif isinstance(event, dp_event.ComposedDpEvent):
         ways = (Counter(),)
@@ -475,10 +415,6 @@ def histories(event: DpEvent) -> tuple[Counter[DpEvent], ...]:
     return ways
 
 
-def _frozen(way: Counter[DpEvent]) -> frozenset[tuple[DpEvent, int]]:
-    return frozenset(way.items())
-
-
 def _check_histories(number: int) -> None:
     if number > MAX_HISTORIES:
         raise AccountingError(
@@ -495,7 +431,7 @@ def adjacency_of(event: DpEvent) -> tuple[str, int]:
 
 
 def counts_owners(event: DpEvent) -> bool:
-    """Whether any of its tables and choices is about counts of owners (`units.count_sensitivity`)."""
+    """Whether any of its tables and choices counts owners (`units.count_sensitivity`)."""
     return any(getattr(leaf, "weighting", "rows") == "owners" for leaf, _ in leaves(event))
 
 
@@ -511,13 +447,12 @@ def matches_claim(event: DpEvent, guarantee: Guarantee) -> bool:
 
 def event_to_json(event: DpEvent) -> dict[str, Any]:
     """A JSON value from which `event_from_json` makes an equal event. Raises `AccountingError` for unknown kinds."""
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return {"kind": "composed", "events": [event_to_json(part) for part in event.events]}
+    if isinstance(event, (dp_event.ComposedDpEvent, ParallelDpEvent)):
+        kind = "parallel" if isinstance(event, ParallelDpEvent) else "composed"
+        return {"kind": kind, "events": [event_to_json(part) for part in event.events]}
     if isinstance(event, dp_event.SelfComposedDpEvent):
         return {"kind": "repeated", "count": _count(event.count), "event": event_to_json(event.event)}
-    if isinstance(event, ParallelDpEvent):
-        return {"kind": "parallel", "events": [event_to_json(part) for part in event.events]}
-    for kind, leaf in _LEAVES.items():
+    for kind, leaf in LEAF_KINDS.items():
         if isinstance(event, leaf):
             return {"kind": kind} | {key: value for key, value in attr.asdict(event).items() if (key, value) != _ROWS}
     raise AccountingError(f"event {type(event).__name__} has no JSON form")
@@ -535,7 +470,7 @@ def event_from_json(document: Any) -> DpEvent:
     return event
 
 
-_LEAVES: dict[str, type[Any]] = {
+LEAF_KINDS: dict[str, type[Any]] = {
     "discrete-gaussian-counts": DiscreteGaussianCountsEvent,
     "bounded-range-selection": BoundedRangeSelectionEvent,
     "gaussian-counts": GaussianCountsEvent,
@@ -545,9 +480,9 @@ _LEAVES: dict[str, type[Any]] = {
     "sampled-gaussian": SampledGaussianEvent,
 }
 _ROWS = ("weighting", "rows")
-"""What is not written: an event that says nothing of a weighting counts rows."""
+"""Not written: an event without a weighting counts rows."""
 _KEYS = {"composed": {"events"}, "parallel": {"events"}, "repeated": {"count", "event"}} | {
-    kind: {field.name for field in attr.fields(leaf)} for kind, leaf in _LEAVES.items()
+    kind: {field.name for field in attr.fields(leaf)} for kind, leaf in LEAF_KINDS.items()
 }
 
 
@@ -567,7 +502,7 @@ def _parse(document: Any, depth: int) -> DpEvent:
         return dp_event.ComposedDpEvent(parts) if kind == "composed" else ParallelDpEvent(parts)
     if kind == "repeated":
         return dp_event.SelfComposedDpEvent(_parse(values["event"], depth + 1), _count(values["count"]))
-    return _LEAVES[kind](**values)
+    return LEAF_KINDS[kind](**values)
 
 
 def _count(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""The guarantee: (epsilon, delta) with all that it means nothing without.
+"""The guarantee: (epsilon, delta) with the unit, adjacency and bound that it needs to have a meaning.
 
 What belongs here: the frozen value that plans, ledger entries and dossiers share, and its tier. What does not: how it
 is computed (`accounting`) or explained (`statement`).
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsynth_platform.contracts.tiers import STRONG_EPSILON, WEAK_EPSILON
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
-from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity
+from dpsynth_platform.privacy.units import UNITS, Sensitivity, check_epsilon_delta, count_sensitivity
 
 if TYPE_CHECKING:
     from dpsynth_platform.contracts.contract import DataContract
 
 Tier = Literal["strong", "reasonable", "weak"]
 
-# About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
+# From here on delta promises little, whatever epsilon is: it is not small against 1 / number of people.
 WEAK_DELTA = 1e-3
 
 
@@ -29,10 +29,6 @@ class Guarantee:
     """Differential privacy at (epsilon, delta) for one privacy unit of at most `max_contributions` records.
 
     Attributes:
-        epsilon: finite, above 0.
-        delta: between 0 and 1.
-        unit: whom it protects.
-        adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit that are used.
         weighting: whether all rows count alike, or all of an owner's rows together as one (`units.count_sensitivity`).
 
@@ -49,17 +45,14 @@ class Guarantee:
     weighting: str = "rows"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise AccountingError(f"epsilon {self.epsilon!r}; accepted: a finite number above 0")
-        if not 0 < self.delta < 1:
-            raise AccountingError(f"delta {self.delta!r}; accepted: a number between 0 and 1")
+        check_epsilon_delta(self.epsilon, self.delta)
         if self.unit not in UNITS:
             raise AccountingError(f"privacy unit {self.unit!r}; accepted: {', '.join(UNITS)}")
         count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
     @classmethod
     def target(cls, contract: DataContract) -> Guarantee:
-        """What a contract asks of one release."""
+        """The guarantee that a contract asks of one release."""
         privacy = contract.privacy
         return cls(
             epsilon=privacy.guarantee.epsilon,
@@ -72,7 +65,7 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, document: Any) -> Guarantee:
-        """Reads what `to_json` wrote. Raises `AccountingError` if a key is missing, unknown or of another kind."""
+        """Raises `AccountingError` if a key is missing or unknown, or a value is of another type."""
         try:
             return cls(**document)
         except TypeError:
@@ -84,11 +77,10 @@ class Guarantee:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """What one unit changes in a vector of counts."""
         return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same guarantee; only a weighting other than rows is named."""
+        """Leaves out a weighting of rows."""
         document = asdict(self)
         if self.weighting == "rows":
             del document["weighting"]
@@ -106,7 +98,7 @@ DeltaRule = Literal["power", "logarithm"]
 
 
 def recommended_delta(units: int, rule: DeltaRule = "power") -> float:
-    """Delta for a number of privacy units n, well below 1/n: a mechanism that shows one unit in full has 1/n.
+    """Delta for n privacy units, well below 1/n: a mechanism that shows one unit in full has delta 1/n.
 
     `power` is 1/n^1.1 (Ponomareva et al. 2026, section 7.1: what contracts mean by auto), `logarithm` 1/(n ln n) (Yue
     et al. 2023), which is the larger from 36 units to some 3e15 of them.

@@ -8,12 +8,12 @@ With the unit, the step is the mixture M = sum_k p_k N(k, sigma^2), p = Binomial
 (Charles et al. 2024: this pair dominates whatever the gradients are). The log-ratio of their densities, r(x), rises
 from log p_0 on and is convex.
 
-Every rounding is to the safe side, and that needs care. What is largest over x, at the x where the loss is e, is
+Every rounding is conservative, which needs care. The maximum over x, at the x where the loss is e, is
 
     delta_removal(e) = max over x of M[> x] - exp(e) N[> x]
     delta_addition(e) = max over x of N[< x] - exp(e) M[< x]
 
-so that every other x gives too little, on whichever side of the best one it lies: e can be rounded safely, x cannot.
+so that every other x gives too little, on either side of the best one: e can be rounded safely, x cannot.
 Let R be more than the error of a computed r. For removal, x is taken so that r(x), as computed, is within R of e - 2 R.
 So the true r(x) lies in [e - 4 R, e], and D = M[> x] - exp(e - 4 R) N[> x] is returned. It is safe: as e - 4 R is at
 most r(x), D is at least delta(r(x)), which is at least delta(e), since delta falls. It is close: no x gives more than
@@ -44,9 +44,9 @@ TAIL_MASS = 1e-22
 REACH = 10.0
 # Points among which the end of a mixture is looked for.
 ENDS = 2**10
-# Every so-manieth point is solved first, and the others start from their neighbours.
+# One point in so many is solved first, and the others start from their neighbours.
 NEIGHBOURS = 32
-# Newton's method ends within ten rounds from afar, two from a neighbour.
+# Newton's method ends within ten rounds from a distant start, two from a neighbour.
 MAX_ROUNDS = 100
 
 
@@ -136,19 +136,19 @@ class SampledMixture:
         return x
 
     def _highest(self, ratios: Array) -> Array:
-        """Not below the solutions, nor far above: one term alone reaches what is wanted of all together."""
+        """Close upper bounds on the solutions: where one term alone reaches what all terms together must reach."""
         drawn = self._of_drawn(ratios)
         terms = [(k, p) for k, p in enumerate(self.p) if k and p]
         highest: Array = np.min([(drawn - math.log(p)) * self.sigma**2 / k + k / 2 for k, p in terms], axis=0)
         return highest
 
     def _of_drawn(self, ratios: Array) -> Array:
-        """log(exp(r) - p_0), what the terms of k from 1 contribute to r, in logarithms."""
+        """log(exp(r) - p_0), the contribution of the terms with k from 1 to r, in logarithms."""
         drawn: Array = ratios + np.log(-np.expm1(self.least_ratio - ratios))
         return drawn
 
     def _solved(self, ratios: Array, x: Array, highest: Array) -> Array:
-        """Newton's method for log(z s) = `_of_drawn`, from x and never beyond `highest`, until r is as wanted.
+        """Newton's method for log(z s) = `_of_drawn`, from x and never beyond `highest`, until r is within ROUNDING.
 
         The left side is convex with a slope of 1 to b over sigma^2, so that from its second round on it falls to the
         solution from above.
@@ -159,7 +159,7 @@ class SampledMixture:
         for _ in range(MAX_ROUNDS):
             power, total, slope = self._drawn(x[left])
             off = np.abs(np.log(self.weights[0] + power * total) - ratios[left])
-            far = ~(off <= ROUNDING)  # what is not a number is not there yet
+            far = ~(off <= ROUNDING)  # a NaN has not converged
             if not far.any():
                 return x
             left, power, total, slope = left[far], power[far], total[far], slope[far]

@@ -1,7 +1,7 @@
-"""The noise of MST that meets a guarantee.
+"""The noise of MST that meets a guarantee, and its event.
 
-What belongs here: how MST's budget is spread over its steps, and its calibration. What does not: its event (`events`),
-what that costs (`accounting`), and the mechanism (`synth.tabular.mst`).
+What belongs here: how MST's budget is spread over its steps, its event, and its calibration. What does not: what the
+event costs (`accounting`), and the mechanism (`synth.tabular.mst`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dp_accounting import dp_event
+
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import check_rho, choice_epsilon, largest_rho, sigma_from
-from dpsynth_platform.privacy.events import DpEvent, mst_event
+from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import NOTHING_LEARNED, Partitions
 
@@ -35,20 +37,42 @@ class MstBudget:
     rho: float
 
 
+def mst_event(
+    columns: int, budget: MstBudget, adjacency: str, max_contributions: int, weighting: str = "rows"
+) -> DpEvent:
+    """The event of MST (McKenna, Miklau & Sheldon 2021) over a number of columns d.
+
+    d one-way marginals, d - 1 choices of a tree's edge, d - 1 two-way marginals on the chosen edges; with one column
+    nothing is chosen.
+
+    Raises:
+        AccountingError: d is below 1, or a parameter is not finite and positive.
+    """
+    if columns < 1:
+        raise AccountingError(f"MST over {columns} columns; accepted: from 1")
+    neighbours = (adjacency, max_contributions, weighting)
+    one_way = GaussianCountsEvent(budget.sigma_one, *neighbours)
+    parts = [dp_event.SelfComposedDpEvent(one_way, columns)]
+    if columns > 1:
+        select = BoundedRangeSelectionEvent(budget.epsilon_select, *neighbours)
+        two_way = GaussianCountsEvent(budget.sigma_two, *neighbours)
+        parts += [dp_event.SelfComposedDpEvent(select, columns - 1), dp_event.SelfComposedDpEvent(two_way, columns - 1)]
+    return dp_event.ComposedDpEvent(parts)
+
+
 @lru_cache(maxsize=64)
 def calibrate_mst(columns: int, guarantee: Guarantee, partitions: Partitions = NOTHING_LEARNED) -> MstBudget:
     """The least noise with which MST over `columns` columns meets a guarantee, beside learning some columns' values.
 
     rho goes in thirds to one-way marginals, choices and two-way marginals, as in McKenna, Miklau & Sheldon 2021, and
-    is as large as the smaller of PLD and Renyi allows (`largest_rho`). Rounding is to more noise; the result is checked
-    as it is returned. With one column everything goes to its marginal.
+    is as large as the smaller of PLD and Renyi allows (`largest_rho`). Rounding is to more noise. With one column
+    everything goes to its marginal.
 
     Raises:
         AccountingError: fewer than one column, or an epsilon so small that no noise in range meets it.
     """
     if columns < 1:
         raise AccountingError(f"MST over {columns} columns; accepted: from 1")
-
     share = 1 - partitions.share
 
     def event_of(rho: float) -> DpEvent:

@@ -1,17 +1,17 @@
-"""Values that nobody declared: the budget of learning them, beside that of the mechanism that needs them.
+"""Undeclared values: the budget of learning them, beside that of the mechanism that needs them.
 
 What belongs here: how much of a plan's budget goes into learning which values columns have (partition selection), the
 noise and the threshold that follow, and their event beside a mechanism's own. What does not: the mechanism
 (`synth.tabular.learning`) and what the event costs (`accounting`).
 
 The values that a column has are counted, every count gets noise, and those from a threshold up are shown (Korolova et
-al. 2009; Desfontaines, Voss & Gipson 2022 for the optimum of one record a unit). That a value occurs tells nothing of
-its being harmless: one person may have it. It stays hidden because a count of b or less passes the threshold with a
-chance of at most the slack, which is a part of delta.
+al. 2009; Desfontaines, Voss & Gipson 2022 for the optimum of one record a unit). A value that occurs may be one
+person's. It stays hidden because a count of b or less passes the threshold with a probability of at most the slack,
+which is a part of delta.
 
-All columns are learned alike, before anything else, and the mechanism that follows is fixed beforehand: neither its
-noise nor the number of its steps depends on the values. So the cost is that of sequential composition, each part chosen
-in the light of those before. The whole is calibrated as one event and claimed once.
+All columns are learned alike, before anything else, and the mechanism that follows is fixed in advance: neither its
+noise nor the number of its steps depends on the values. So the cost is that of adaptive sequential composition. The
+whole is calibrated as one event and claimed once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dpsynth_platform.privacy.events import PARAMETERS, DpEvent, ThresholdedGaus
 from dpsynth_platform.privacy.guarantee import Guarantee
 
 SHARE_OF_EACH = 0.04
-"""Of rho, for each column: about what its marginal gets afterwards, where values that are near the noise are lost."""
+"""Of rho, for each column: about the share of its marginal afterwards, where values near the noise are lost."""
 MOST_SHARE = 0.2
 SLACK_SHARE = 0.01
-"""Of delta, for all columns together. An account keeps a tenth of its delta for slack (`ledger.filter`), so that it can
-pay for ten releases; ten times as much would lower thresholds by a tenth."""
+"""Of delta, for all columns together. An account reserves a tenth of its delta for slack (`ledger.filter`), enough for
+ten releases; ten times as much would lower thresholds by a tenth."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,7 @@ class Learning:
 
 @dataclass(frozen=True)
 class Partitions:
-    """The columns whose values are learned, beside a mechanism that they are learned for.
-
-    Attributes:
-        columns: their number, perhaps 0.
-    """
+    """The number of columns whose values are learned for a mechanism; may be 0."""
 
     columns: int = 0
 
@@ -70,7 +66,7 @@ class Partitions:
             rho: the zCDP cost of the mechanism beside it, which has 1 - `share` of the whole.
 
         Raises:
-            AccountingError: no column is learned, or no noise or threshold in range will do.
+            AccountingError: no column is learned, or no noise or threshold is in range.
         """
         if self.columns < 1:
             raise AccountingError("thresholds for no column; accepted: at least one whose values are learned")
@@ -80,13 +76,7 @@ class Partitions:
         return Learning(sigma, _least_threshold(sigma, guarantee, SLACK_SHARE * guarantee.delta / self.columns))
 
     def beside(self, event: DpEvent, guarantee: Guarantee, rho: float) -> DpEvent:
-        """The event of learning and of the mechanism that follows; the mechanism's own where nothing is learned.
-
-        Args:
-            event: the mechanism's.
-            guarantee: of the whole.
-            rho: the mechanism's zCDP cost.
-        """
+        """The event of learning and of the mechanism that follows, whose zCDP cost is `rho`."""
         return learned_beside([self.learning(guarantee, rho)] * self.columns if self.columns else [], event, guarantee)
 
 
@@ -94,7 +84,7 @@ NOTHING_LEARNED = Partitions()
 
 
 def learned_beside(learned: list[Learning], event: DpEvent, guarantee: Guarantee) -> DpEvent:
-    """The event of learning columns, each in its way, and of the mechanism that follows."""
+    """The event of learning columns and of the mechanism that follows; its own where nothing is learned."""
     parts = [_event(one.sigma, one.threshold, guarantee) for one in learned]
     return dp_event.ComposedDpEvent([*parts, event]) if parts else event
 

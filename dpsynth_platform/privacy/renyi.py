@@ -1,7 +1,7 @@
 """Renyi curves on one fixed grid of orders, and their conversion to (epsilon, delta) and back.
 
 What belongs here: the curve as the ledger stores and adds it. What does not: which mechanism has which curve
-(`accounting`). Light on purpose: the ledger needs this much of accounting to decide, and no more.
+(`accounting`). It imports little on purpose: the ledger needs no more of accounting to decide.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any
 from dpsynth_platform.foundation.errors import AccountingError
 
 # Orders 1 + 2^(k/8) from 1.25 to 4097: epsilon converted on this grid exceeds the one over all orders by less than
-# 0.1% of its square-root part. The grid's name stands beside every stored curve; another grid needs another name.
+# 0.1% of its square-root part. The grid's name is stored beside every curve; another grid needs another name.
 GRID = "octave-eighths-1"
 ORDERS: tuple[float, ...] = tuple(1 + 2 ** (k / 8) for k in range(-16, 97))
 
 _ROUND_UP = 1 + 2.0**-40
 
-# Another machine's special functions may differ in their last bits. A step's bound holds more than they can make out,
-# so what is stored exceeds what is computed by these margins (as much on epsilon), and is never below what is computed
-# elsewhere.
+# Another machine's special functions may differ in their last bits. Stored values exceed computed ones by these margins
+# (as much on epsilon), so that they are never below what another machine computes.
 STORED_MARGIN = 1e-9
 STORED_LEAST = 1e-9
 _STORED = Context(prec=10, rounding=ROUND_CEILING)
@@ -48,28 +47,27 @@ class RenyiCurve:
 
     @classmethod
     def upper(cls, values: Sequence[float]) -> RenyiCurve:
-        """A curve from computed values, each rounded up by more than the arithmetic can have lost."""
+        """A curve from computed values, each rounded up by more than the arithmetic's error."""
         return cls(tuple(float(value) * _ROUND_UP for value in values))
 
     def stored(self) -> RenyiCurve:
-        """The curve as a ledger keeps it: rounded up to ten digits, by more than machines differ."""
+        """The curve for storage: rounded up to ten digits, by more than machines differ."""
         return RenyiCurve(tuple(stored_number(value, STORED_LEAST) for value in self.values))
 
     def stores(self, computed: RenyiCurve) -> bool:
-        """Whether this curve is `computed` as a ledger keeps it: nowhere below, and above by no more than rounding."""
+        """Whether this curve is `computed.stored()`, here or on another machine (`stores_number`)."""
         return all(
             stores_number(mine, value, STORED_LEAST) for mine, value in zip(self.values, computed.values, strict=True)
         )
 
     @classmethod
     def from_json(cls, document: Any) -> RenyiCurve:
-        """Reads what `to_json` wrote. Raises `AccountingError` for another grid or impossible values."""
+        """Raises `AccountingError` for another grid or impossible values."""
         if not isinstance(document, dict) or document.get("grid") != GRID or not isinstance(document["rho"], list):
             raise AccountingError(f"a Renyi curve's document must be on the grid {GRID!r}")
         return cls(tuple(document["rho"]))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same curve."""
         return {"grid": GRID, "rho": list(self.values)}
 
     def at(self, order: float) -> float:
@@ -87,15 +85,15 @@ class RenyiCurve:
 
 
 def stored_number(computed: float, least: float = 0.0) -> float:
-    """A cost as a ledger keeps it: at least `least` and a billionth above what was computed, in ten digits."""
+    """A cost for storage: at least `least` and a billionth above `computed`, rounded up to ten digits."""
     return float(_STORED.create_decimal_from_float(computed * (1 + STORED_MARGIN) + least))
 
 
 def stores_number(stored: float, computed: float, least: float = 0.0) -> bool:
-    """Whether `stored` may be what `stored_number` made of `computed`, here or on another machine.
+    """Whether `stored` may be `stored_number(computed)`, made here or on another machine.
 
-    Below what is computed here it never is. Above, it is by its margin, its last digit and another machine's
-    difference: four margins have room for all.
+    It is never below what is computed here. Above, four margins allow for its own margin, its last digit and another
+    machine's difference.
     """
     return computed <= stored <= computed * (1 + 4 * STORED_MARGIN) + 4 * least
 

@@ -5,7 +5,7 @@ What belongs here: the numbers behind `SampledGaussianEvent`'s curve. What does 
 
 With the unit, the step is the mixture sum_k p_k N(k, sigma^2), p = Binomial(b, q); without it N(0, sigma^2) (Charles et
 al. 2024: this pair dominates whatever the gradients are). Both directions are computed and the larger is the bound.
-Every rounding is to the safe side.
+Every rounding is conservative.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dpsynth_platform.privacy.renyi import ORDERS
 
 Array = NDArray[np.float64]
 
-# About how many terms the convolutions for b above 1 may have; orders beyond what that allows use a coarser bound,
-# whether they are convolved or not, since ledgers hold curves and compute them again.
+# About how many terms the convolutions for b above 1 may have. Orders beyond use a coarser bound, whether they are
+# convolved or not, since ledgers store curves and compute them again.
 MAX_TERMS = 4_000_000
-# Points of a quadrature that is done in their place: it is faster, where the noise is not narrow.
+# Points of a quadrature instead of the convolutions: it is faster, where the noise is not narrow.
 MAX_QUADRATURE = 2**14
-# As much for the quadrature of one order.
+# The same for the quadrature of one order.
 MAX_POINTS = 500_000
-# Records of one unit above which the gain from sampling is not computed, but given away.
+# Records of one unit above which the gain from sampling is not computed.
 MAX_RECORDS = 256
 # A log-moment is a sum of terms up to j log j in size; this much for each unit of size covers its rounding.
 ROUNDING = 1e-14
@@ -35,9 +35,9 @@ ROUNDING = 1e-14
 REACH = 12.0
 # Steps of the quadrature in one width of the integrand; the trapezoid rule's error at 8 is below 1e-100.
 STEPS_IN_WIDTH = 8
-# As much in one deviation of a Gaussian bump, where the rule's error is 2 exp(-2 pi^2 steps^2).
+# The same in one deviation of a Gaussian bump, where the rule's error is 2 exp(-2 pi^2 steps^2).
 STEPS_IN_BUMP = 2
-# How closely a peak is looked for, in its widths.
+# Precision of a peak's place, in its widths.
 PEAK = 2.0**-7
 
 
@@ -51,8 +51,8 @@ def sampled_gaussian_renyi(sigma: float, probability: float, most: int, replace:
         most: b, the most clipped gradients of one unit in a sample.
         replace: whether neighbours differ by replacing the unit's records rather than by removing them.
 
-    Replacement is bounded by going through the dataset without the unit (a group of two: Mironov 2017, proposition
-    11), or by telling how many records were drawn (joint convexity), whichever is less.
+    The bound for replacement is the smaller of two: through the dataset without the unit (a group of two: Mironov 2017,
+    proposition 11), and with the number of drawn records revealed (joint convexity).
     """
     if probability == 1 or most > MAX_RECORDS:
         moved = 2 * most if replace else most
@@ -64,8 +64,6 @@ def sampled_gaussian_renyi(sigma: float, probability: float, most: int, replace:
 
 
 class _Step:
-    """One step's divergences."""
-
     def __init__(self, sigma: float, probability: float, most: int) -> None:
         from scipy.stats import binom
 
@@ -92,13 +90,12 @@ class _Step:
         return forward if self.most == 1 else max(forward, min(everything, self._backward(order)))
 
     def replaced(self, order: float) -> float:
-        """Bound for replacing the unit's records."""
         from scipy.special import logsumexp
 
-        told = logsumexp(self.log_p + order * (order - 1) * (2 * self.numbers) ** 2 / (2 * self.sigma**2))
-        told_bound = float(told + ROUNDING * (16 + abs(told))) / (order - 1)
+        moment = logsumexp(self.log_p + order * (order - 1) * (2 * self.numbers) ** 2 / (2 * self.sigma**2))
+        revealed = float(moment + ROUNDING * (16 + abs(moment))) / (order - 1)
         through = (order - 0.5) / (order - 1) * self.divergence(2 * order) + self.divergence(2 * order - 1)
-        return min(told_bound, through)
+        return min(revealed, through)
 
     def _log_moment(self, order: int) -> float:
         """(alpha - 1) D_alpha(mixture || N(0)) at an integer alpha, rounded up."""
@@ -122,7 +119,7 @@ class _Step:
         return math.ceil((order * self.most / self.sigma + 2 * REACH) * STEPS_IN_BUMP) + 1
 
     def _integrated(self, order: int) -> float:
-        """What `_convolved` has for an order, by quadrature.
+        """An element of `_convolved`, by quadrature.
 
         The integrand exp(-x^2 / 2 sigma^2 + alpha r(x)), r the log-ratio of the densities, is a sum of Gaussian bumps
         of deviation sigma around whole numbers from 0 to alpha b: the trapezoid rule errs by less than 1e-33 on each.

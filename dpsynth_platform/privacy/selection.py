@@ -1,12 +1,11 @@
-"""Select, measure, estimate: the cost of mechanisms that choose what to measure, and how exactly, as they go (AIM).
+"""Select, measure, estimate: the cost of mechanisms that choose adaptively what to measure, and how exactly (AIM).
 
-What belongs here: the event of such a mechanism, the noise that meets a guarantee, and the account of what its
-measurements have used. What does not: which marginal is worth measuring, and with which share of the budget (the
-mechanism's own affair), nor its draws (`synth.tabular.noise`).
+What belongs here: the event of such a mechanism, the noise that meets a guarantee, and the precision that its
+measurements have used. What does not: which marginal to measure with which share of the budget (the mechanism), and
+drawing noise (`synth.tabular.noise`).
 
-**The mechanism.** Fixed beforehand: a total precision M = 1 / sigma_total^2 for all measurements together, and a number
-R of choices, each epsilon_select-bounded-range. Then, in any order and number, each step chosen in the light of all
-results so far:
+**The mechanism.** Fixed in advance: a total precision M = 1 / sigma_total^2 for all measurements together, and a number
+R of choices, each epsilon_select-bounded-range. Then, in any order and number, each step chosen by all results so far:
 
 - a *measurement*: a table of counts, each cell with independent noise N(0, sigma_t^2), which one unit moves by at most
   Delta (L2). The sum of all 1 / sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on
@@ -94,28 +93,22 @@ class SelectionBudget:
 
     @property
     def precision(self) -> PrecisionBudget:
-        """The measurements' precision, none of it used."""
+        """The unused precision of all measurements."""
         return PrecisionBudget.of(self.sigma_total)
 
 
 @dataclass(frozen=True)
 class PrecisionBudget:
-    """What is left for measurements, exactly.
-
-    A measurement with noise sigma (in records) uses 1 / sigma^2.
-
-    Attributes:
-        left: precision that is not used, in records^-2.
-    """
+    """The unused precision for measurements, exactly; a measurement with noise sigma uses 1 / sigma^2 (records^-2)."""
 
     left: Fraction
 
     @classmethod
     def of(cls, sigma_total: float) -> PrecisionBudget:
-        """A budget for one measurement with noise `sigma_total`, or for several that are as good together.
+        """A budget for one measurement with noise `sigma_total`, or for several that are as precise together.
 
         Raises:
-            AccountingError: a sigma that is not in range or no multiple of `SIGMA_STEP`.
+            AccountingError: a sigma that is out of range or no multiple of `SIGMA_STEP`.
         """
         return cls(_precision(sigma_total))
 
@@ -123,7 +116,7 @@ class PrecisionBudget:
         """The budget after one more measurement.
 
         Raises:
-            AccountingError: the measurement needs more than is left, or its sigma is not in range or no multiple of
+            AccountingError: the measurement needs more than is left, or its sigma is out of range or no multiple of
                 `SIGMA_STEP`.
         """
         left = self.left - _precision(sigma)
@@ -179,7 +172,7 @@ def calibrate_selection(
     """The largest budget with which a mechanism of up to `rounds` choices meets a guarantee.
 
     A share of the zCDP budget rho goes to the choices, in equal parts, the rest to measurements; rho is as large as the
-    smaller of PLD and Renyi allows. Rounding is to more noise; the result is checked as it is returned.
+    smaller of PLD and Renyi allows. Rounding is to more noise.
 
     Args:
         guarantee: with its adjacency, b and weighting, which give Delta (`units.count_sensitivity`).
@@ -196,7 +189,6 @@ def calibrate_selection(
         raise AccountingError(
             f"a share of {selection_share!r} for {rounds} choices; accepted: above 0 and below 1, or 0 for no choices"
         )
-
     share = 1 - partitions.share
 
     def event_of(rho: float) -> DpEvent:
@@ -208,7 +200,7 @@ def calibrate_selection(
 
 
 def selection_budget(guarantee: Guarantee, rho: float, rounds: int, selection_share: float) -> SelectionBudget:
-    """The budget at a zCDP cost rho, rounded to more noise. Arguments and errors as in `calibrate_selection`."""
+    """The budget at a zCDP cost rho, rounded to more noise."""
     squared = guarantee.sensitivity.l2_squared
     sigma = sigma_from(math.sqrt(squared / (2 * (1 - selection_share) * rho)))
     select = choice_epsilon(selection_share * rho / rounds) if rounds else 0.0

@@ -28,38 +28,41 @@ UNITS: tuple[str, ...] = get_args(Unit)
 ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
 WEIGHTINGS: tuple[str, ...] = get_args(Weighting)
 RECORD_PARTS = 2**16
-"""Weights, counts of weighted rows and scores are whole numbers of such parts of a record: nothing is rounded."""
+"""Weights, counts of weighted rows and scores are whole numbers of these parts of a record: nothing is rounded."""
 _Rows = TypeVar("_Rows", int, "npt.NDArray[np.int64]")
 _REPLACING: tuple[Adjacency, ...] = ("replace-one", "fixed-graph")
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far one unit moves a vector of counts. L1 in records; `l2_squared` is an integer, so that it is exact."""
+    """How far one unit moves a vector of counts, in records. `l2_squared` is an integer, so that it is exact."""
 
     l1: int
     l2_squared: int
 
     @property
     def l2(self) -> float:
-        """L2 distance, in records."""
         return math.sqrt(self.l2_squared)
 
 
 def check_adjacency(adjacency: str, max_contributions: int) -> None:
-    """Refuses what cannot be accounted for.
-
-    Raises:
-        AccountingError: the adjacency is unknown, or b is not a positive integer.
-    """
+    """Raises `AccountingError` for an unknown adjacency, or a b that is not a positive integer."""
     if adjacency not in ADJACENCIES:
         raise AccountingError(f"adjacency {adjacency!r} cannot be accounted for; accepted: {', '.join(ADJACENCIES)}")
     if isinstance(max_contributions, bool) or not isinstance(max_contributions, int) or max_contributions < 1:
         raise AccountingError(f"max_contributions {max_contributions!r}; accepted: a whole number from 1")
 
 
+def check_epsilon_delta(epsilon: float, delta: float) -> None:
+    """Raises `AccountingError` unless epsilon is finite and positive, and delta in (0, 1)."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"epsilon {epsilon!r}; accepted: a finite number above 0")
+    if not 0 < delta < 1:
+        raise AccountingError(f"delta {delta!r}; accepted: a number between 0 and 1")
+
+
 def replaces(adjacency: str) -> bool:
-    """Whether a neighbour's records may be any others, where elsewhere they are there or not.
+    """Whether neighbours differ in the content of records, and not only in whether they are present.
 
     Under `replace-one` a unit's records are replaced by at most b others. Under `fixed-graph` (Ganesh et al. 2025: for
     records with several owners) who owns which record is fixed and known, and the contents of all records that one unit
@@ -69,14 +72,8 @@ def replaces(adjacency: str) -> bool:
     return adjacency in _REPLACING
 
 
-def check_weighting(weighting: str) -> None:
-    """Raises `AccountingError` for an unknown weighting."""
-    if weighting not in WEIGHTINGS:
-        raise AccountingError(f"weighting {weighting!r} cannot be accounted for; accepted: {', '.join(WEIGHTINGS)}")
-
-
 def row_weight(rows: _Rows) -> _Rows:
-    """What each row of an owner of `rows` rows weighs where owners are counted, in `RECORD_PARTS` of a record.
+    """The weight of each row of an owner of `rows` rows where owners are counted, in `RECORD_PARTS` of a record.
 
     1 / k in fixed point, rounded down: k floor(U / k) <= U, so an owner's rows weigh one record together at most. With
     more than U rows each weighs nothing.
@@ -104,7 +101,8 @@ def count_sensitivity(adjacency: str, max_contributions: int, weighting: str = "
         AccountingError: see `check_adjacency`; or an unknown weighting, or owners under `fixed-graph`.
     """
     check_adjacency(adjacency, max_contributions)
-    check_weighting(weighting)
+    if weighting not in WEIGHTINGS:
+        raise AccountingError(f"weighting {weighting!r} cannot be accounted for; accepted: {', '.join(WEIGHTINGS)}")
     if weighting == "owners" and adjacency == "fixed-graph":
         raise AccountingError("weighting owners under fixed-graph: a record has several owners; accepted: rows")
     b = 1 if weighting == "owners" else max_contributions
@@ -114,7 +112,7 @@ def count_sensitivity(adjacency: str, max_contributions: int, weighting: str = "
 
 
 def vote_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
-    """What one unit with at most b records changes in a histogram of votes that are cut to length.
+    """What one unit with at most b records changes in a histogram of votes that are scaled to a norm of 1.
 
     Each record votes for one cell, and an owner's vector of votes is scaled down until its L2 norm is 1 at most. It is
     made of that owner's records alone, so under `add-or-remove` and `zero-out` the histogram moves by it: L2 <= 1,
@@ -138,7 +136,7 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
     """The (epsilon, delta) that a group of `size` units has from a guarantee for one.
 
     (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)): lemma 2.2 of Vadhan 2017 with its geometric sum kept.
-    Delta comes out as 1 at most, which says that nothing is promised.
+    Delta is 1 at most, which promises nothing.
 
     Raises:
         AccountingError: epsilon is not positive and finite, delta not in [0, 1), or size below 1.

@@ -1,9 +1,9 @@
-"""Association of two columns: how much one tells of the other, for numbers, categories, and one of each.
+"""Association of two columns, for numbers, categories, and one of each.
 
 What belongs here: Pearson's correlation, the correlation ratio and the bias-corrected Cramer's V, their matrix over all
 columns, and its bands. What does not: comparing the matrices of two tables (`similarity`).
 
-An association with a column that has one value only is undefined: NaN here.
+An association with a constant column is undefined: NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dpsynth_platform.quality.columns import Codes, Column, Values
 
 BANDS = (0.1, 0.3, 0.5)
-"""Below these an association counts as low, weak and medium; from the last on as strong."""
+"""Upper limits of low, weak and medium associations; others are strong."""
 
 
 def pearson(first: Values, second: Values) -> float:
@@ -56,13 +56,7 @@ def cramers_v(first: Codes, second: Codes) -> float:
 
 
 def matrix(columns: Sequence[Column], table: int) -> npt.NDArray[np.float64]:
-    """Associations of all columns of one table, shape (columns, columns), symmetric with ones on the diagonal.
-
-    Missing numbers count as zero, missing categories as one of their own.
-
-    Args:
-        table: which part of every column.
-    """
+    """Associations, shape (columns, columns). Missing numbers count as zero, other missing values as a category."""
     found = np.eye(len(columns))
     for i, j in combinations(range(len(columns)), 2):
         found[i, j] = found[j, i] = _association(columns[i], columns[j], table)
@@ -70,10 +64,7 @@ def matrix(columns: Sequence[Column], table: int) -> npt.NDArray[np.float64]:
 
 
 def banded(associations: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """The band of each absolute association: 0 low, 1 weak, 2 medium, 3 strong; an undefined one counts as strong.
-
-    Bands by Tao et al. (2021), from 0.1, 0.3 and 0.5 on.
-    """
+    """The band of each absolute association (Tao et al. 2021): 0 low, 1 weak, 2 medium, 3 strong or undefined."""
     strength = np.abs(associations)
     return np.digitize(np.where(np.isnan(strength), 1.0, strength), BANDS)
 
@@ -90,7 +81,7 @@ def _association(first: Column, second: Column, table: int) -> float:
 
 
 def _chi_squared(x: npt.NDArray[Any], y: npt.NDArray[Any], rows: int, columns: int) -> float:
-    """Chi-squared from the cells that are not empty, so that many categories need no large table."""
+    """Chi-squared from non-empty cells, so that many categories need no large table."""
     n = len(x)
     of_x, of_y = np.bincount(x), np.bincount(y)
     if rows == columns == 2:

@@ -1,12 +1,11 @@
-"""Closeness: are synthetic rows nearer to the real rows that the mechanism had than other real rows are?
+"""Closeness: are synthetic rows nearer to the mechanism's real rows than held-out real rows are?
 
-What belongs here: distances to the nearest of those rows, and exact copies of them, each beside the same of held-out
-real rows. What does not: any claim of privacy. Rows that are far from all others can still betray somebody, and near
-ones may be chance; what protects is the guarantee. A synthetic table that is much nearer than held-out rows, or that
-copies far more often, is a reason to look for a mistake.
+What belongs here: distances to the nearest of those rows, and exact copies of them, of synthetic and of held-out rows.
+What does not: claims about privacy; only the guarantee protects. Distant rows can still reveal a person, and near ones
+may be a coincidence. But a synthetic table that is much nearer than held-out rows, or copies far more often, is a
+reason to look for a mistake.
 
-Distances are Euclidean, on numbers scaled to [0, 1] and one-hot categories: two rows that differ in one category only
-are at a distance of one.
+Distances are Euclidean on the features of `for_distances`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from dpsynth_platform.quality.features import for_distances, width
 
 NEIGHBOURS = 5
 MOST_ROWS = 2_000
-"""So many rows of each table are compared with the real ones; drawn at random, always the same."""
+"""A fixed random sample of so many rows of each table is compared with the real ones."""
 _MOST_NUMBERS = 50_000_000
 
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near the rows of one table are to the real rows that the mechanism had.
+    """Distances of the rows of one table to the mechanism's real rows.
 
     Attributes:
         nearest_median, nearest_lowest: median and 5% quantile of the distances to the nearest row.
         neighbours_median: median of the mean distances to the `NEIGHBOURS` nearest rows.
-        copies: rows that equal one of those rows in every column, of `rows` (all of the table's).
+        copies: how many of the table's `rows` equal a real row in every column.
     """
 
     nearest_median: float
@@ -44,18 +43,14 @@ class Nearness:
 
     @property
     def copied(self) -> float:
-        """Share of the rows that are copies."""
         return self.copies / self.rows
 
 
 @dataclass(frozen=True)
 class Closeness:
-    """Synthetic rows beside held-out real ones.
+    """Nearness of synthetic and of held-out real rows, with percentiles (0 to 100) of the distances to the nearest row.
 
-    Attributes:
-        closer: how often a synthetic row is nearer than a held-out one, of all pairs of the two, ties counting half;
-            0.5 if they are equally near.
-        synthetic_percentiles, real_percentiles: of the distances to the nearest row, from 0 to 100.
+    `closer` is the share of pairs (synthetic, held-out) in which the synthetic row is nearer, ties counting half.
     """
 
     synthetic: Nearness
@@ -66,42 +61,36 @@ class Closeness:
 
 
 def measure_closeness(columns: Sequence[Column]) -> Closeness:
-    """Distances to, and copies of, the third table's rows.
-
-    Args:
-        columns: of held-out real rows, synthetic rows, and the real rows that the mechanism had; none may be empty.
-    """
+    """Nearness of held-out (first) and synthetic rows (second table) to the mechanism's real rows (third)."""
     real, made = _nearest(columns)
     copies = exact_copies(of_tables(columns, 0, 2)), exact_copies(of_tables(columns, 1, 2))
     rows = row_counts(columns)
+    percentiles = [tuple(np.percentile(distances[:, 0], range(101)).tolist()) for distances in (made, real)]
     return Closeness(
         synthetic=_nearness(made, copies[1], rows[1]),
         real=_nearness(real, copies[0], rows[0]),
         closer=_closer(made[:, 0], real[:, 0]),
-        synthetic_percentiles=_percentiles(made[:, 0]),
-        real_percentiles=_percentiles(real[:, 0]),
+        synthetic_percentiles=percentiles[0],
+        real_percentiles=percentiles[1],
     )
 
 
 def exact_copies(columns: Sequence[Column]) -> int:
-    """How many rows of the first table equal one of the second in every column; two missing values are equal."""
+    """How many rows of the first table equal one of the second in every column; missing values are equal."""
     first, _ = row_counts(columns)
     same = np.zeros(sum(row_counts(columns)), dtype=np.int64)
     for column in columns:
-        # Rows that agree in all columns so far have one number; another column splits it.
+        # Rows that agree in all columns so far have the same number.
         _, values = np.unique(np.concatenate(column.parts), return_inverse=True)
         _, same = np.unique(same * (int(values.max()) + 1) + values, return_inverse=True)
     return int(np.isin(same[:first], same[first:]).sum())
 
 
 def _nearest(columns: Sequence[Column]) -> tuple[Values, Values]:
-    """Distances of rows of the first and of the second table to their nearest of the third, ascending.
-
-    Both of shape (rows, neighbours).
-    """
+    """Ascending distances of the first and second table's rows to the third's, of shape (rows, neighbours)."""
     from sklearn.neighbors import NearestNeighbors
 
-    rng = np.random.default_rng(0)  # a reviewer can repeat it; nothing private is protected by it
+    rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
     limits = (MOST_ROWS, MOST_ROWS, _MOST_NUMBERS // width(columns))
     drawn = (
         rng.choice(rows, most, replace=False) if rows > most else np.arange(rows)
@@ -111,10 +100,6 @@ def _nearest(columns: Sequence[Column]) -> tuple[Values, Values]:
     index = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(among)), algorithm="brute").fit(among)
     near = [np.asarray(index.kneighbors(rows)[0], dtype=np.float64) for rows in (real, made)]
     return near[0], near[1]
-
-
-def _percentiles(distances: Values) -> tuple[float, ...]:
-    return tuple(np.percentile(distances, range(101)).tolist())
 
 
 def _nearness(distances: Values, copies: int, rows: int) -> Nearness:
@@ -131,6 +116,5 @@ def _nearness(distances: Values, copies: int, rows: int) -> Nearness:
 def _closer(made: npt.NDArray[np.float64], real: npt.NDArray[np.float64]) -> float:
     """Share of pairs (synthetic, held-out) in which the synthetic row is nearer; ties count half."""
     order = np.sort(real)
-    beyond = len(order) - np.searchsorted(order, made, side="right")
-    ties = np.searchsorted(order, made, side="right") - np.searchsorted(order, made, side="left")
-    return float((beyond + ties / 2).mean() / len(order))
+    left, right = np.searchsorted(order, made, side="left"), np.searchsorted(order, made, side="right")
+    return float((len(order) - (left + right) / 2).mean() / len(order))

@@ -1,10 +1,10 @@
-"""Tables side by side: the columns of two or three tables in one coding, so that they can be compared.
+"""The columns of two or three tables in one coding, so that they can be compared.
 
-What belongs here: which columns are numbers and which are categories, and coding both alike in every table. What does
-not: bringing tables to one type (`one_type`), reading files (`files`), or measuring.
+What belongs here: which columns are numbers and which are categories, and their common coding. What does not:
+converting tables to one type (`one_type`), reading files (`files`), or measuring.
 
-In a table of its own right (`align`), types decide; in a declared one (`declared`), the contract does, so that values
-which it does not list, or numbers outside its range, look as the mechanism saw them.
+Without a contract (`align`) types decide. With one (`declared`) its domain decides, so that unlisted values and numbers
+outside the range are coded as the mechanism read them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.foundation.reading import in_microseconds
 from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.one_type import in_one_type, plain
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
@@ -26,10 +27,10 @@ Values = npt.NDArray[Any]
 Codes = npt.NDArray[np.int64]
 
 CELL_BINS = 32
-"""Numbers of undeclared columns are cut into so many bins of equal width over all tables."""
+"""Number of bins of equal width over all tables, for numbers of undeclared columns."""
 
 LARGEST = 1e100
-"""Numbers up to here have squares, and sums of them, in double precision."""
+"""Squares of numbers up to this size, and sums of squares, are finite in double precision."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Column:
     """One column of all tables.
 
     Attributes:
-        size: number of categories, of which the last stands for missing values; None: numbers.
-        parts: one array a table, each as long as its table: category codes, or float64 with NaN where there is none.
+        size: number of categories, of which the last is for missing values; None: numbers.
+        parts: one array per table, of shape (rows,): category codes, or float64 with NaN for missing numbers.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Column:
 
 
 def of_tables(columns: Sequence[Column], *tables: int) -> tuple[Column, ...]:
-    """The same columns of these tables only, in this order."""
+    """The columns of these tables only, in this order."""
     return tuple(Column(item.name, item.size, tuple(item.parts[table] for table in tables)) for item in columns)
 
 
 def of_rows(columns: Sequence[Column], *rows: Values) -> tuple[Column, ...]:
-    """The same columns, of each table the rows with these indices only."""
+    """The columns with these rows (indices) of each table only."""
     return tuple(
         Column(item.name, item.size, tuple(part[kept] for part, kept in zip(item.parts, rows, strict=True)))
         for item in columns
@@ -65,22 +66,15 @@ def row_counts(columns: Sequence[Column]) -> tuple[int, ...]:
 
 
 def align(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> tuple[Column, ...]:
-    """The columns of tables that have the same ones, in the first table's order.
+    """The coded columns of tables with the same columns. Arguments and errors are those of `in_one_type`.
 
-    Integers, floats, decimals, dates and times of day and date are numbers; text and booleans are categories.
-
-    Args:
-        tables: by the name that errors call them.
-        categorical: columns whose numbers are codes, to be taken as categories.
-
-    Raises:
-        SourceError: a table has no rows or no columns, the columns differ, or one has a type that cannot be compared.
+    Integers, floats, decimals, dates, moments and times of day are numbers; text and booleans are categories.
     """
     return coded(in_one_type(tables, categorical), categorical)
 
 
 def coded(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> tuple[Column, ...]:
-    """The same of tables whose columns are of one type already (`in_one_type`)."""
+    """Like `align`, for tables that `in_one_type` has converted."""
     names = next(iter(tables.values())).column_names
     return tuple(
         _aligned(name, [table.column(name) for table in tables.values()], name in categorical) for name in names
@@ -88,39 +82,29 @@ def coded(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> 
 
 
 def declared(domain: Domain, tables: Sequence[pa.Table], target: str | None = None) -> tuple[Column, ...]:
-    """The columns of a contract: numbers clipped to their declared range, categories as declared.
-
-    Args:
-        target: a column that counts as categories whatever it is: the cells of its domain.
-    """
+    """A contract's columns: numbers clipped to their range, categories as declared, the target as domain cells."""
     return tuple(_declared(item, tables, item.name == target) for item in domain)
 
 
 def cells(columns: Sequence[Column]) -> tuple[list[Codes], tuple[int, ...]]:
     """Cell codes of every table, each of shape (rows, columns), and the number of cells of each column.
 
-    Numbers fall into `CELL_BINS` bins of equal width between the least and the largest of all tables; missing ones into
-    one cell more.
+    Numbers fall into `CELL_BINS` bins of equal width over the range of all tables; missing ones have a further cell.
     """
-    coded, sizes = [], []
-    for column in columns:
-        parts = column.parts if column.size is not None else _equal_width(column.parts)
-        coded.append(parts)
-        sizes.append(column.size or CELL_BINS + 1)
+    coded = [item.parts if item.size is not None else _equal_width(item.parts) for item in columns]
     tables = [np.stack(parts, axis=1).astype(np.int64) for parts in zip(*coded, strict=True)]
-    return tables, tuple(sizes)
+    return tables, tuple(item.size or CELL_BINS + 1 for item in columns)
 
 
 def scaled(values: Values, low: float, high: float) -> Values:
-    """Numbers as shares of the way from low to high; all zero where those are equal."""
+    """Maps [low, high] to [0, 1]; all zero if low equals high."""
     return np.asarray((values - low) / ((high - low) or 1.0))
 
 
 def span(*parts: Values) -> tuple[float, float]:
-    """Least and largest number; (0, 0) where every one is missing."""
-    known = [part[~np.isnan(part)] for part in parts]
-    together = np.concatenate(known)
-    return (float(together.min()), float(together.max())) if together.size else (0.0, 0.0)
+    """Least and largest number; (0, 0) if all are missing."""
+    known = np.concatenate([part[~np.isnan(part)] for part in parts])
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
 def _equal_width(parts: Sequence[Values]) -> tuple[Values, ...]:
@@ -146,10 +130,10 @@ def _aligned(name: str, parts: Sequence[pa.ChunkedArray], categorical: bool) -> 
 
 
 def numbers_of(column: pa.ChunkedArray) -> Values:
-    """A column of numbers, dates, moments or times of day as float64; NaN where there is none. Shape (rows,)."""
+    """Numbers, dates, moments or times of day as float64 of shape (rows,), with NaN for missing values."""
     column = plain(column)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        column = in_microseconds(column).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     if pa.types.is_time(column.type):
         column = column.cast(pa.time64("us")).cast(pa.int64())
     values = column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy(zero_copy_only=False)
@@ -157,13 +141,12 @@ def numbers_of(column: pa.ChunkedArray) -> Values:
 
 
 def _of_numbers(name: str, parts: Sequence[Values]) -> Column:
-    """A column of numbers; very large ones in parts of the largest, since nothing that is measured has a unit."""
+    """A column of numbers. Very large ones are divided by the largest, since no measure depends on the unit."""
     largest = max(float(np.abs(np.nan_to_num(part)).max(initial=0.0)) for part in parts)
     return Column(name, None, tuple(part / largest for part in parts) if largest > LARGEST else tuple(parts))
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Values as text; numbers alike, however they are stored."""
     column = plain(column)
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.float64(), safe=False)

@@ -1,10 +1,9 @@
-"""Fairness: does training on synthetic rows change how a classifier treats protected groups?
+"""Fairness: how classifiers trained on synthetic and on real rows treat protected groups.
 
-What belongs here: selection, true positive and false positive rates of each group, for the classifier trained on
-synthetic rows beside the one trained on real rows, and what sums them up. What does not: training them (`utility`), or
-a verdict: what difference is acceptable is a person's question.
+What belongs here: selection, true positive and false positive rates of each group, and gaps between groups. What does
+not: training (`utility`), or a verdict; people decide which difference is acceptable.
 
-Groups that are too small for a rate are named but their rates are left out, of the sums and gaps too.
+Groups that are too small for a rate are listed without it, and do not count in sums and gaps.
 """
 
 from __future__ import annotations
@@ -21,19 +20,14 @@ from dpsynth_platform.quality.utility import Predictions
 LEAST_ROWS = 50
 """Groups with fewer held-out rows have no rates."""
 LEAST_OUTCOMES = 10
-"""Groups with fewer held-out rows of the favourable outcome have no true positive rate; of others, no false one."""
+"""Groups with fewer rows of the favourable (other) outcome have no true (false) positive rate."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Protected:
-    """A protected column of the held-out rows.
-
-    Attributes:
-        codes: group of each held-out row.
-        names: of the groups, by their code.
-    """
+    """A protected column: the group of each held-out row, and the groups' names by code."""
 
     column: str
     codes: Codes
@@ -51,7 +45,7 @@ class GroupRates:
 
 @dataclass(frozen=True)
 class Group:
-    """A protected group, with the rates of each classifier that could be trained."""
+    """A protected group, with each trained classifier's rates."""
 
     value: str
     synthetic: GroupRates | None
@@ -60,13 +54,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How differently one classifier treats the groups; each None with fewer than two groups that have the rate.
+    """Gaps between the groups' rates; None if fewer than two groups have the rate.
 
     Attributes:
         selection, true_positive, false_positive: largest minus smallest rate.
         equalized_odds: the larger of the last two (equalized odds difference; Hardt et al. 2016).
-        fped, fned: sums over groups of how far their false positive (false negative) rate is from that of all rows
-            (equality differences; Dixon et al. 2018).
+        fped, fned: sums over groups of the absolute difference between their false positive (false negative) rate and
+            that of all rows (equality differences; Dixon et al. 2018).
     """
 
     selection: float | None
@@ -92,11 +86,9 @@ class Fairness:
 def measure_fairness(
     predictions: Predictions | None, protected: Sequence[Protected], outcome: int | None, name: str
 ) -> tuple[Fairness, ...]:
-    """The rates of every protected column's groups on the held-out rows.
+    """The rates of all protected groups on the held-out rows.
 
-    Args:
-        outcome: code of the favourable outcome; None: the class that fewest held-out rows have.
-        name: of the favourable outcome.
+    `outcome` is the code of the favourable outcome (None: the rarest class), and `name` its name.
     """
     if predictions is None:
         reason = "there is no classifier to compare"
@@ -108,26 +100,27 @@ def measure_fairness(
 def _of_column(predictions: Predictions, protected: Protected, favourable: int, name: str) -> Fairness:
     codes = protected.codes[predictions.rows]
     values = np.unique(codes)
-    deserving = predictions.truth == favourable
+    positive = predictions.truth == favourable
     chosen = [
-        None if guesses is None else guesses == favourable for guesses in (predictions.synthetic, predictions.real)
+        None if predicted is None else predicted == favourable
+        for predicted in (predictions.synthetic, predictions.real)
     ]
     rates = [
-        [None if selected is None else _rates(selected[codes == code], deserving[codes == code]) for code in values]
+        [None if selected is None else _rates(selected[codes == code], positive[codes == code]) for code in values]
         for selected in chosen
     ]
     groups = tuple(Group(protected.names[int(code)], *both) for code, *both in zip(values, *rates, strict=True))
     made, kept = (
-        None if selected is None else _gaps(_rates(selected, deserving), [each for each in found if each])
+        None if selected is None else _gaps(_rates(selected, positive), [each for each in found if each])
         for selected, found in zip(chosen, rates, strict=True)
     )
     return Fairness(protected.column, name, groups, made, kept)
 
 
-def _rates(selected: Mask, deserving: Mask) -> GroupRates:
+def _rates(selected: Mask, positive: Mask) -> GroupRates:
     if len(selected) < LEAST_ROWS:
         return GroupRates(None, None, None)
-    return GroupRates(float(selected.mean()), _share(selected[deserving]), _share(selected[~deserving]))
+    return GroupRates(float(selected.mean()), _share(selected[positive]), _share(selected[~positive]))
 
 
 def _share(selected: Mask) -> float | None:
@@ -147,15 +140,11 @@ def _gaps(overall: GroupRates, groups: Sequence[GroupRates]) -> Gaps:
     )
 
 
-def _known(rates: Sequence[float | None]) -> list[float]:
-    return [rate for rate in rates if rate is not None]
-
-
 def _gap(rates: Sequence[float | None]) -> float | None:
-    known = _known(rates)
+    known = [rate for rate in rates if rate is not None]
     return max(known) - min(known) if len(known) > 1 else None
 
 
 def _spread(overall: float | None, rates: Sequence[float | None]) -> float | None:
-    known = _known(rates)
+    known = [rate for rate in rates if rate is not None]
     return sum(abs(rate - overall) for rate in known) if overall is not None and len(known) > 1 else None

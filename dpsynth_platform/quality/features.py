@@ -1,6 +1,6 @@
-"""Features: the columns of several tables as one matrix a table, for classifiers and for distances between rows.
+"""Features: the columns of several tables as one matrix per table, for classifiers and for distances between rows.
 
-What belongs here: one-hot coding and scaling. What does not: what is done with the matrices (`utility`, `closeness`).
+What belongs here: one-hot coding and scaling. What does not: using the matrices (`utility`, `closeness`).
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.quality.columns import Codes, Column, Values, scaled
+from dpsynth_platform.quality.columns import Column, Values, scaled
 
 Matrix = npt.NDArray[Any]
 
 MOST_CATEGORIES = 200
-"""Of a column with more, the rarest count as one, so that a column of ids does not fill the memory."""
+"""In a column with more, the rarest share one feature, which limits the memory for columns of ids."""
 
 
 def for_training(columns: Sequence[Column]) -> list[Matrix]:
-    """One matrix a table, each of shape (rows, features), for at least one column.
+    """One matrix per table, each of shape (rows, features), for at least one column.
 
-    Categories are one-hot; numbers get mean 0 and variance 1 over all tables together, missing ones are NaN.
+    Categories are one-hot; numbers get mean 0 and variance 1 over all tables together; missing ones are NaN.
     """
     return _beside(_one_hot(item) if item.size is not None else _standardized(item) for item in columns)
 
 
 def for_distances(columns: Sequence[Column]) -> list[Matrix]:
-    """One matrix a table, each of shape (rows, features), float32, for at least one column.
+    """One matrix per table, each of shape (rows, features), float32, for at least one column.
 
-    The span of numbers over all tables becomes [0, 1], a missing one their mean; rows that differ in nothing but a
-    category are at a Euclidean distance of one.
+    Numbers are scaled to [0, 1] over all tables, missing ones become their mean; rows that differ in one category only
+    have a Euclidean distance of one.
     """
     blocks = (_one_hot(item, np.sqrt(0.5)) if item.size is not None else _spanned(item) for item in columns)
     return [rows.astype(np.float32) for rows in _beside(blocks)]
@@ -47,19 +47,13 @@ def _beside(blocks: Iterable[list[Matrix]]) -> list[Matrix]:
 
 
 def _one_hot(column: Column, hot: float = 1.0) -> list[Matrix]:
-    """A feature for each category that is there in any table."""
+    """A feature for each category that any table contains."""
     counts = np.bincount(np.concatenate(column.parts), minlength=column.size or 0)
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     place = np.full(counts.size, 0)
     place[order] = np.minimum(np.arange(order.size), MOST_CATEGORIES)
-    features = min(order.size, MOST_CATEGORIES + 1)
-    return [_indicators(place[part], features, hot) for part in column.parts]
-
-
-def _indicators(codes: Codes, features: int, hot: float) -> Matrix:
-    found = np.zeros((len(codes), features))
-    found[np.arange(len(codes)), codes] = hot
-    return found
+    rows = hot * np.eye(min(order.size, MOST_CATEGORIES + 1))
+    return [rows[place[part]] for part in column.parts]
 
 
 def _standardized(column: Column) -> list[Matrix]:

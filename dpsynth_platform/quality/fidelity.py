@@ -1,8 +1,8 @@
-"""Fidelity: how far the synthetic one-, two- and three-way marginals are from the real ones.
+"""Fidelity: distances of the synthetic one-, two- and three-way marginals from the real ones.
 
-What belongs here: total variation distances on cell codes, beside two anchors that make them readable: what independent
-columns would give (a generator should be better), and what a fresh sample of the real rows would give (nothing can be
-much better). What does not: coding values into cells (`synth.tabular.domain`), or a judgement of the numbers.
+What belongs here: total variation distances on cell codes, with two reference values: those of independent columns (a
+generator should be better), and those of a bootstrap of the real rows (nothing can be much better). What does not:
+coding values into cells (`synth.tabular.domain`), or judging the numbers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ Codes = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 MOST_MARGINALS = 1000
-"""Of more marginals than this, so many are drawn at random, always the same ones."""
+"""A fixed random sample of so many marginals replaces more."""
 _MOST_CELLS = 1 << 21
 
 
 @dataclass(frozen=True)
 class ColumnDistance:
-    """Distance of one column's marginals, in [0, 1]; `resampled` is that of a bootstrap of the real rows.
+    """Distance of one column's marginals, in [0, 1], and shares of rows whose value is missing or unlisted.
 
-    Attributes:
-        missing, real_missing: shares of the rows whose value is missing or unlisted, synthetic and real.
+    `resampled` is the distance of a bootstrap of the real rows.
     """
 
     column: str
@@ -41,7 +40,7 @@ class ColumnDistance:
 
 @dataclass(frozen=True)
 class PairDistance:
-    """Distance of a pair's marginals, in [0, 1]; `independent` is that of the product of the real columns."""
+    """Distance of a pair's marginals, in [0, 1]; `independent` is that of the product of the real marginals."""
 
     first: str
     second: str
@@ -52,13 +51,7 @@ class PairDistance:
 
 @dataclass(frozen=True)
 class WayDistance:
-    """Distances of the k-way marginals of two tables.
-
-    Attributes:
-        ways: k.
-        measured: number of marginals that were compared, of `marginals` that there are.
-        mean, largest: of their total variation distances, in [0, 1].
-    """
+    """Total variation distances, in [0, 1], of `measured` of the `marginals` that two tables have on `ways` columns."""
 
     ways: int
     marginals: int
@@ -69,12 +62,7 @@ class WayDistance:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """All distances, or the reason why there are none.
-
-    Attributes:
-        triples: of the three-way marginals; None with fewer than three columns.
-        resampled_triples: the same of a bootstrap of the real rows.
-    """
+    """All distances, or why there are none. Triples are None with fewer than three columns."""
 
     columns: tuple[ColumnDistance, ...] = ()
     pairs: tuple[PairDistance, ...] = ()
@@ -84,12 +72,10 @@ class Fidelity:
 
     @property
     def mean_column(self) -> float:
-        """Mean one-way distance of the synthetic data."""
         return float(np.mean([item.synthetic for item in self.columns])) if self.columns else float("nan")
 
     @property
     def mean_pair(self) -> float:
-        """Mean two-way distance of the synthetic data."""
         return float(np.mean([item.synthetic for item in self.pairs])) if self.pairs else float("nan")
 
 
@@ -101,37 +87,24 @@ def total_variation(first: Floats, second: Floats) -> float:
 def measure_fidelity(real: Codes, synthetic: Codes, names: Sequence[str], sizes: Sequence[int]) -> Fidelity:
     """Distances of all columns, pairs and (a sample of the) triples of columns.
 
-    Args:
-        real: shape (rows, columns), cell codes of the real rows.
-        synthetic: shape (rows, columns), of the synthetic rows; the number of rows may differ.
-        names: of the columns.
-        sizes: number of cells of each column; every code is below it, and the last cell is for missing values.
+    Tables are cell codes of shape (rows, columns); `sizes` counts each column's cells, the last for missing values.
     """
     if not len(real) or not len(synthetic):
         return Fidelity(not_available=f"there are no {'real' if not len(real) else 'synthetic'} rows to compare")
     resampled = real[np.random.default_rng().integers(len(real), size=len(synthetic))]
     columns = []
-    for index, name in enumerate(names):
+    for index, (name, size) in enumerate(zip(names, sizes, strict=True)):
         truth, made, drawn = (rows[:, index] for rows in (real, synthetic, resampled))
-        size = sizes[index]
         missing, real_missing = (float(np.mean(rows == size - 1)) for rows in (made, truth))
-        columns.append(
-            ColumnDistance(name, distance(truth, made, size), distance(truth, drawn, size), missing, real_missing)
-        )
+        synthetic_distance, resampled_distance = (distance(truth, rows, size) for rows in (made, drawn))
+        columns.append(ColumnDistance(name, synthetic_distance, resampled_distance, missing, real_missing))
     pairs = []
-    for pair in combinations(range(len(names)), 2):
-        cells = math.prod(sizes[column] for column in pair)
-        truth, made, drawn = (_flat(rows, sizes, pair) for rows in (real, synthetic, resampled))
-        independent = _from_independent(truth, sizes[pair[0]], sizes[pair[1]])
-        pairs.append(
-            PairDistance(
-                names[pair[0]],
-                names[pair[1]],
-                distance(truth, made, cells),
-                distance(truth, drawn, cells),
-                independent,
-            )
-        )
+    for first, second in combinations(range(len(names)), 2):
+        truth, made, drawn = (_flat(rows, sizes, (first, second)) for rows in (real, synthetic, resampled))
+        size = sizes[first] * sizes[second]
+        synthetic_distance, resampled_distance = (distance(truth, rows, size) for rows in (made, drawn))
+        independent = _distance_from_independent(truth, sizes[first], sizes[second])
+        pairs.append(PairDistance(names[first], names[second], synthetic_distance, resampled_distance, independent))
     triples, drawn_triples = (
         k_way_distance(real, rows, sizes, 3) if len(names) > 2 else None for rows in (synthetic, resampled)
     )
@@ -141,14 +114,9 @@ def measure_fidelity(real: Codes, synthetic: Codes, names: Sequence[str], sizes:
 def k_way_distance(
     real: Codes, synthetic: Codes, sizes: Sequence[int], ways: int, most: int = MOST_MARGINALS
 ) -> WayDistance:
-    """Total variation distances of the k-way marginals; of a random sample, always the same, where there are many.
+    """Total variation distances of the marginals of `ways` columns, or of a fixed random sample of `most` of them.
 
-    Args:
-        real: shape (rows, columns), cell codes; at least one row.
-        synthetic: shape (rows, columns), likewise.
-        sizes: number of cells of each column; every code is below it.
-        ways: k, at most the number of columns.
-        most: how many marginals are compared at most.
+    Tables are cell codes of shape (rows, columns) with at least one row; `sizes` counts each column's cells.
     """
     found = []
     for marginal in _marginals(len(sizes), ways, most):
@@ -158,7 +126,7 @@ def k_way_distance(
 
 
 def distance(real: Codes, synthetic: Codes, cells: int) -> float:
-    """Total variation distance of two samples of cell numbers below `cells`; neither may be empty."""
+    """Total variation distance of two samples of cell numbers below `cells`, neither empty."""
     if cells > _MOST_CELLS:
         _, both = np.unique(np.concatenate([real, synthetic]), return_inverse=True)
         real, synthetic, cells = both[: len(real)], both[len(real) :], int(both.max()) + 1
@@ -170,15 +138,15 @@ def _marginals(columns: int, ways: int, most: int) -> Iterator[tuple[int, ...]]:
     if math.comb(columns, ways) <= most:
         yield from combinations(range(columns), ways)
         return
-    rng = np.random.default_rng(0)  # a reviewer can repeat it; nothing private is protected by it
+    rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
     drawn: set[tuple[int, ...]] = set()
     while len(drawn) < most:
         drawn.add(tuple(sorted(rng.choice(columns, ways, replace=False).tolist())))
     yield from sorted(drawn)
 
 
-def _from_independent(pairs: Codes, first: int, second: int) -> float:
-    """Distance of a pair's marginal from the product of its columns'; from the cells that are not empty alone."""
+def _distance_from_independent(pairs: Codes, first: int, second: int) -> float:
+    """Distance of a pair's marginal from the product of its columns' marginals, computed from non-empty cells."""
     seen, counts = np.unique(pairs, return_counts=True)
     joint = counts / len(pairs)
     left, right = seen // second, seen % second

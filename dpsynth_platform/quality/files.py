@@ -1,7 +1,6 @@
-"""Tables from files, for comparing them outside of any deployment: Parquet, CSV, JSON lines and Delta.
+"""Tables from Parquet, CSV, JSON lines and Delta files, for comparisons outside of a deployment.
 
-What belongs here: reading one, and saying what is wrong with it without quoting it. What does not: comparing
-(`columns`).
+What belongs here: reading one, with errors that do not quote its values. What does not: comparing (`columns`).
 """
 
 from __future__ import annotations
@@ -17,25 +16,38 @@ import pyarrow.compute as pc
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.sources.table_files import OR_CSV
+from dpsynth_platform.sources.structs import flat_table
 from dpsynth_platform.sources.tables import open_table
 
-OR_OTHERS = f"{OR_CSV}, a file of JSON lines (.jsonl)"
+OR_OTHERS = ", a CSV file (.csv), a file of JSON lines (.jsonl)"
 
 
 def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | None = None) -> pa.Table:
     """The table at a path: a Delta table, a Parquet file, a directory of those, a CSV file with a header, JSON lines.
 
-    Args:
-        without: columns that are left out where they are there.
-        like: of another table; what is text there is text in a CSV file, too, whatever it looks like.
+    The fields of structs are columns (`sources.structs`).
 
-    Raises:
-        SourceError: there is none that can be read.
+    Args:
+        without: columns that are not read.
+        like: another table's schema; its text columns are read as text from a CSV file.
+
+    Raises `SourceError` if no table can be read.
     """
     kind = path.suffix.lower()
     table = _csv(path, like) if kind == ".csv" else _json_lines(path) if kind == ".jsonl" else _columnar(path)
-    return table.select([place for place, name in enumerate(table.column_names) if name not in without])
+    return flat_without(table, without)
+
+
+def flat_without(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """A table with the fields of structs as columns, without some columns, which may be structs or fields of them.
+
+    Raises `SourceError` where two columns would have one name.
+    """
+    return _without(flat_table(_without(table, names)), names)
+
+
+def _without(table: pa.Table, names: Collection[str]) -> pa.Table:
+    return table.select([place for place, name in enumerate(table.column_names) if name not in names])
 
 
 def _columnar(path: Path) -> pa.Table:
@@ -43,35 +55,38 @@ def _columnar(path: Path) -> pa.Table:
     try:
         return dataset.to_table()
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = reason_of(error)  # the library's own text may quote the data
+        problem = reason_of(error)  # the library's message may quote the data
     raise SourceError(f"{path}: a file of the table is missing, damaged or of another type ({problem})")
 
 
 def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
     from pyarrow import csv
 
-    accepted = "accepted: CSV in UTF-8 with a header, comma-separated, as many fields in every row"
+    accepted = "accepted: CSV in UTF-8 with a header, comma-separated, the same number of fields in every row"
+    texts = {item.name: pa.large_string() for item in like or () if is_text(item.type)}
     try:
         check_regular(path)
-        # Types follow from the first block alone, so it is large.
-        table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=_conversion(like))
+        # Arrow infers types from the first block, so it is large. Only an empty field is a missing text: "NA" may be a
+        # code. For numbers Arrow knows all usual spellings of missing values.
+        options = csv.ConvertOptions(column_types=texts)
+        table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=options)
     except OSError as error:
         problem = file_problem(error)
     except (ValueError, pa.ArrowException) as error:
         problem = f"the table cannot be read ({reason_of(error)})"
     else:
-        if not any(looks_like_data(name) for name in table.column_names):
+        if not any(_looks_like_data(name) for name in table.column_names):
             return pa.table([_without_empty(column) for column in table.columns], names=table.column_names)
-        # A first row that is no header must not be quoted in what is said of columns.
-        problem = "the first line has empty or numeric names, so it is no header"
+        # Without this check, later errors about columns would quote a row.
+        problem = "the first line has empty or numeric names, so it is not a header"
     raise SourceError(f"{path}: {problem}; {accepted}")
 
 
 def _json_lines(path: Path) -> pa.Table:
-    """One object a line; a name that an object lacks is missing there. Nothing is taken for a date or a number."""
+    """One object per line; a missing member is a missing value. No text is parsed as a date or a number."""
     try:
         check_regular(path)
-        lines = path.read_text(encoding="utf-8").split("\n")  # other ends of lines may stand inside of a text
+        lines = path.read_text(encoding="utf-8").split("\n")  # a text may contain other line separators
     except (OSError, UnicodeDecodeError) as error:
         problem = file_problem(error)
     else:
@@ -87,7 +102,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise SourceError(f"{path}: line {number} is no JSON object; accepted: one object a line")
+        raise SourceError(f"{path}: line {number} is not a JSON object; accepted: one object per line")
     return found
 
 
@@ -95,16 +110,8 @@ def _column(path: Path, name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
-        problem = "holds values of different types"  # the library's own text quotes one
+        problem = "holds values of different types"  # the library's message quotes one
     raise SourceError(f"{path}: column {name!r} {problem}")
-
-
-def _conversion(like: pa.Schema | None) -> object:
-    from pyarrow import csv
-
-    texts = {item.name: pa.large_string() for item in like or () if is_text(item.type)}
-    # Only an empty field is a missing text: "NA" and the like may be somebody's code. Of numbers, Arrow knows them all.
-    return csv.ConvertOptions(column_types=texts)
 
 
 def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -114,13 +121,13 @@ def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether a column of this type holds text, perhaps as codes of a dictionary."""
+    """Whether a type is text, dictionary-coded or not."""
     values = type_.value_type if pa.types.is_dictionary(type_) else type_
     return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 
 
-def looks_like_data(name: str) -> bool:
-    """Whether a column's name is empty or a number, so that the line which it stands in is no header."""
+def _looks_like_data(name: str) -> bool:
+    """Whether a column's name is empty or a number, as in a file without a header."""
     try:
         float(name)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Moments side by side: hours of the day, weekdays, and the gaps between columns in a declared order.
+"""Fidelity of moments: hours of the day, weekdays, and gaps between columns in a declared order.
 
-What belongs here: distances of what a histogram of a year of days does not show, beside anchors as in `fidelity`. What
-does not: reading columns (`columns`), and distances of columns as a whole.
+What belongs here: their distances, with reference values as in `fidelity`. What does not: reading columns (`columns`),
+and distances of whole columns.
 
-Medians of gaps are kept to two digits: they are aggregates for reviewers, and no row's value to the second.
+Medians of gaps have two digits, so that they do not show one row's exact value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 GAP_CELLS = 32
-"""Cells of gaps, with about as many of the real ones each, beside those that break the order and missing ones."""
+"""Cells with about equal numbers of real gaps; broken orders and missing gaps have further cells."""
 _MONDAY = 3
 _PARTS = {"date": ("weekday",), "datetime": ("hour of day", "weekday"), "time": ("hour of day",)}
 _SIZES = {"hour of day": 24, "weekday": 7}
@@ -37,8 +37,8 @@ class Series:
     """A column of the real and of the synthetic rows.
 
     Attributes:
-        kind: `date`, `datetime` or `time`; `number` of others that have an order.
-        parts: real and synthetic values, NaN where there is none: days, or microseconds.
+        kind: `date`, `datetime`, `time` or, for all others with an order, `number`.
+        parts: real and synthetic values, in days (`date`) or microseconds, with NaN for missing ones.
     """
 
     name: str
@@ -48,12 +48,9 @@ class Series:
 
 @dataclass(frozen=True)
 class PartDistance:
-    """Distance of a column's hours or weekdays, in [0, 1].
+    """Distance of a column's hours of the day or weekdays, in [0, 1].
 
-    Attributes:
-        part: `hour of day` or `weekday`.
-        resampled: that of a bootstrap of the real rows.
-        flat: that of rows which have all of them alike.
+    `resampled` is that of a bootstrap of the real rows, `flat` that of the uniform distribution.
     """
 
     column: str
@@ -65,15 +62,13 @@ class PartDistance:
 
 @dataclass(frozen=True)
 class GapDistance:
-    """Gaps between two columns in an order.
+    """Gaps between two columns in an order; None if there are no gaps.
 
     Attributes:
-        synthetic: distance of the gaps' histograms, in [0, 1].
-        resampled: that of a bootstrap of the real rows.
-        independent: that of real columns which are put together at random.
-        unit: of the medians: `s`, `days`, or none of numbers.
-        median, real_median: of the gaps that there are, to two digits; None where there is none.
-        broken, real_broken: share of them that break the order.
+        synthetic, resampled, independent: distances, in [0, 1], from the real gaps: of the synthetic ones, of a
+            bootstrap, and of real columns combined at random.
+        unit: of the medians (two digits): `s`, `days`, or empty for numbers.
+        broken, real_broken: share of gaps that break the order.
     """
 
     earlier: str
@@ -90,14 +85,14 @@ class GapDistance:
 
 @dataclass(frozen=True)
 class MomentsFidelity:
-    """What is measured of moments and orders."""
+    """The distances of hours and weekdays, and of gaps."""
 
     parts: tuple[PartDistance, ...] = ()
     gaps: tuple[GapDistance, ...] = ()
 
 
 def of_domain(domain: Domain, real: pa.Table, synthetic: pa.Table) -> dict[str, Series]:
-    """The columns with an order of a contract, in their declared ranges, by name."""
+    """A contract's columns with an order, clipped to their declared ranges, by name."""
     found = {}
     for column in domain:
         if column.ordered:
@@ -108,7 +103,7 @@ def of_domain(domain: Domain, real: pa.Table, synthetic: pa.Table) -> dict[str, 
 
 
 def of_tables(real: pa.Table, synthetic: pa.Table) -> dict[str, Series]:
-    """The columns with an order of two tables of the same columns, by name."""
+    """The columns with an order of two tables, by name."""
     found = {}
     for name in real.column_names:
         one, other = (table.column(name) for table in (real, synthetic))
@@ -121,14 +116,9 @@ def of_tables(real: pa.Table, synthetic: pa.Table) -> dict[str, Series]:
 
 
 def measure_moments(columns: Mapping[str, Series], orders: Sequence[Sequence[str]]) -> MomentsFidelity | None:
-    """Distances of all hours, weekdays and gaps; None where there is none, or a table has no rows.
+    """Distances of all hours, weekdays and gaps; None if there are none, or a table has no rows.
 
-    Args:
-        columns: by name.
-        orders: names of columns whose values do not decrease from one to the next.
-
-    Raises:
-        SourceError: an order is not of two columns or more of one kind that has an order.
+    Values must not decrease within an order. Raises `SourceError` for an order without two columns of one ordered kind.
     """
     pairs = list(dict.fromkeys(pair for names in orders for pair in _pairs(columns, names)))
     if any(not values.size for column in columns.values() for values in column.parts):
@@ -143,7 +133,7 @@ def _pairs(columns: Mapping[str, Series], names: Sequence[str]) -> Iterator[tupl
     accepted = "accepted: two or more columns of one kind: numbers, dates, moments or times of day"
     for name in names:
         if name not in columns:
-            raise SourceError(f"ascending: {name!r} is no column that has an order; {accepted}")
+            raise SourceError(f"ascending: {name!r} is not a column that has an order; {accepted}")
     kinds = {columns[name].kind for name in names}
     if len(set(names)) < max(2, len(names)) or len(kinds) > 1:
         raise SourceError(f"ascending: {', '.join(f'{name} ({columns[name].kind})' for name in names)}; {accepted}")
@@ -176,9 +166,9 @@ def _part(values: Values, kind: str, part: str) -> Codes:
 
 def _gaps(earlier: Series, later: Series, rng: np.random.Generator) -> GapDistance:
     real, synthetic = (high - low for low, high in zip(earlier.parts, later.parts, strict=True))
-    apart = rng.permutation(later.parts[0]) - earlier.parts[0]
-    there = real[real >= 0]
-    edges = np.unique(np.quantile(there, np.arange(1, GAP_CELLS) / GAP_CELLS)) if there.size else np.zeros(0)
+    independent = rng.permutation(later.parts[0]) - earlier.parts[0]
+    ordered = real[real >= 0]
+    edges = np.unique(np.quantile(ordered, np.arange(1, GAP_CELLS) / GAP_CELLS)) if ordered.size else np.zeros(0)
     size = edges.size + 3
 
     def cells(gaps: Values) -> Codes:
@@ -186,28 +176,17 @@ def _gaps(earlier: Series, later: Series, rng: np.random.Generator) -> GapDistan
         return np.where(np.isnan(gaps), size - 1, np.where(gaps < 0, size - 2, inside)).astype(np.int64)
 
     truth, unit = cells(real), 1e-6 if later.kind in ("datetime", "time") else 1.0
+    known = [gaps[~np.isnan(gaps)] * unit for gaps in (synthetic, real)]
     return GapDistance(
         earlier.name,
         later.name,
         distance(truth, cells(synthetic), size),
         distance(truth, truth[rng.integers(truth.size, size=synthetic.size)], size),
-        distance(truth, cells(apart), size),
+        distance(truth, cells(independent), size),
         {"date": "days", "number": ""}.get(later.kind, "s"),
-        _median(synthetic * unit),
-        _median(real * unit),
-        _broken(synthetic),
-        _broken(real),
+        *(float(f"{np.median(gaps):.2g}") if gaps.size else None for gaps in known),
+        *(float((gaps < 0).mean()) if gaps.size else None for gaps in known),
     )
-
-
-def _median(gaps: Values) -> float | None:
-    known = gaps[~np.isnan(gaps)]
-    return float(f"{np.median(known):.2g}") if known.size else None
-
-
-def _broken(gaps: Values) -> float | None:
-    known = gaps[~np.isnan(gaps)]
-    return float((known < 0).mean()) if known.size else None
 
 
 def _kind(type_: pa.DataType) -> str | None:

@@ -1,10 +1,13 @@
-"""Pictures of a quality report: static SVG, for readers without scripts.
+"""Charts of a quality report. Restricted, like the report.
 
-What belongs here: which numbers of the report are drawn, and how they are named. What does not: measuring, or drawing
-lines and bars (`svg`). Like the report, the pictures compare with real data and are for reviewers only.
+What belongs here: which numbers of a report are drawn, their labels, and the charts as static SVG. What does not:
+measuring quality, or writing SVG (`foundation.svg`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dpsynth_platform.foundation.svg import Line, bar_chart, line_chart
 from dpsynth_platform.quality.closeness import Closeness
@@ -13,58 +16,96 @@ from dpsynth_platform.quality.report import QualityReport
 from dpsynth_platform.quality.utility import Utility
 
 
+@dataclass(frozen=True)
+class Chart:
+    """The numbers and labels of one chart.
+
+    Attributes:
+        series: positions and values, of equal length, by name.
+        bars: side by side at the positions of the first series, which are texts; else lines over numbers.
+    """
+
+    title: str
+    description: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, tuple[Sequence[str] | Sequence[float], Sequence[float]]]
+    bars: bool
+
+    @property
+    def svg(self) -> str:
+        draw = self._bars if self.bars else self._lines
+        return draw(title=self.title, description=self.description, x_label=self.x_label, y_label=self.y_label)
+
+    def _bars(self, **words: str) -> str:
+        labels = [str(label) for label in next(iter(self.series.values()))[0]]
+        return bar_chart(labels, {name: values for name, (_, values) in self.series.items()}, **words)
+
+    def _lines(self, **words: str) -> str:
+        lines = [Line(name, [float(x) for x in at], values) for name, (at, values) in self.series.items()]
+        return line_chart(lines, **words)  # type: ignore[arg-type]  # all of them are texts
+
+
 def plots(report: QualityReport) -> dict[str, str]:
-    """The pictures that can be drawn, by name, as SVG."""
-    drawn = {
+    """The available charts by name, as SVG."""
+    return {name: chart.svg for name, chart in charts(report).items()}
+
+
+def charts(report: QualityReport) -> dict[str, Chart]:
+    """The available charts by name."""
+    found = {
         "marginals": _marginals(report.fidelity),
         "classifiers": _classifiers(report.utility),
         "closeness": _closeness(report.closeness),
     }
-    return {name: picture for name, picture in drawn.items() if picture is not None}
+    return {name: chart for name, chart in found.items() if chart is not None}
 
 
-def _marginals(fidelity: Fidelity) -> str | None:
+def _marginals(fidelity: Fidelity) -> Chart | None:
     if not fidelity.columns:
         return None
-    return bar_chart(
-        [item.column for item in fidelity.columns],
-        {
-            "synthetic": [item.synthetic for item in fidelity.columns],
-            "fresh sample of real rows": [item.resampled for item in fidelity.columns],
-        },
+    names = [item.column for item in fidelity.columns]
+    return Chart(
         title="One-way distances",
         description="Total variation distance of each column from the real rows.",
         x_label="column",
         y_label="total variation distance",
+        series={
+            "synthetic": (names, [item.synthetic for item in fidelity.columns]),
+            "fresh sample of real rows": (names, [item.resampled for item in fidelity.columns]),
+        },
+        bars=True,
     )
 
 
-def _classifiers(utility: Utility) -> str | None:
+def _classifiers(utility: Utility) -> Chart | None:
     trained = {"trained on synthetic rows": utility.synthetic, "trained on real rows": utility.real}
     means = {name: item.mean for name, item in trained.items() if item is not None and item.mean is not None}
     if not means:
         return None
-    return bar_chart(
-        ["F1", "ROC AUC", "accuracy"],
-        {name: [mean.f1, mean.roc_auc, mean.accuracy] for name, mean in means.items()},
+    measures = ["F1", "ROC AUC", "accuracy"]
+    return Chart(
         title=f"Classifiers of {utility.target}, tested on held-out real rows",
         description="Mean scores of XGBoost and logistic regression.",
         x_label="measure",
         y_label="score",
+        series={name: (measures, [mean.f1, mean.roc_auc, mean.accuracy]) for name, mean in means.items()},
+        bars=True,
     )
 
 
-def _closeness(closeness: Closeness | None) -> str | None:
+def _closeness(closeness: Closeness | None) -> Chart | None:
     if closeness is None:
         return None
     shares = [percent / 100 for percent in range(101)]
-    return line_chart(
-        [
-            Line("synthetic rows", closeness.synthetic_percentiles, shares),
-            Line("held-out real rows", closeness.real_percentiles, shares),
-        ],
-        title="Distance to the nearest row that the mechanism had",
-        description="Share of the rows that are at most so far from their nearest real row.",
+    return Chart(
+        title="Distance to the nearest row that the mechanism read",
+        description="Share of the rows whose nearest real row is at most this distance away.",
         x_label="distance",
         y_label="share of the rows",
+        series={
+            "synthetic rows": (closeness.synthetic_percentiles, shares),
+            "held-out real rows": (closeness.real_percentiles, shares),
+        },
+        bars=False,
     )

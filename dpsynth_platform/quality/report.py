@@ -1,15 +1,15 @@
-"""The quality report as a whole: made from three tables, shown as JSON, as markdown and as rows for a terminal.
+"""The quality report: measured from three tables, shown as JSON, as markdown and as rows for a terminal.
 
-What belongs here: putting the parts together, for a dataset that has a contract and for tables that have none. What
-does not: measuring, showing single parts (`shown`, `plots`), and any gate. The report compares with real rows, so it is
-restricted and says so wherever it is shown.
+What belongs here: combining the measures, for a dataset with a contract and for tables without one. What does not: the
+measures, showing single parts (`report_rows`, `plots`), and any gate. The report compares with real rows, so it is
+restricted, and says so in every form.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.quality import report_rows
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness
 from dpsynth_platform.quality.columns import CELL_BINS, Column, cells, coded, declared, of_tables, row_counts
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
@@ -25,17 +26,7 @@ from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.one_type import in_one_type
-from dpsynth_platform.quality.report_rows import (
-    HEADER,
-    Row,
-    closeness_rows,
-    fairness_rows,
-    fidelity_rows,
-    moments_rows,
-    similarity_rows,
-    unavailable,
-    utility_rows,
-)
+from dpsynth_platform.quality.report_rows import HEADER, Row
 from dpsynth_platform.quality.similarity import Similarity, measure_similarity
 from dpsynth_platform.quality.utility import MOST_CLASSES, Utility, measure_utility
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
@@ -45,9 +36,10 @@ NOTICE = (
     "no automatic gate reads it."
 )
 NOT_MODELLED = "no column is modelled"
-"""In place of the cells, of a table of ids and texts alone."""
+"""The `cells` of a table that has ids and texts only."""
 MOST_ROWS = 200_000
-"""Of larger tables, so many rows are drawn at random for all but the distances of marginals; always the same."""
+"""A fixed random sample of so many rows replaces larger tables, except for distances of marginals."""
+_DECLARED_CELLS = "the cells that the contract declares, or few equal ones where it declares none"
 
 
 @dataclass(frozen=True)
@@ -55,13 +47,11 @@ class QualityReport:
     """Fidelity, similarity, utility, fairness and closeness of one synthetic table. Restricted.
 
     Attributes:
-        cells: the cells that distances of marginals are on, in words.
+        cells: describes the cells of marginals.
         rows: number of rows of each table.
-        fidelity: distances from the real rows that the mechanism had (or the held-out ones, where those are not given).
-        similarity: of synthetic and held-out rows; None where one of them is empty.
-        real_similarity: of the real rows that the mechanism had and held-out rows.
-        closeness: None unless there are rows of all three kinds.
-        moments: hours, weekdays and gaps, from the same rows as `fidelity`; None where there are no moments.
+        fidelity, moments: distances from the mechanism's real rows (or from held-out ones, if those are not given).
+        similarity, real_similarity: of synthetic, or the mechanism's real, rows and held-out rows; None if empty.
+        closeness: None unless all three kinds of rows are given.
     """
 
     dataset: str | None
@@ -69,17 +59,16 @@ class QualityReport:
     cells: str
     rows: dict[str, int]
     fidelity: Fidelity
-    similarity: Similarity | None
-    real_similarity: Similarity | None
-    utility: Utility
-    fairness: tuple[Fairness, ...]
-    closeness: Closeness | None
+    similarity: Similarity | None = None
+    real_similarity: Similarity | None = None
+    utility: Utility = field(default_factory=Utility)
+    fairness: tuple[Fairness, ...] = ()
+    closeness: Closeness | None = None
     moments: MomentsFidelity | None = None
     notice: str = NOTICE
     restricted: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         means = {"mean_column": self.fidelity.mean_column, "mean_pair": self.fidelity.mean_pair}
         shown = {name: None if math.isnan(value) else value for name, value in means.items()}
         similar = {
@@ -89,20 +78,19 @@ class QualityReport:
         return asdict(self) | {"fidelity": asdict(self.fidelity) | shown} | similar
 
     def table(self) -> list[Row]:
-        """The report as a table of four columns, see `HEADER`."""
+        """Rows with the columns of `HEADER`."""
         if self.cells == NOT_MODELLED:
-            return [unavailable("columns", NOT_MODELLED)]
+            return [report_rows.unavailable("columns", NOT_MODELLED)]
         return [
-            *fidelity_rows(self.fidelity),
-            *moments_rows(self.moments),
-            *similarity_rows(self.similarity, self.real_similarity),
-            *utility_rows(self.utility),
-            *fairness_rows(self.fairness),
-            *closeness_rows(self.closeness),
+            *report_rows.fidelity_rows(self.fidelity),
+            *report_rows.moments_rows(self.moments),
+            *report_rows.similarity_rows(self.similarity, self.real_similarity),
+            *report_rows.utility_rows(self.utility),
+            *report_rows.fairness_rows(self.fairness),
+            *report_rows.closeness_rows(self.closeness),
         ]
 
     def markdown(self) -> str:
-        """The notice, and the rows as a markdown table."""
         lines = [f"**{self.notice}**", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
         return "\n".join([*lines, *(markdown_row(row) for row in self.table())])
 
@@ -112,15 +100,12 @@ def measure_quality(
 ) -> QualityReport:
     """Measures one synthetic table of a dataset.
 
-    Args:
-        contract: declares the columns, the target and the protected columns.
-        period: the line's period.
-        real: the bounded rows of real owners, without canaries.
-        synthetic: the synthetic rows.
-        holdout: real rows of owners that were kept from the mechanism; may be empty.
+    `real` are the bounded rows without canaries; `holdout` are rows of owners that the mechanism did not read, or none.
     """
+    rows = {"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)}
     if not contract.modelled:
-        return _without_columns(contract, period, real, synthetic, holdout)
+        fidelity, utility = Fidelity(not_available=NOT_MODELLED), Utility(not_available=NOT_MODELLED)
+        return QualityReport(contract.dataset, period, NOT_MODELLED, rows, fidelity, utility=utility)
     domain = _known(domain_of(contract, period, coarse=True), synthetic)
     kept, made = (domain.encode(table.combine_chunks()) for table in (real, synthetic))
     target = contract.quality.target
@@ -129,16 +114,12 @@ def measure_quality(
     utility, predictions = measure_utility(columns, target)
     outcome, name = _favourable(domain, target)
     protected = [_declared_groups(domain, each, tables[0]) for each in contract.quality.protected]
+    learned = "; of values that were learned, those of the synthetic rows"
     return QualityReport(
         dataset=contract.dataset,
         period=period,
-        cells=(
-            "the cells that the contract declares, or few equal ones where it declares none; of values that were "
-            "learned, those of the synthetic rows"
-            if domain_of(contract, period).unknown
-            else "the cells that the contract declares, or few equal ones where it declares none"
-        ),
-        rows={"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)},
+        cells=_DECLARED_CELLS + (learned if domain_of(contract, period).unknown else ""),
+        rows=rows,
         fidelity=measure_fidelity(kept, made, domain.names, domain.sizes),
         similarity=_similarity(columns, 1),
         real_similarity=_similarity(columns, 2),
@@ -152,24 +133,6 @@ def measure_quality(
     )
 
 
-def _without_columns(
-    contract: DataContract, period: str | None, real: pa.Table, synthetic: pa.Table, holdout: pa.Table
-) -> QualityReport:
-    """The report of a table of which no column is modelled: figures of its texts stand beside it."""
-    return QualityReport(
-        dataset=contract.dataset,
-        period=period,
-        cells=NOT_MODELLED,
-        rows={"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)},
-        fidelity=Fidelity(not_available=NOT_MODELLED),
-        similarity=None,
-        real_similarity=None,
-        utility=Utility(target=None, not_available=NOT_MODELLED),
-        fairness=(),
-        closeness=None,
-    )
-
-
 def measure_tables(
     real: pa.Table,
     synthetic: pa.Table,
@@ -180,30 +143,26 @@ def measure_tables(
     categorical: Collection[str] = (),
     orders: Sequence[Sequence[str]] = (),
 ) -> QualityReport:
-    """Measures a synthetic table beside real ones that no contract declares.
+    """Measures a synthetic table against real ones without a contract. All tables have the same columns.
 
     Args:
-        real: real rows that the generator never saw.
-        synthetic: the synthetic rows, of the same columns.
+        real, train: real rows that the generator did not read, and those that it read.
         target: the column to predict, of any type with few values.
-        train: the real rows that the generator had, of the same columns.
-        protected: columns of categories to judge fairness by.
+        protected: columns of categories for fairness.
         categorical: columns whose numbers are codes.
-        orders: names of columns whose values do not decrease from one to the next.
+        orders: lists of columns whose values must not decrease from one column to the next.
 
-    Raises:
-        SourceError: the tables cannot be compared, the target or a protected column is not there or has numbers, the
-            real rows' target has one class only, or too many, or an order is not of columns that have one.
+    Raises `SourceError` for tables that cannot be compared, a missing or numeric target or protected column, real rows
+    with one class or too many, and orders of columns without an order.
     """
     named = {"real": real, "synthetic": synthetic} | ({} if train is None else {"train": train})
-    named_in_orders = [name for names in orders for name in names]
-    for role, names in (
-        ("target", [target]),
-        ("protected", protected),
-        ("categories", categorical),
-        ("ascending", named_in_orders),
-    ):
-        _check_there(role, names, real.column_names)
+    ascending = [name for names in orders for name in names]
+    roles = {"target": [target], "protected": protected, "categories": categorical, "ascending": ascending}
+    for role, names in roles.items():
+        for name in names:
+            if name not in real.column_names:
+                accepted = ", ".join(real.column_names)
+                raise SourceError(f"{role}: no column {name!r} in the real table; accepted: {accepted}")
     named = in_one_type(named, categorical)
     tables = {name: _limited(table) for name, table in named.items()}
     columns = coded(tables, {target, *categorical})
@@ -250,7 +209,7 @@ def _closeness(columns: Sequence[Column]) -> Closeness | None:
 
 
 def _known(domain: Domain, synthetic: pa.Table) -> Domain:
-    """The domain with the values that the synthetic rows have, where they were learned."""
+    """The domain with the synthetic rows' values in columns whose values were learned."""
     texts = {index: domain.columns[index].texts(synthetic.column(domain.names[index])) for index in domain.unknown}
     return domain.with_values(
         {index: sorted(pc.unique(values.drop_null()).to_pylist()) for index, values in texts.items()}
@@ -258,7 +217,7 @@ def _known(domain: Domain, synthetic: pa.Table) -> Domain:
 
 
 def _favourable(domain: Domain, target: str | None) -> tuple[int | None, str]:
-    """The last declared value of the target, if it has any."""
+    """Code and label of the target's last declared value, if it has any."""
     if target is None or target not in domain.names:
         return None, ""
     goal = domain.columns[domain.names.index(target)]
@@ -274,21 +233,15 @@ def _declared_groups(domain: Domain, name: str, holdout: pa.Table) -> Protected:
 
 
 def _groups(column: Column) -> Protected:
-    """Groups by size: values of undeclared columns are nobody's to see."""
+    """Groups named by their rank in size, since values of undeclared columns must not be shown."""
     if column.size is None:
         raise SourceError(
-            f"protected: column {column.name!r} holds numbers; accepted: columns of categories, or to take it as such "
-            "(--categorical)"
+            f"protected: column {column.name!r} holds numbers; accepted: columns of categories; to treat it as one: "
+            "--categorical"
         )
     sizes = np.bincount(column.parts[0], minlength=column.size)
     rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     return Protected(column.name, rank[column.parts[0]], [f"group {number + 1}" for number in range(column.size)])
-
-
-def _check_there(role: str, names: Collection[str], there: Sequence[str]) -> None:
-    for name in names:
-        if name not in there:
-            raise SourceError(f"{role}: no column {name!r} in the real table; accepted: {', '.join(there)}")
 
 
 def _check_target(column: Column) -> None:

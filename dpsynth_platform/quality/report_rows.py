@@ -1,6 +1,6 @@
 """The parts of a quality report as rows of a table for people.
 
-What belongs here: names and numbers of each measure. What does not: measuring, or the report as a whole (`report`).
+What belongs here: names and numbers of each measure. What does not: measuring, or the whole report (`report`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Row = tuple[str, str, str, str]
 
 HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 LEGEND = (
-    "Distances are total variation (0: the same); of hours and weekdays without any model, those of flat ones, of gaps "
-    "those of columns put together at random. HIST and Pair: how alike the histograms of columns and of pairs of "
-    "columns are (1: the same); CorAcc: share of pairs whose association is as strong. Classifiers learn from "
-    "synthetic rows (for the best possible: from real ones) and are tested on real rows kept apart. FPED, FNED: how "
-    "far the false positive and negative rates of groups lie from those of all rows, summed."
+    "Distances are total variation (0: the same). Without any model, hours and weekdays are uniform, and gaps are of "
+    "columns combined at random. HIST and Pair: similarity of the histograms of columns and of pairs of columns "
+    "(1: the same). CorAcc: share of pairs whose association is as strong. Classifiers learn from synthetic rows (for "
+    "the best possible: from real ones) and are tested on held-out real rows. FPED, FNED: sum over groups of the "
+    "difference between their false positive (negative) rate and that of all rows."
 )
-"""The measures' names in words, below the table."""
+"""Explains the measures below the table."""
 _WORST = 5
 _SIMILARITY = {
     "histogram": "HIST, mean of 20 and 50 bins",
@@ -48,7 +48,7 @@ _GAPS = {
 
 
 def fidelity_rows(found: Fidelity) -> list[Row]:
-    """Distances of marginals; the worst pairs by name."""
+    """Distances of marginals, and the pairs with the largest distances."""
     if found.not_available:
         return [unavailable("marginal distance", found.not_available)]
     best_column = _mean([item.resampled for item in found.columns])
@@ -73,7 +73,7 @@ def fidelity_rows(found: Fidelity) -> list[Row]:
 
 
 def moments_rows(found: MomentsFidelity | None) -> list[Row]:
-    """Distances of hours, weekdays and gaps, with the gaps' medians; none where there are no moments."""
+    """Distances of hours, weekdays and gaps, with the gaps' medians."""
     if found is None:
         return []
     rows: list[Row] = []
@@ -90,7 +90,7 @@ def moments_rows(found: MomentsFidelity | None) -> list[Row]:
 
 
 def _duration(value: float | None, gap: GapDistance) -> str:
-    """Two digits of a gap, in the unit that suits it."""
+    """A gap with two digits, in the largest suitable unit."""
     if value is None:
         return "not available"
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)) if gap.unit == "s" else ():
@@ -100,7 +100,7 @@ def _duration(value: float | None, gap: GapDistance) -> str:
 
 
 def similarity_rows(synthetic: Similarity | None, real: Similarity | None) -> list[Row]:
-    """HIST, Pair and CorAcc against held-out rows, beside those of the real rows that the mechanism had."""
+    """HIST, Pair and CorAcc against held-out rows: of the synthetic rows and of the mechanism's real rows."""
     if synthetic is None:
         return [unavailable("similarity (HIST, Pair, CorAcc)", "there are no rows to compare")]
     return [
@@ -133,7 +133,7 @@ def utility_rows(found: Utility) -> list[Row]:
 
 
 def fairness_rows(found: Sequence[Fairness]) -> list[Row]:
-    """How differently the classifiers treat the groups of each protected column."""
+    """The classifiers' gaps between the groups of each protected column."""
     rows = []
     for item in found:
         if item.not_available:
@@ -146,7 +146,7 @@ def fairness_rows(found: Sequence[Fairness]) -> list[Row]:
 
 
 def closeness_rows(found: Closeness | None) -> list[Row]:
-    """Distances to the rows that the mechanism had, and copies of them; none where those rows are not given."""
+    """Distances to the mechanism's real rows, and copies of them."""
     if found is None:
         return []
     names = {
@@ -167,7 +167,7 @@ def closeness_rows(found: Closeness | None) -> list[Row]:
 
 
 def unavailable(measure: str, reason: str) -> Row:
-    """A measure that there is not, and why."""
+    """The row of a measure that could not be computed."""
     return (measure, f"not available: {reason}", "", "")
 
 

@@ -1,21 +1,19 @@
-"""Utility: is a classifier trained on synthetic rows about as good on real people as one trained on real rows?
+"""Utility: classifiers trained on synthetic rows against classifiers trained on real rows.
 
-What belongs here: training the classifiers, testing them on the same held-out real rows, and saying why where that is
-not possible. What does not: choosing the held-out rows (they are split by owner before the mechanism), or groups of
-people (`fairness`).
+What belongs here: training them, testing them on the same held-out real rows, and reasons why that is not possible.
+What does not: choosing the held-out rows (split by owner before the mechanism), or groups of people (`fairness`).
 
-The classifiers are those of the DP-2Stage benchmark (Afonja et al., TMLR 2025, section 5.1.2), and what is done before
-them is that of its published code: XGBoost with its defaults and logistic regression with balanced classes and 50
-iterations, on one-hot categories and standardized numbers (both over the held-out and the training rows together), then
-imputed by the mean and scaled robustly. Their random state is fixed: nothing private is protected by it, and a reviewer
-can repeat the comparison.
+Classifiers and preprocessing are those of the DP-2Stage benchmark (Afonja et al., TMLR 2025, section 5.1.2) and its
+published code: XGBoost with defaults, and logistic regression with balanced classes and 50 iterations. Features are
+one-hot categories and standardized numbers (over held-out and training rows together), imputed by the mean and scaled
+robustly. The random state is fixed so that reviewers can repeat the comparison; it protects nothing.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,21 +22,18 @@ from dpsynth_platform.quality.columns import Codes, Column, Values, of_rows, of_
 from dpsynth_platform.quality.features import Matrix, for_training, width
 
 LEAST_HOLDOUT = 50
-"""Fewer held-out rows than this say nothing about a classifier."""
+"""The least held-out rows that can test a classifier."""
 MOST_CLASSES = 50
 _MOST_NUMBERS = 50_000_000
-"""So many features of all rows together fit well into memory; of more rows, some are drawn at random."""
+"""Limit for rows times features; of more rows a random sample is used."""
 _STATE = 1000
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Classifiers on the held-out rows, in [0, 1].
+    """Accuracy, F1 and ROC AUC on the held-out rows, in [0, 1].
 
-    Attributes:
-        f1: of the class that fewer held-out rows have; for more than two classes the mean over classes.
-        roc_auc: of that class; for more than two the mean of each against the rest.
-        accuracy: share of held-out rows that were told right.
+    F1 and AUC are those of the rarer class; for more than two classes the mean over classes (AUC: against the rest).
     """
 
     f1: float
@@ -48,7 +43,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Trained:
-    """Both classifiers trained on one table, and the mean of their scores; or the reason why there are none."""
+    """Both classifiers trained on one table, and the mean of their scores; or why there are none."""
 
     xgboost: Scores | None = None
     logistic_regression: Scores | None = None
@@ -60,9 +55,7 @@ class Trained:
 class Utility:
     """Classifiers trained on each table and the share of the most frequent class; or why there is no comparison.
 
-    Attributes:
-        classes: number of classes that held-out rows have.
-        real: trained on the real rows that the mechanism had; None where there is no such table.
+    `classes` counts the held-out rows' classes; `real` is None without a table of the mechanism's real rows.
     """
 
     target: str | None = None
@@ -76,12 +69,12 @@ class Utility:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What `fairness` needs: which held-out rows have a target, its true classes, and what XGBoost took them for.
+    """XGBoost's predictions for `fairness`.
 
     Attributes:
-        rows: indices of the held-out rows.
-        truth, synthetic, real: target codes of those rows; None where no classifier could be trained.
-        minority: the class that fewest of those rows have.
+        rows: indices of the held-out rows that have a target.
+        truth, synthetic, real: true and predicted target codes of those rows; None if no classifier could be trained.
+        minority: the rarest class of those rows.
     """
 
     rows: Codes
@@ -92,11 +85,9 @@ class Predictions:
 
 
 def measure_utility(columns: Sequence[Column], target: str | None) -> tuple[Utility, Predictions | None]:
-    """Trains on synthetic and, where there are any, on real rows; tests all on held-out real rows.
+    """Trains on the second (synthetic) and, if given, third (real) table; tests on the first (held-out real rows).
 
-    Args:
-        columns: of the held-out rows, the synthetic rows, and perhaps the real rows that the mechanism had.
-        target: the column of categories to predict; rows where it is missing are left out.
+    Rows without a value of the target, a column of categories, are left out.
     """
     if target is None:
         return Utility(not_available="no target is named (quality.target of the contract)"), None
@@ -106,13 +97,15 @@ def measure_utility(columns: Sequence[Column], target: str | None) -> tuple[Util
     known = [_some(np.flatnonzero(part != goal.size - 1), _MOST_NUMBERS // width(columns)) for part in goal.parts]
     truth = goal.parts[0][known[0]]
     present, counts = np.unique(truth, return_counts=True)
-    utility = Utility(target, len(truth), len(present))
+    problem = None
     if len(truth) < LEAST_HOLDOUT:
-        return _without(utility, f"fewer than {LEAST_HOLDOUT} held-out rows have a target"), None
-    if not 2 <= len(present) <= MOST_CLASSES:
-        return _without(utility, f"held-out rows have {len(present)} classes; accepted: 2 to {MOST_CLASSES}"), None
-    if len(columns) < 2:
-        return _without(utility, "there is no column but the target"), None
+        problem = f"fewer than {LEAST_HOLDOUT} held-out rows have a target"
+    elif not 2 <= len(present) <= MOST_CLASSES:
+        problem = f"held-out rows have {len(present)} classes; accepted: 2 to {MOST_CLASSES}"
+    elif len(columns) < 2:
+        problem = "there is no column except the target"
+    if problem:
+        return Utility(target, len(truth), len(present), not_available=problem), None
     minority = int(present[counts.argmin()])
     known_rows = of_rows(columns, *known)
     trained, guesses = zip(
@@ -122,44 +115,33 @@ def measure_utility(columns: Sequence[Column], target: str | None) -> tuple[Util
     return found, Predictions(known[0], truth, guesses[0], guesses[1] if len(guesses) > 1 else None, minority)
 
 
-def _without(utility: Utility, reason: str) -> Utility:
-    return Utility(utility.target, utility.holdout_rows, utility.classes, not_available=reason)
-
-
 def _some(rows: Codes, most: int) -> Codes:
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def _train_and_test(columns: Sequence[Column], target: str) -> tuple[Trained, Codes | None]:
-    """Both classifiers trained on the second table and tested on the first; XGBoost's guesses."""
+    """Trains both classifiers on the second table and tests them on the first. Also returns XGBoost's predictions."""
+    from sklearn.linear_model import LogisticRegression
+    from xgboost import XGBClassifier
+
     goal = next(column for column in columns if column.name == target)
     truth, classes = goal.parts
     if not row_counts(columns)[1]:
         return Trained(not_available="no row to train on has a target"), None
     test, train = for_training([column for column in columns if column.name != target])
-    scores, guesses = [], []
-    for model in _models():
-        values, chances = _predict(model, train, classes, test)
-        guesses.append(values[chances.argmax(axis=1)])
-        scores.append(_score(truth, guesses[-1], chances, values))
-    mean = Scores(*(float(np.mean([getattr(each, name) for each in scores])) for name in ("f1", "roc_auc", "accuracy")))
-    return Trained(scores[0], scores[1], mean), guesses[0]
-
-
-def _models() -> list[Any]:
-    from sklearn.linear_model import LogisticRegression
-    from xgboost import XGBClassifier
-
-    # One thread gives the same trees, and does not stand still where other processes have the cores.
+    # One thread gives the same trees, and does not wait for cores that other processes use.
     trees = XGBClassifier(random_state=_STATE, n_jobs=1)
-    return [trees, LogisticRegression(class_weight="balanced", max_iter=50)]
+    scores, predicted = [], []
+    for model in (trees, LogisticRegression(class_weight="balanced", max_iter=50)):
+        values, chances = _predict(model, train, classes, test)
+        predicted.append(values[chances.argmax(axis=1)])
+        scores.append(_score(truth, predicted[-1], chances, values))
+    mean = Scores(*np.mean([astuple(each) for each in scores], axis=0).tolist())
+    return Trained(scores[0], scores[1], mean), predicted[0]
 
 
 def _predict(model: Any, train: Matrix, classes: Codes, test: Matrix) -> tuple[Codes, Matrix]:
-    """Classes that the rows to train on have, and the chance of each for every row to test, shape (rows, classes).
-
-    Rows of one class only teach nothing but that: everybody is of it.
-    """
+    """The training rows' classes, and test rows' probabilities of shape (rows, classes); a single class is certain."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
@@ -170,7 +152,7 @@ def _predict(model: Any, train: Matrix, classes: Codes, test: Matrix) -> tuple[C
         return values, np.ones((len(test), 1))
     pipeline = make_pipeline(SimpleImputer(keep_empty_features=True), RobustScaler(), model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fifty iterations are part of the measure
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the measure fixes 50 iterations
         pipeline.fit(train, labels)
     return values, np.asarray(pipeline.predict_proba(test))
 

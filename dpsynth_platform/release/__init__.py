@@ -1,6 +1,5 @@
-"""Releases: a published synthetic dataset with the dossier that proves it.
+"""Releases: a published synthetic dataset with its dossier.
 
-What belongs here: the evidence check, commitments, dossier, page, signature, publication and offline verification. What
-does not: making the synthetic rows, deciding on budgets, or collecting approvals. What is published holds DP or
-declared numbers only.
+What belongs here: evidence check, commitments, dossier, page, signature, publication and offline verification. What
+does not: synthetic rows, budgets, or collecting approvals. What is published holds DP or declared numbers only.
 """

@@ -1,20 +1,20 @@
-"""The attestation: what exactly a release consists of and rests on, as the statement that is signed.
+"""The attestation: the signed statement about every file of a release.
 
 What belongs here: in-toto statements (https://in-toto.io/Statement/v1) in DSSE envelopes
-(https://github.com/secure-systems-lab/dsse, version 1), and the statement of a release. What does not: where private
-keys live (the vault), single signatures (`signature`), and judging a release (`verify`).
+(https://github.com/secure-systems-lab/dsse, version 1), and the statement of a release. What does not: private keys
+(the vault), single signatures (`signature`), and checking a release (`verify`).
 
-Statement and envelope have one canonical form each, so that no byte of the file can change unnoticed. The envelope can
-be checked without this library; the page of every release says how.
+Statement and envelope are accepted in canonical form only, so that every changed byte is found. The page of each
+release says how to check the envelope without this library.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,7 @@ RELEASE = "urn:dpsynth-platform:release:1"
 
 @dataclass(frozen=True)
 class Envelope:
-    """A signed statement.
-
-    Attributes:
-        payload: the statement's bytes.
-        key: fingerprint of the key that is said to have signed (the `keyid`).
-        signature: 64 bytes.
-    """
+    """A signed statement: its bytes, the fingerprint of the key that claims to have signed (`keyid`), and 64 bytes."""
 
     payload: bytes
     key: str
@@ -46,25 +40,25 @@ class Envelope:
 
     @classmethod
     def seal(cls, statement: Mapping[str, Any], key: Ed25519PrivateKey) -> Envelope:
-        """Signs a statement."""
         payload = canonical_json(statement).encode()
         return cls(payload, signature.fingerprint(key.public_key()), signature.sign(key, _signed_bytes(payload)))
 
     @classmethod
     def read(cls, content: bytes) -> Envelope:
-        """Reads an envelope. Raises `VerificationFailed` for anything but what `to_bytes` writes."""
+        """Raises `VerificationFailed` for anything except what `to_bytes` writes."""
         try:
             document = json.loads(content)
             (signed,) = document["signatures"]
-            found = cls(_decoded(document["payload"]), signed["keyid"], _decoded(signed["sig"]))
+            decode = partial(base64.b64decode, validate=True)
+            found = cls(decode(document["payload"]), signed["keyid"], decode(signed["sig"]))
             if found.to_bytes() != content:
                 raise ValueError("not in canonical form")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise VerificationFailed("is no DSSE envelope with one signature, in canonical form") from None
+            raise VerificationFailed("is not a DSSE envelope with one signature, in canonical form") from None
         return found
 
     def to_bytes(self) -> bytes:
-        """The envelope as canonical JSON, with one line feed at the end."""
+        """Canonical JSON with one line feed at the end."""
         document = {
             "payload": base64.b64encode(self.payload).decode(),
             "payloadType": PAYLOAD_TYPE,
@@ -73,18 +67,17 @@ class Envelope:
         return canonical_json(document).encode() + b"\n"
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
-        """Whether this very statement was signed with the key."""
         return signature.is_valid(key, _signed_bytes(self.payload), self.signature)
 
     def statement(self) -> dict[str, Any]:
-        """The statement. Raises `VerificationFailed` where the payload is no JSON object in canonical form."""
+        """Raises `VerificationFailed` if the payload is not a JSON object in canonical form."""
         try:
             document = json.loads(self.payload)
             if isinstance(document, dict) and canonical_json(document).encode() == self.payload:
                 return document
         except (ValueError, RecursionError):
             pass
-        raise VerificationFailed("the signed payload is no JSON object in canonical form")
+        raise VerificationFailed("the signed payload is not a JSON object in canonical form")
 
 
 def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,9 +91,9 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
 
 
 def release_statement(directory: Path, dossier: Mapping[str, Any]) -> dict[str, Any]:
-    """The statement of a staged release: every file but the attestation itself, and what the dossier says of it.
+    """The statement of a staged release: its files except the attestation, and its dossier's main facts.
 
-    Each part of the dossier has a digest of its own, so that a later change can be told by its JSON path.
+    Each part of the dossier has its own digest, so that verification can name the changed part.
     """
     subjects = {
         name: digest_file(path) for name, path in layout.regular_files(directory).items() if name != layout.ATTESTATION
@@ -109,11 +102,7 @@ def release_statement(directory: Path, dossier: Mapping[str, Any]) -> dict[str, 
         "release": dossier["release"]["id"],
         "candidate": dossier["commitments"]["candidate"],
         "ledgerHead": dossier["ledger"]["head"],
-        "dossier": {
-            "format": dossier["format"],
-            "sha256": subjects[layout.DOSSIER],
-            "parts": part_digests(dossier),
-        },
+        "dossier": {"format": dossier["format"], "sha256": subjects[layout.DOSSIER], "parts": part_digests(dossier)},
     }
     return statement(RELEASE, subjects, predicate)
 
@@ -124,14 +113,6 @@ def part_digests(dossier: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _signed_bytes(payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding: what the signature is over."""
+    """DSSE's pre-authentication encoding, which the signature covers."""
     kind = PAYLOAD_TYPE.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
-
-
-def _decoded(text: str) -> bytes:
-    """Base64 without anything that a lenient decoder would pass over. Raises ValueError."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("no base64") from error

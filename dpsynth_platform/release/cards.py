@@ -1,69 +1,29 @@
 """The cards by which others find and load a release: Croissant, and the dataset card of the Hugging Face Hub.
 
-What belongs here: saying in each format's own words what the dossier says. What does not: facts of its own; a card is
-made of the dossier alone, so it is as public as that. Croissant: https://docs.mlcommons.org/croissant/docs/
-croissant-spec-1.1.html, with the vocabulary of responsible AI. Dataset card: https://huggingface.co/docs/hub/
-datasets-cards.
+What belongs here: the dossier's facts in each format's terms. What does not: facts of its own; a card is made of the
+dossier alone, so it is as public. Croissant 1.1 with its vocabulary of responsible AI:
+https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html; https://huggingface.co/docs/hub/datasets-cards.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from email.utils import parseaddr
-from html import escape
+from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from dpsynth_platform.foundation import markdown
 from dpsynth_platform.foundation import release_layout as layout
-from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.release import page
 
 CROISSANT_VERSION = "http://mlcommons.org/croissant/1.1"
 RAI_VERSION = "http://mlcommons.org/croissant/RAI/1.0"
 PARQUET = "application/x-parquet"
 
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "excludes": "cr:excludes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
 _TYPES = {
     "bool": "sc:Boolean",
     "date32[day]": "sc:Date",
@@ -75,22 +35,18 @@ _TYPES = {
     "int32": "cr:Int32",
     "int64": "cr:Int64",
 }
-"""Croissant's name of each Arrow type that a published table can have; times are `sc:DateTime`, all else `sc:Text`."""
+"""Croissant's names of Arrow types; times are `sc:DateTime`, all others `sc:Text`."""
 _OWN_LICENSE = "LicenseRef-"
-"""How identifiers begin that are no entries of SPDX's list (SPDX specification 2.3, clause 10)."""
+"""Prefix of identifiers that are not in SPDX's list (SPDX specification 2.3, clause 10)."""
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"),
           (10_000_000, "1M<n<10M"), (100_000_000, "10M<n<100M"))  # fmt: skip
-_TREATMENTS = {
-    "modelled": "modelled with differential privacy",
-    "written": "written by a language model, with differential privacy",
-    "regenerated": "fresh surrogate ids, unrelated to the source's",
-    "empty": "without values, present for the schema's sake",
-}
 
 
 def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
-    """The release as Croissant metadata (JSON-LD): its files with hashes, its columns with types, its limits."""
+    """The release as Croissant metadata (JSON-LD)."""
     release = dossier["release"]
+    license_id = release["license"]
+    url = "" if license_id and license_id.startswith(_OWN_LICENSE) else "https://spdx.org/licenses/"
     objects = [
         {
             "@type": "cr:FileObject",
@@ -103,17 +59,17 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
         }
         for file in _tables(dossier)
     ]
-    # A file by itself is held against its hash when it is loaded; several are read as one set.
+    # Loaders check the hash of a single file; several files are read as one set.
     whole = {"@type": "cr:FileSet", "@id": "table", "name": "table", "encodingFormat": PARQUET,
              "includes": f"{layout.DATA}/*.parquet"}  # fmt: skip
     source = {"fileObject": {"@id": objects[0]["@id"]}} if len(objects) == 1 else {"fileSet": {"@id": "table"}}
     return {
-        "@context": _CONTEXT,
+        "@context": json.loads((files(page.__package__) / "templates/croissant-context.json").read_text("utf-8")),
         "@type": "sc:Dataset",
         "conformsTo": [CROISSANT_VERSION, RAI_VERSION],
         "name": release["id"],
         "description": release["description"],
-        **({"license": _license_url(release["license"])} if release["license"] else {}),
+        **({"license": url + license_id} if license_id else {}),
         "version": "1.0.0",
         "datePublished": release["created_at"][:10],
         "creator": [_person(owner) for owner in release["owners"]],
@@ -130,14 +86,14 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
                 "field": [
                     {
                         "@type": "cr:Field",
-                        "@id": f"records/{column['name']}",
+                        "@id": _field_id(number, column["name"]),
                         "name": column["name"],
-                        "description": _TREATMENTS[column["treatment"]],
+                        "description": page.TREATMENTS[column["treatment"]],
                         "dataType": _data_type(column["type"]),
                         "source": {**source, "extract": {"column": column["name"]}},
                         **({"isArray": True, "arrayShape": "-1"} if column["type"].startswith("list<") else {}),
                     }
-                    for column in _published(dossier)
+                    for number, column in enumerate(_published(dossier), 1)
                 ],
             }
         ],
@@ -150,7 +106,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
-    """The release as a dataset card: YAML front matter by which it is found and loaded, and the statement in words."""
+    """The release as a dataset card of the Hugging Face Hub: YAML front matter and Markdown."""
     release = dossier["release"]
     head = {
         **(_hub_license(release["license"]) if release["license"] else {}),
@@ -165,48 +121,17 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         ],
     }
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{front}---\n\n" + "\n".join(_body(dossier, key_fingerprint))
-
-
-def _body(dossier: Mapping[str, Any], key_fingerprint: str) -> Iterator[str]:
-    release, guarantee = dossier["release"], dossier["guarantee"]
-    yield f"# {_plain(release['id'])}\n"
-    yield f"{_plain(release['description'])}\n"
-    if release["demonstration"]:
-        yield "**Demonstration.** The people in the source are fictional.\n"
-    yield (
-        f"{dossier['synthetic']['rows']} synthetic rows, made {release['created_at'][:10]} with differential privacy. "
-        f"No row was copied from a person's record; one may equal one by chance. "
-        f"Questions to {_plain(', '.join(release['owners']))}.\n"
+    environment = page.environment(html=False)
+    environment.filters.update(plain=markdown.plain, cell=markdown.cell)
+    body = environment.get_template("README.md.j2").render(
+        **dossier,
+        published=_published(dossier),
+        limits=_limits(dossier),
+        treatments=page.TREATMENTS,
+        layout=layout,
+        key_fingerprint=key_fingerprint,
     )
-    yield "## Privacy\n"
-    yield (
-        f"Epsilon {upper_bound(guarantee['epsilon'])}, delta {upper_bound(guarantee['delta'])} for one "
-        f"{guarantee['unit']} ({guarantee['adjacency']}) with at most {guarantee['max_contributions']} records: "
-        f"{guarantee['tier']}.\n"
-    )
-    yield from (f"{_plain(sentence)}\n" for sentence in guarantee["plain_words"])
-    if guarantee["why_weak"]:
-        yield f"Why so weak a guarantee was accepted: {_plain(guarantee['why_weak'])}\n"
-    yield f"Audit by attack: {dossier['audit']['report']['verdict']}. {_plain(dossier['audit']['report']['summary'])}\n"
-    yield "## Columns\n"
-    yield "| column | type | what became of it |\n| --- | --- | --- |"
-    yield from (
-        f"| {_cell(column['name'])} | {_cell(column['type'])} | {_TREATMENTS[column['treatment']]} |"
-        for column in _published(dossier)
-    )
-    if texts := dossier["synthetic"].get("texts"):
-        yield f"\n{_plain(texts['in_words'])}.\n"
-    yield "\n## Limits\n"
-    yield from (f"- {_plain(limit)}" for limit in _limits(dossier))
-    yield "\n## How to verify\n"
-    yield (
-        f"This directory proves itself: `{layout.ATTESTATION}` is an in-toto statement about every file here, signed "
-        f"by the key with the fingerprint `{key_fingerprint}` (compare it over another channel). `{layout.PAGE}` says "
-        "how to check it with and without the publisher's software:\n"
-    )
-    yield "    dpsynth release verify PATH-TO-THIS-DIRECTORY --public-key PUBLISHERS-KEY\n"
-    yield f"`{layout.DOSSIER}` is the whole dossier for machines (schema: `{layout.SCHEMA}`).\n"
+    return f"---\n{front}---\n\n{body}"
 
 
 def _tables(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -225,28 +150,29 @@ def _tags(dossier: Mapping[str, Any]) -> list[str]:
 def _limits(dossier: Mapping[str, Any]) -> list[str]:
     written = [column["name"] for column in _published(dossier) if column["treatment"] == "written"]
     return [
-        "Drawn from noisy statistics: what only few records have in common may be missing, or be there by chance.",
+        "Drawn from noisy statistics: patterns of few records may be missing, or appear by chance.",
         *(f"{name} is written by a language model: it may be untrue, make no sense or break off." for name in written),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]
 
 
+def _field_id(number: int, name: str) -> str:
+    """A field's identifier, which is part of an address: readers accept no blanks there, and resolve `..`."""
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) is not None
+    return f"records/{name}" if plain else f"records/column/{number}"
+
+
 def _person(owner: str) -> dict[str, str]:
-    """Somebody to ask, by address where the contract gives one: `a@example.org` or `Ada Lovelace <a@example.org>`."""
+    """A contact such as `a@example.org`, `Ada Lovelace <a@example.org>` or a name without address."""
     name, address = parseaddr(owner)
     if "@" not in address:
         return {"@type": "sc:Person", "name": owner}
     return {"@type": "sc:Person", **({"name": name} if name else {}), "email": address}
 
 
-def _license_url(identifier: str) -> str:
-    """Where an SPDX license can be read. One of the publisher's own has no such place and is told by its name."""
-    return identifier if identifier.startswith(_OWN_LICENSE) else f"https://spdx.org/licenses/{identifier}"
-
-
 def _hub_license(identifier: str) -> dict[str, str]:
-    """The Hub's word for a license; what it does not know is `other`, with a name."""
+    """The Hub's key of a license; one that is not in SPDX's list is `other`, with a name."""
     if identifier.startswith(_OWN_LICENSE):
         return {"license": "other", "license_name": identifier.lower()}
     return {"license": identifier.lower()}
@@ -259,12 +185,3 @@ def _data_type(arrow_type: str) -> str:
 
 def _size(rows: int) -> str:
     return next((name for limit, name in _SIZES if rows < limit), "100M<n<1B")
-
-
-def _plain(text: str) -> str:
-    """Text that stays text: no tag, no link, no picture, no line of its own."""
-    return re.sub(r"([\\`\[\]!])", r"\\\1", escape(" ".join(text.split()), quote=False))
-
-
-def _cell(text: str) -> str:
-    return _plain(text).replace("|", "\\|")

@@ -1,9 +1,8 @@
-"""Hiding commitments to restricted content, so that a public dossier can name it without telling of it.
+"""Hiding commitments to restricted content, so that a public dossier can name it without revealing it.
 
-What belongs here: committing, the restricted file of nonces, and opening a commitment later. What does not: deciding
-what is committed to. A plain hash of restricted content is a function of the data and confirms guesses about it; a
-hash together with 256 random bits that stay restricted tells nothing, and still binds: whoever holds the nonce can
-show later that this very content was meant.
+What belongs here: committing, the restricted file of nonces, and opening a commitment. What does not: deciding what is
+committed to. A plain hash of restricted content would confirm guesses about the data. A hash with 256 secret random
+bits reveals nothing and still binds: a holder of the nonce can prove later which content was meant.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _DOMAIN = b"dpsynth commitment v1\x00"
 def commit(value: str, nonce: bytes) -> str:
     """SHA-256 (hex) over a fixed prefix, a nonce of 32 bytes and the value.
 
-    Hiding as long as the nonce is secret and binding by collision resistance. Raises ValueError for another nonce
-    length, since the encoding is unambiguous only with a fixed one.
+    Hiding while the nonce is secret, and binding by collision resistance. Raises ValueError for another nonce length,
+    since only a fixed length makes the encoding unambiguous.
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes")
@@ -36,23 +35,22 @@ def commit(value: str, nonce: bytes) -> str:
 
 
 def check(commitment: str, value: str, nonce: bytes) -> bool:
-    """Whether a commitment is one to this value under this nonce."""
+    """Whether a commitment was made to this value with this nonce."""
     return hmac.compare_digest(commitment, commit(value, nonce))
 
 
 class NonceBook:
-    """Restricted files of values and nonces, one for each set of values that is committed to together.
+    """Restricted files of values and nonces, one per set of values.
 
-    The nonces are durable before a commitment is handed out, and the same values get the same commitments again: a
-    publication that was interrupted names the same release when it is repeated.
+    Nonces are durable before a commitment is returned, and the same values get the same commitments again, so that a
+    repeated publication names the same release.
     """
 
     def __init__(self, directory: Path) -> None:
-        """`directory` belongs to the restricted zone."""
         self._directory = directory
 
     def commit_all(self, values: Mapping[str, str], *, edition: int = 1) -> dict[str, str]:
-        """Commitments to labelled values, by label; those of another edition are others, and cannot be linked."""
+        """Commitments to labelled values, by label. Those of different editions differ and cannot be linked."""
         path = self._path(values, edition)
         if not path.is_file():
             fresh = {
@@ -64,11 +62,7 @@ class NonceBook:
         }
 
     def open(self, values: Mapping[str, str], label: str, *, edition: int = 1) -> tuple[str, bytes]:
-        """Value and nonce behind one commitment, to show to whoever may see the value.
-
-        Raises:
-            VerificationFailed: nothing was committed to under these values, or the file is damaged.
-        """
+        """Value and nonce of one commitment. Raises `VerificationFailed` if there is none or the file is damaged."""
         entry = self._read(self._path(values, edition)).get(label)
         if entry is None:
             raise VerificationFailed(f"no commitment with the label {label!r} was made to these values")

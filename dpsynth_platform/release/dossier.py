@@ -1,9 +1,9 @@
-"""The dossier: all that a reader needs in order to judge a release, as one JSON document.
+"""The dossier: all that a reader needs to judge a release, as one JSON document.
 
-What belongs here: the typed evidence and the document made of it. What does not: how it looks (`page`), whether the
-evidence holds (`evidence`), files (`publish`). The dossier is public: it holds declared or DP numbers, facts about the
-synthetic rows, and results on canaries, which are independent of the data. Restricted content is named by commitments
-only, and nothing here compares with the real data.
+What belongs here: the typed evidence and the document made of it. What does not: its page (`page`), checking evidence
+(`evidence`), files (`publish`). The dossier is public: declared or DP numbers, facts about the synthetic rows, and
+results on canaries, which are independent of the data. Commitments name restricted content; nothing here compares with
+real data.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
@@ -40,13 +41,13 @@ PACKAGES = (
     "presidio-analyzer", "pyarrow", "pydantic", "pyspark", "safetensors", "scikit-learn", "scipy", "spacy",
     "sqlalchemy", "tokenizers", "torch", "transformers",
 )  # fmt: skip
-"""What takes part in making, paying for, judging or describing a release."""
+"""Packages whose versions a dossier states."""
 _FIGURE = re.compile(r"expected_error_per_\w+_cell")
 _SVG = "{http://www.w3.org/2000/svg}"
 _SVG_ELEMENTS = frozenset(
     {"svg", "g", "title", "desc", "text", "tspan", "line", "polyline", "polygon", "path", "rect", "circle"}
 )
-# By their exact spelling: browsers read HTML's attributes in any case, and `ONFOCUS` runs as `onfocus` does.
+# Exact spelling: HTML attributes ignore case, and `ONFOCUS` would run as `onfocus` does.
 _SVG_ATTRIBUTES = frozenset(
     {
         *("aria-label", "aria-labelledby", "cx", "cy", "d", "fill", "fill-opacity", "font-family", "font-size"),
@@ -56,17 +57,12 @@ _SVG_ATTRIBUTES = frozenset(
     }
 )
 _SVG_VALUES = {"class": re.compile(r"lineage|spark"), "style": re.compile(r"max-width:[0-9]{1,5}px")}
-"""Attributes that could lay a drawing over the page, with the few values that the platform's own drawings have."""
+"""Attributes that could place a drawing over the page, with the values that the platform's own drawings have."""
 
 
 @dataclass(frozen=True)
 class LineageStep:
-    """One step that led to the release.
-
-    Attributes:
-        run_id: the OpenLineage run id.
-        inputs: names of the steps whose output it read.
-    """
+    """One step of the release's line, with its OpenLineage run id and the names of the steps that it read."""
 
     step: str
     job: str
@@ -85,7 +81,7 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class Approval:
-    """Who approved the candidate, and when (ISO 8601)."""
+    """An approval of the candidate; `at` is ISO 8601."""
 
     by: str
     at: str
@@ -93,25 +89,20 @@ class Approval:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a dossier says beside what follows from the published rows. Everything in it may be public.
+    """What a dossier contains in addition to facts about the published rows. Everything in it may be public.
 
     Attributes:
-        created_at: ISO 8601.
-        ledger_head: the chain's newest link at publication, so that a chain cut or rewritten later shows.
-        accounting: whose bound is the smaller: `pld` or `renyi`.
+        accounting: which bound is smaller, `pld` or `renyi`.
         statement: the privacy statement (`privacy.statement`) as JSON.
-        method, why_method: the generator's name, and why it is this one.
-        plain_words: the same in sentences for readers who are no experts, the most important first.
-        clearance: what it found, as far as it may be published (`clearance_summary`).
+        plain_words: the statement in sentences for lay readers, the most important first.
+        ledger_head: the chain's last link at publication, so that later truncation or rewriting is found.
+        clearance: made by `clearance_summary`.
         expected_errors: figures of quality that follow from the plan alone.
-        upstream: checkpoints, releases and the like that lineage finds above the line.
-        audit_report: `audit.verdict.AuditReport` as JSON.
-        audit_plots: SVG text by title; drawn from canaries only.
-        commitments: hiding commitments by label; `candidate` is always among them, it is what was approved.
-        software: versions that made the release.
-        texts: what became of the synthetic texts that were drawn for the rows (`synth.text.terms.TextsDrawn`), where a
-            trained model wrote some.
-        missing: how much of each column was missing or unlisted, by the noisy counts; () where that is not recorded.
+        upstream: checkpoints, releases and other inputs that lineage finds outside the line.
+        audit_report, audit_plots: `audit.verdict.AuditReport` as JSON, and SVG by title; about canaries only.
+        commitments: hiding commitments by label; must include `candidate`, the approved content.
+        texts: `synth.text.terms.TextsDrawn` as JSON if a trained model wrote texts.
+        missing: share of missing or unlisted values per column, from noisy counts; () if not recorded.
     """
 
     contract: DataContract
@@ -149,7 +140,7 @@ class Evidence:
 
     @property
     def release_id(self) -> str:
-        """Names the release: the same candidate is the same release. Tells nothing of restricted content."""
+        """The same candidate has the same id. It reveals nothing of restricted content."""
         parts = (self.contract.dataset, self.period, self.commitments[CANDIDATE][:16])
         return "-".join(part for part in parts if part)
 
@@ -157,7 +148,7 @@ class Evidence:
 def build_dossier(
     evidence: Evidence, schema: pa.Schema, rows: int, profile: Profiler, files: Sequence[PublishedFile]
 ) -> dict[str, Any]:
-    """The dossier as JSON values. `schema`, `rows`, `profile` and `files` are those of the published table."""
+    """The dossier as JSON values. All arguments after `evidence` describe the published table."""
     contract, family = evidence.contract, evidence.family
     return {
         "format": FORMAT,
@@ -180,11 +171,7 @@ def build_dossier(
         },
         "statement": dict(evidence.statement),
         "contract": contract_summary(contract),
-        "mechanism": {
-            "method": evidence.method,
-            "why": evidence.why_method,
-            "plan_digest": evidence.plan_digest,
-        },
+        "mechanism": {"method": evidence.method, "why": evidence.why_method, "plan_digest": evidence.plan_digest},
         "scrubbing": scrubbing_summary(contract),
         "bounding": bounding_summary(contract),
         "clearance": dict(evidence.clearance),
@@ -210,7 +197,7 @@ def build_dossier(
             "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
-            **({"mostly_missing": said} if (said := missing_in_words(evidence.missing, advice=False)) else {}),
+            **({"mostly_missing": notes} if (notes := missing_in_words(evidence.missing, advice=False)) else {}),
         },
         "lineage": {
             "steps": [asdict(step) | {"inputs": list(step.inputs)} for step in evidence.lineage],
@@ -224,10 +211,7 @@ def build_dossier(
 
 
 def clearance_summary(cleared: Clearance) -> dict[str, Any]:
-    """What a clearance found, as it may be published: entries and what they promise, without the paths to them.
-
-    Paths lead over places of restricted tables; what lies above the line stands in the lineage, by public names.
-    """
+    """The public part of a clearance: entries and their guarantees, without paths, which name restricted tables."""
     return {
         "verdict": "cleared",
         "policy": cleared.policy,
@@ -238,7 +222,7 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
                 "family": item.family,
                 "place": item.place,
                 "guarantee": item.guarantee,
-                "comparable": item.stranger is None,
+                "comparable": item.incomparable is None,
             }
             for item in cleared.adding
         ],
@@ -252,7 +236,7 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
 
 
 def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
-    """What kinds of scrubbing the contract declares. Its own words and patterns are not told, nor what was found."""
+    """The kinds of scrubbing that the contract declares, without its words, its patterns or any finding."""
     scrub = contract.scrub
     return {
         "text_columns": {name: column.pii for name, column in contract.columns.items() if column.type == "text"},
@@ -275,7 +259,7 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
 
 
 def bounding_summary(contract: DataContract) -> dict[str, Any]:
-    """How the contract bounds what is used of each privacy unit. How many records that left is not told."""
+    """How the contract bounds each unit's records, without the resulting number of records."""
     privacy = contract.privacy
     return {
         "unit": privacy.unit,
@@ -294,7 +278,7 @@ def bounding_summary(contract: DataContract) -> dict[str, Any]:
 
 
 def contract_summary(contract: DataContract) -> dict[str, Any]:
-    """The contract without places: what was declared publicly about columns, privacy and audit."""
+    """The contract's public declarations, without places."""
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
     generate = kept["generate"]
@@ -311,47 +295,41 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
 
 
 def expected_errors(described: Mapping[str, Any]) -> dict[str, float]:
-    """Those figures of a plan's own description (`SealedPlan.describe`) that say how exact the release can be."""
+    """The expected errors in a plan's description (`SealedPlan.describe`)."""
     return {name: float(value) for name, value in described.items() if _FIGURE.fullmatch(name)}
 
 
 def software_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a release depends on, as far as they are installed."""
+    """Versions of Python and of the installed ones of `PACKAGES`."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def check_svg(title: str, svg: str) -> None:
-    """Refuses a drawing with anything but shapes and text: no script, link, style sheet or external resource.
-
-    Raises:
-        ReleaseRefused: names the drawing and what was found.
-    """
+    """Raises `ReleaseRefused` for a drawing with scripts, links, style sheets or external resources."""
     problem = _svg_problem(svg)
     if problem:
-        raise ReleaseRefused(f"the plot {title!r} cannot stand in a dossier: {problem}")
+        raise ReleaseRefused(f"the plot {title!r} cannot be part of a dossier: {problem}")
 
 
 def _svg_problem(svg: str) -> str | None:
     if "<!" in svg or "<?" in svg:
-        return "it has a declaration, a comment or an instruction"
+        return "it has a declaration, a comment or a processing instruction"
     try:
         root = ElementTree.fromstring(svg)  # noqa: S314 - without declarations there are no entities to expand
     except ElementTree.ParseError:
-        return "it is no XML"
+        return "it is not XML"
     for element in root.iter():
         name = element.tag.removeprefix(_SVG)
         if name not in _SVG_ELEMENTS:
             return f"it has the element {name!r}"
         for attribute, value in element.attrib.items():
-            own = _SVG_VALUES.get(attribute)
-            known = attribute in _SVG_ATTRIBUTES if own is None else own.fullmatch(value)
-            if not known or "url(" in value.replace(" ", "").lower():
+            values = _SVG_VALUES.get(attribute)
+            accepted = attribute in _SVG_ATTRIBUTES if values is None else values.fullmatch(value)
+            if not accepted or "url(" in value.replace(" ", "").lower():
                 return f"the element {name!r} has the attribute {attribute!r}"
     return None
 
@@ -359,14 +337,12 @@ def _svg_problem(svg: str) -> str | None:
 def _columns(
     contract: DataContract, schema: pa.Schema, profile: Profiler, missing: Sequence[MissingShare]
 ) -> list[dict[str, Any]]:
-    """Every column of the table and every declared one that was left out, in the contract's order."""
+    """Every column of the table and every declared one that is absent, in the contract's order."""
     present = {field.name: field for field in schema}
     shares = {item.column: {"share": item.share, "at_least": item.at_least, "error": item.error} for item in missing}
-    names = [*contract.columns, *(name for name in present if name not in contract.columns)]
     columns = []
-    for name in names:
-        declared = contract.columns.get(name)
-        field = present.get(name)
+    for name in dict.fromkeys((*contract.columns, *present)):
+        declared, field = contract.columns.get(name), present.get(name)
         column: dict[str, Any] = {
             "name": name,
             "treatment": treatment(contract, name) if field is not None else "absent",
@@ -374,10 +350,9 @@ def _columns(
             "type": type_name(field.type) if field is not None else None,
             "nullable": field.nullable if field is not None else None,
         }
-        histogram = profile.histogram(name) if field is not None else None
-        columns.append(
-            column
-            | ({"histogram": histogram} if histogram else {})
-            | ({"missing_or_unlisted": shares[name]} if name in shares else {})
-        )
+        if field is not None and (histogram := profile.histogram(name)):
+            column["histogram"] = histogram
+        if name in shares:
+            column["missing_or_unlisted"] = shares[name]
+        columns.append(column)
     return columns

@@ -1,22 +1,21 @@
 """The evidence check: what a release rests on, re-read and hashed again just before publication.
 
-What belongs here: what an approval names (the candidate), refusing a release whose evidence is missing, stale, of other
-content, or not approved, and the privacy statement as the ledger bears it out. What does not: writing any of the
-evidence. Nothing here reads a row.
+What belongs here: the candidate that an approval names, refusing a release whose evidence is missing, stale, changed or
+not approved, and the privacy statement from the ledger. What does not: writing evidence. Nothing here reads a row.
 
-A model may expire before its candidate is decided. Its digest, which the ledger keeps, stands for it then, where the
-chain says two things: that the sweep deleted the model because its time was up, and that this very candidate was
-complete before, which was recorded after all of it had been read, the model included. So whoever deletes a model stops
-its release, and nothing can be made anew, or exchanged, in the absence of a model that would contradict it.
+A model may expire before its candidate is decided. The ledger's digest then replaces it if the chain records two facts:
+the sweep deleted the model because it had expired, and this candidate was complete before. Completeness was recorded
+after every output, including the model, had been read. So deleting a model stops its release, and no other step can be
+replaced while the model that would contradict it is missing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
@@ -27,7 +26,7 @@ from dpsynth_platform.foundation.people import same_person
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.ledger import chain
-from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.ledger.records import ChainEvent, Decision, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle.retention import EXPIRED
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
@@ -36,7 +35,7 @@ from dpsynth_platform.synth.tabular.missing import check_missing, read_missing
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 if TYPE_CHECKING:
-    from dpsynth_platform.privacy.statement import Elsewhere, PrivacyStatement
+    from dpsynth_platform.privacy.statement import PrivacyStatement, RelatedMechanisms
 
 SPENT = "spent"
 APPROVE = "approve"
@@ -44,91 +43,19 @@ REFUSE = "refuse"
 WITHDRAW = "withdraw"
 AUDIT_REPORT = "report.json"
 _UNDECLARED: dict[str, Any] = {"gates": None, "rate_limits": [], "cumulative": "gate"}
-"""Terms of an audit where the contract declares no others; a report from before there was a choice does not name them.
-"""
+"""Defaults of audit terms. Reports of earlier versions do not name them."""
 _NEW_RUN = "a new version of the source, or a changed contract, is a new run with a cost of its own"
-_CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved anew: dpsynth run {}"
+_CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved again: dpsynth run {}"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
-"""Steps whose records every candidate rests on; with a model that was trained apart for the audit, that one's, too."""
-
-
-class Request(Protocol):
-    """What the check reads of an entry's request."""
-
-    @property
-    def runner(self) -> str:
-        """Who asked for it."""
-
-
-class LedgerEntry(Protocol):
-    """What the check reads of a ledger entry."""
-
-    @property
-    def state(self) -> str:
-        """Where it stands; only `spent` will do."""
-
-    @property
-    def key(self) -> str:
-        """Names the run, and in it the mechanism."""
-
-    @property
-    def plan_digest(self) -> str:
-        """Digest of the plan that it pays for."""
-
-    @property
-    def request(self) -> Request:
-        """What was asked for, by whom."""
-
-    @property
-    def model_digest(self) -> str | None:
-        """Content hash of the model that it paid for."""
-
-
-class Decision(Protocol):
-    """A recorded word on one candidate, or on a release of it."""
-
-    @property
-    def decision(self) -> str:
-        """`approve`, `refuse` or `withdraw`."""
-
-    @property
-    def release(self) -> str | None:
-        """Id of the release that is withdrawn."""
-
-    @property
-    def by(self) -> str:
-        """Who decided."""
-
-    @property
-    def at(self) -> str:
-        """When, ISO 8601."""
-
-
-class LedgerReads(Protocol):
-    """The part of the ledger that the check needs."""
-
-    def entry(self, entry_id: str) -> LedgerEntry:
-        """One entry; raises `LedgerError` if there is none."""
-
-    def approvals(self, candidate: str, entry_id: str) -> Sequence[Decision]:
-        """Approvals of a candidate, and refusals and withdrawals of what its entry paid for, in the order of record."""
-
-    def history(self, *, kinds: Iterable[str] | None = None, subject: str | None = None) -> Sequence[ChainEvent]:
-        """Events of the chain, in order."""
-
-
-_Decision = TypeVar("_Decision", bound=Decision)
+"""Steps that every candidate rests on. A contract with a separate audit model adds that model (`evidence_steps`)."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """What could be released: exact content with all that it rests on. An approval names its digest.
 
-    Attributes:
-        clearance_hash: content hash of what was known of earlier mechanisms: who approves it, approves it with that.
-        model_hash, synthetic_hash, audit_hash: content hashes of the three outputs. Restricted: the public dossier
-            carries commitments to them.
-        audited_entry_id, audited_hash: the same of the model that was trained apart for the audit, where one was.
+    The clearance's hash is included, so that an approval covers what was known of earlier mechanisms. All hashes are
+    restricted; the public dossier has commitments to them. `audited_*` belong to a separate audit model.
     """
 
     dataset: str
@@ -147,30 +74,28 @@ class Candidate:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) over all of it."""
+        """SHA-256 (hex) over all fields."""
         named = asdict(self)
         for name in ("audited_entry_id", "audited_hash"):
-            if named[name] is None:  # as it was before there was a choice, so that approvals stay good
+            if named[name] is None:  # absent from digests that were approved before the fields existed
                 del named[name]
         return canonical_digest(named)
 
 
 @dataclass(frozen=True)
 class CheckedEvidence:
-    """Evidence that held when it was checked.
+    """Evidence that passed the check.
 
     Attributes:
-        records: the steps' records as they were checked. Publish from these: what is current may have changed since.
-        audit_report: the audit's own report (canaries only).
-        clearance: what the clearance found.
-        runners: everybody who ran a step of it or asked for its entry.
-        approvals: those that count, in order; none where only the content was checked.
-        edition: which publication of this content it would be; every earlier one was withdrawn.
+        records: the steps' records as they were checked. Publish from these: the current ones may have changed.
+        runners: everybody who ran a step or asked for the entry.
+        approvals: those that count, in order; empty if only the content was checked.
+        edition: number of this publication of the content; every earlier one was withdrawn.
     """
 
     candidate: Candidate
     records: Mapping[str, StepRecord]
-    entry: LedgerEntry
+    entry: Entry
     audit_report: dict[str, Any]
     clearance: Clearance
     runners: tuple[str, ...] = ()
@@ -179,18 +104,12 @@ class CheckedEvidence:
 
 
 def candidate_of(
-    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, read: bool = True
+    storage: Storage, place: Place, contract: DataContract, ledger: Ledger, *, read: bool = True
 ) -> Candidate:
-    """The candidate as it lies in storage now, with content hashes computed from the files.
+    """The current candidate in storage, with content hashes computed from the files.
 
-    Args:
-        contract: the snapshot that `raw` sealed.
-        ledger: is asked about a model that is gone.
-        read: False: the hashes are those of the records, and files are only looked for. For lists; whoever decides or
-            publishes reads them.
-
-    Raises:
-        ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
+    If not `read`, hashes are taken from the records: enough for lists, not for decisions. `contract` is the snapshot
+    that `raw` sealed. Raises `ReleaseRefused` if a record or an output is missing, changed, or made from other inputs.
     """
     return _gathered(storage, place, contract, ledger, read=read)[1]
 
@@ -201,62 +120,64 @@ def evidence_steps(contract: DataContract) -> tuple[str, ...]:
 
 
 def _gathered(
-    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, read: bool = True
+    storage: Storage, place: Place, contract: DataContract, ledger: Ledger, *, read: bool = True
 ) -> tuple[dict[str, StepRecord], Candidate]:
-    """The evidence's records, each with its content as it was recorded, and the candidate that they make."""
     expired: dict[str, ChainEvent] = {}
     records = {}
     for step in evidence_steps(contract):
         record = _required(storage, place, step)
-        ended = _expiry(storage, place, record, ledger) if step in MODELS else None
-        if ended is None:
+        expiry = _expiry(storage, place, record, ledger) if step in MODELS else None
+        if expiry is None:
             _check_output(storage, place, record, read=read)
         else:
-            expired[step] = ended
+            expired[step] = expiry
         records[step] = record
     for record in records.values():
         _check_links(place, record, records)
+    if not expired:
+        _check_training(place, contract, records)
+    candidate = _candidate(place, contract, records)
     if expired:
-        candidate = _candidate(place, contract, records)
-        _check_recorded(place, candidate, expired, ledger)
-        return records, candidate
-    _check_training(place, contract, records)
-    return records, _candidate(place, contract, records)
+        _check_complete_before(place, candidate, expired, ledger)
+    return records, candidate
 
 
-def _expiry(storage: Storage, place: Place, record: StepRecord, ledger: LedgerReads) -> ChainEvent | None:
-    """The sweep's word that a model's time was up; None where the model is there, or nobody knows where it is."""
+def _expiry(storage: Storage, place: Place, record: StepRecord, ledger: Ledger) -> ChainEvent | None:
+    """The event of the sweep that deleted a model because it had expired; None if there is none or the model exists."""
     if record.path is None or storage.exists(record):
         return None
-    said = {"step": record.step, "output": Path(record.path).name, "reason": EXPIRED}
+    payload = {"step": record.step, "output": Path(record.path).name, "reason": EXPIRED}
     events = ledger.history(kinds=[chain.PURGED], subject=place.label)
-    return next((event for event in events if event.payload == said), None)
+    return next((event for event in events if event.payload == payload), None)
 
 
-def _check_recorded(place: Place, candidate: Candidate, expired: Mapping[str, ChainEvent], ledger: LedgerReads) -> None:
-    """In the absence of a model only what was complete in its presence is a candidate."""
+def _check_complete_before(
+    place: Place, candidate: Candidate, expired: Mapping[str, ChainEvent], ledger: Ledger
+) -> None:
+    """Refuses a candidate that was not recorded as complete before its model expired."""
     recorded = [
         event.sequence
         for event in ledger.history(kinds=[chain.CANDIDATE], subject=candidate.digest)
         if event.payload.get("entry") == candidate.entry_id
     ]
-    for step, ended in expired.items():
-        if not any(sequence < ended.sequence for sequence in recorded):
+    for step, expiry in expired.items():
+        if not any(sequence < expiry.sequence for sequence in recorded):
             raise ReleaseRefused(
-                f"{place.label}/{step} has expired, and what is there now was no complete candidate before, so that it "
-                f"can be held against nothing; {_NEW_RUN}"
+                f"{place.label}/{step} has expired, and the present candidate was not complete before, so that it "
+                f"cannot be checked; {_NEW_RUN}"
             )
 
 
 def _check_training(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> None:
-    """The audit was made with the canaries that its model was trained with, by that model's own claim."""
+    """The audit was made with the canaries that its model claims to be trained with."""
     attacked = "audited model" if contract.separate_audit_model else "model"
-    bait = _trained_with(place, records[AUDITED if contract.separate_audit_model else "model"])
-    if records["audit"].inputs.get("canaries") != bait:
+    planted = _trained_with(place, records[AUDITED if contract.separate_audit_model else "model"])
+    if records["audit"].inputs.get("canaries") != planted:
         raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the {attacked} was trained with")
     if contract.separate_audit_model and _trained_with(place, records["model"]) != NO_CANARIES:
         raise ReleaseRefused(
-            f"{place.label}/model was trained with canaries, which belong into {AUDITED} alone (audit.model: separate)"
+            f"{place.label}/model was trained with canaries; accepted: canaries in {AUDITED} alone "
+            "(audit.model: separate)"
         )
 
 
@@ -277,8 +198,8 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
         or _fact(place, model, "plan_digest") != _fact(place, audited, "plan_digest")
     ):
         raise ReleaseRefused(
-            f"{place.label}: {AUDITED} is not of the entry that clearance names, or of another plan than model; run "
-            "the line again"
+            f"{place.label}: {AUDITED} names another entry than clearance, or another plan than model; run the line "
+            "again"
         )
     return Candidate(
         dataset=place.dataset,
@@ -297,22 +218,13 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
     )
 
 
-def candidate_digest(storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads) -> str:
-    """What an approval of the present candidate names. Raises like `candidate_of`."""
-    return candidate_of(storage, place, contract, ledger).digest
-
-
 def check_evidence(
-    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, runners: Collection[str]
+    storage: Storage, place: Place, contract: DataContract, ledger: Ledger, *, runners: Collection[str]
 ) -> CheckedEvidence:
-    """Re-reads all evidence of the present candidate and holds it against the contract's conditions.
+    """Re-reads all evidence of the present candidate and checks the conditions of its contract, the snapshot of `raw`.
 
-    Args:
-        contract: the snapshot that `raw` sealed.
-        runners: everybody who ran a step of this candidate; none of them can approve it.
-
-    Raises:
-        ReleaseRefused: names what is missing, stale, of other content, failed or not approved.
+    `runners` are all who ran a step; none of them can approve it. Raises `ReleaseRefused` for evidence that is missing,
+    stale, of other content, failed or not approved.
     """
     checked = check_content(storage, place, contract, ledger)
     decisions = ledger.approvals(checked.candidate.digest, checked.candidate.entry_id)
@@ -328,49 +240,37 @@ def check_evidence(
 def check_unchanged(
     place: Place, contract: DataContract, checked: CheckedEvidence, decisions: Sequence[Decision]
 ) -> None:
-    """Refuses what was decided otherwise since it was checked: the dossier names approvals that count.
-
-    Args:
-        checked: the evidence as it was when the dossier was made.
-        decisions: those on its candidate now.
-
-    Raises:
-        ReleaseRefused: it is not approved any more, or not by the same people.
-    """
+    """Raises `ReleaseRefused` if the present decisions no longer include the approvals that the dossier names."""
     counted = check_approvals(place, contract, decisions, checked.runners)
     if _edition(decisions) != checked.edition or not all(item in counted for item in checked.approvals):
         raise ReleaseRefused(
-            f"{place.label}: its approvals have changed while it was made ready; materialize {place.label}/released "
-            "again"
+            f"{place.label}: its approvals changed during publication; materialize {place.label}/released again"
         )
 
 
 def check_approvals(
     place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
 ) -> tuple[Decision, ...]:
-    """The approvals of a candidate that count, if they are as many as its contract asks for.
+    """The approvals of a candidate that count, if they are as many as its contract (the snapshot of `raw`) asks for.
 
-    Args:
-        contract: the snapshot that `raw` sealed.
-        decisions: all on the candidate, in order (`LedgerReads.approvals`).
-        runners: everybody who ran a step of it or asked for its entry.
-
-    Raises:
-        ReleaseRefused: too few have approved, or somebody refused or withdrew it since.
+    `decisions` are all on the candidate, in order (`Ledger.approvals`); `runners` all who ran a step or asked for the
+    entry. Raises `ReleaseRefused` for too few approvals, or a later refusal or withdrawal.
     """
     last = _last_objection(decisions)
     counted = standing_approvals(decisions, runners)
     withdrawn = _withdrawals(decisions)
-    # Where no approval is needed, bringing back what was withdrawn needs one all the same.
+    # Publishing withdrawn content again needs an approval even if the contract asks for none.
     needed = max(contract.release.approvals, 1 if withdrawn else 0)
     if last >= 0 and not counted:
-        said = decisions[last]
-        if said.decision == WITHDRAW:
+        objection = decisions[last]
+        if objection.decision == WITHDRAW:
             raise ReleaseRefused(
-                f"{place.label}: this content was withdrawn as release {said.release} at {said.at}, and not approved "
-                f"since; if it is to be published again: dpsynth release approve {place.arguments} --after-withdrawal"
+                f"{place.label}: this content was withdrawn as release {objection.release} at {objection.at}, and not "
+                f"approved since; to publish it again: dpsynth release approve {place.arguments} --after-withdrawal"
             )
-        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {moment(said.at)}, and not approved since")
+        raise ReleaseRefused(
+            f"{place.label}: refused by {objection.by} at {moment(objection.at)}, and not approved since"
+        )
     if len(counted) < needed:
         raise ReleaseRefused(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
@@ -380,12 +280,8 @@ def check_approvals(
     return counted
 
 
-def check_content(storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads) -> CheckedEvidence:
-    """All that `check_evidence` checks but the approvals: whether a reviewer has anything to decide on.
-
-    Raises:
-        ReleaseRefused: names what is missing, stale, of other content or failed.
-    """
+def check_content(storage: Storage, place: Place, contract: DataContract, ledger: Ledger) -> CheckedEvidence:
+    """What `check_evidence` checks, except the approvals. Raises like it."""
     records, candidate = _gathered(storage, place, contract, ledger)
     entry = _check_entry(place, candidate.entry_id, candidate.plan_digest, candidate.model_hash, ledger)
     if candidate.audited_entry_id is not None and candidate.audited_hash is not None:
@@ -399,56 +295,44 @@ def check_content(storage: Storage, place: Place, contract: DataContract, ledger
     _check_audit(place, contract, report)
     if (report.get("apart") or {}).get("entry") != candidate.audited_entry_id:
         raise ReleaseRefused(
-            f"{place.label}/audit says that it attacked another model than the one that the contract's audit.model "
-            f"asks for; materialize {place.label}/audit again"
+            f"{place.label}/audit attacked another model than the contract's audit.model asks for; materialize "
+            f"{place.label}/audit again"
         )
     _check_missing(place, contract, records["synthetic"])
     return CheckedEvidence(candidate, records, entry, report, clearance_of(place, records["clearance"]))
 
 
 def clearance_of(place: Place, record: StepRecord) -> Clearance:
-    """What a clearance's record found.
-
-    Raises:
-        ReleaseRefused: it does not say; an earlier version of the platform made it.
-    """
+    """The clearance in a step's record. Raises `ReleaseRefused` if an earlier version made a record without it."""
     try:
         return Clearance.from_json(record.facts[CLEARANCE])
     except (KeyError, TypeError):
         raise ReleaseRefused(
-            f"{place.label}/clearance: its record does not say what it found; {_CLEAR_AGAIN.format(place.arguments)}"
+            f"{place.label}/clearance: its record does not contain its findings; {_CLEAR_AGAIN.format(place.arguments)}"
         ) from None
 
 
-def check_news(place: Place, before: Clearance, now: Clearance) -> None:
-    """Refuses a release of which more is known by now than its clearance knew.
-
-    Args:
-        before: what the clearance found, which is what reviewers approved.
-        now: the same question, asked again.
-
-    Raises:
-        ReleaseRefused: it would not be cleared any more, or something was found since.
-    """
+def check_new_findings(place: Place, before: Clearance, now: Clearance) -> None:
+    """Refuses a release if a new clearance (`now`) refuses it, or finds more than the approved one (`before`)."""
     if now.decision == "refuse":
         raise ReleaseRefused(f"{place.label}: it would not be cleared any more: {now.reason}")
-    news = now.news(before)
-    if news:
-        more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
+    new = now.new_findings(before)
+    if new:
+        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
         raise ReleaseRefused(
-            f"{place.label}: found since its clearance: {news[0].words}{more}; {_CLEAR_AGAIN.format(place.arguments)}"
+            f"{place.label}: found since its clearance: {new[0].words}{more}; {_CLEAR_AGAIN.format(place.arguments)}"
         )
 
 
-def standing_approvals(decisions: Sequence[_Decision], runners: Collection[str] = ()) -> tuple[_Decision, ...]:
+def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] = ()) -> tuple[Decision, ...]:
     """The approvals of one candidate that count.
 
-    Those after the last refusal and the last withdrawal, one a person, none by a runner or by whoever withdrew.
+    Those after the last refusal or withdrawal, one per person, none by a runner or by a person who withdrew it.
     """
-    out = [*runners, *(item.by for item in _withdrawals(decisions))]
-    counted: list[_Decision] = []
+    excluded = [*runners, *(item.by for item in _withdrawals(decisions))]
+    counted: list[Decision] = []
     for item in decisions[_last_objection(decisions) + 1 :]:
-        known = (*out, *(earlier.by for earlier in counted))
+        known = (*excluded, *(earlier.by for earlier in counted))
         if item.decision == APPROVE and not any(same_person(item.by, name) for name in known):
             counted.append(item)
     return tuple(counted)
@@ -462,17 +346,12 @@ def statement_of(
     method: str,
     cleared: Clearance | None = None,
 ) -> PrivacyStatement:
-    """What a release that an entry pays for promises, with every other mechanism that was started on the dataset.
+    """The privacy statement of a release that an entry pays for, with every other mechanism started on the dataset.
 
-    A second mechanism of the same run, whose model was audited, is part of what is promised and no other one.
-
-    Any of the others may have been why this one has the parameters that it has, or is the one that is released. So all
-    count, in whatever period and order.
-
-    Args:
-        cleared: what the release's clearance found of mechanisms on the same people elsewhere.
+    The mechanism that trains the run's separate audit model belongs to the statement and is not one of the others. All
+    others count, in any period and order: each may have influenced the parameters, or which result is released.
     """
-    from dpsynth_platform.privacy.statement import NOWHERE, Tuning, privacy_statement, words_of
+    from dpsynth_platform.privacy.statement import NO_RELATED_MECHANISMS, Tuning, privacy_statement, words_of
 
     entry = ledger.entry(entry_id)
     started = [
@@ -480,33 +359,30 @@ def statement_of(
         for item in ledger.entries(entry.family)
         if item.request.dataset == entry.request.dataset and item.started_at is not None
     ]
-    own = mechanism_keys(contract, entry.key)
-    mine = sum(started.count(key) for key in own)
-    attempts = mine - (len(own) - 1)
-    tuning = Tuning(len(started) - mine)
-    words = words_of(method, entry.request.event)
+    own_keys = mechanism_keys(contract, entry.key)
+    own_starts = sum(started.count(key) for key in own_keys)
     return privacy_statement(
         contract,
         family,
         entry.request.event,
-        words,
-        tuning=tuning,
-        attempts=attempts,
-        elsewhere=_elsewhere(cleared) if cleared else NOWHERE,
+        words_of(method, entry.request.event),
+        tuning=Tuning(len(started) - own_starts),
+        attempts=own_starts - (len(own_keys) - 1),
+        related=_related_mechanisms(cleared) if cleared else NO_RELATED_MECHANISMS,
     )
 
 
-def _elsewhere(cleared: Clearance) -> Elsewhere:
-    from dpsynth_platform.privacy.statement import Elsewhere
+def _related_mechanisms(cleared: Clearance) -> RelatedMechanisms:
+    from dpsynth_platform.privacy.statement import RelatedMechanisms
 
     upstream = {item.entry for item in cleared.findings if item.kind == "base-model"}
-    return Elsewhere(
+    return RelatedMechanisms(
         families=cleared.families,
         base_model=bool(cleared.base_model),
         declared=cleared.declared,
         upstream=len(upstream),
         claims=cleared.unproven,
-        hearsay=cleared.hearsay,
+        unverified_models=cleared.unverified_models,
         promises=cleared.promises,
     )
 
@@ -514,18 +390,14 @@ def _elsewhere(cleared: Clearance) -> Elsewhere:
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
     """Everybody who ran a step of the present candidate's run: none of them can approve it.
 
-    Also who ran one that somebody else has run again since: otherwise a second person's run would make it anybody's.
+    Includes earlier runners of a step, so that a second person's run does not make the first eligible.
     """
     records = (storage.read(place, step) for step in STEPS if step != "released")
     return tuple(sorted({name for record in records if record is not None for name in record.runners}))
 
 
 def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
-    """The audit's report: `report.json` in its output directory.
-
-    Raises:
-        ReleaseRefused: there is none.
-    """
+    """The audit's `report.json`. Raises `ReleaseRefused` if it cannot be read."""
     try:
         report = json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8"))
     except (OSError, ValueError, StaleInput) as error:
@@ -536,7 +408,6 @@ def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
 
 
 def _required(storage: Storage, place: Place, step: str) -> StepRecord:
-    """One step's record, of the present run."""
     try:
         raw = storage.require(place, "raw")
         return storage.require(place, step, run_key=raw.run_key)
@@ -545,9 +416,8 @@ def _required(storage: Storage, place: Place, step: str) -> StepRecord:
 
 
 def _check_output(storage: Storage, place: Place, record: StepRecord, *, read: bool) -> None:
-    """What a step left is there with the content that was recorded."""
     if record.step == "raw":
-        return  # its rows may have expired; what counts of it is the sealed contract and the run key
+        return  # its rows may have expired; the evidence is the sealed contract and the run key
     if not storage.exists(record):
         raise ReleaseRefused(f"evidence is missing or stale: {_gone(storage, place, record)}")
     if not read:
@@ -558,12 +428,12 @@ def _check_output(storage: Storage, place: Place, record: StepRecord, *, read: b
 
 
 def _gone(storage: Storage, place: Place, record: StepRecord) -> str:
-    """That an output is gone, and what can be done: a completed model cannot be made again, nor what is made of it."""
+    """The message for a missing output. A completed model, and what depends on it, cannot be made again."""
     where = f"{place.label}/{record.step}"
     if record.step in MODELS:
         return (
-            f"{where}: its output is gone, and not because its time was up, which the ledger would say (dpsynth ledger "
-            "history); find out who deleted it, and put it back from a copy of the restricted zone; otherwise, "
+            f"{where}: its output is gone, and the ledger does not record that it expired (dpsynth ledger history); "
+            "find out who deleted it, and restore it from a copy of the restricted zone; otherwise, "
             f"{_NEW_RUN}"
         )
     model = storage.read(place, "model")
@@ -573,7 +443,7 @@ def _gone(storage: Storage, place: Place, record: StepRecord) -> str:
 
 
 def _check_links(place: Place, record: StepRecord, records: dict[str, StepRecord]) -> None:
-    """What a step was made from must be what is there now."""
+    """Checks that a step was made from the present records."""
     for step, content in record.inputs.items():
         if step in records and step != "raw" and records[step].content_hash != content:
             raise ReleaseRefused(
@@ -593,7 +463,7 @@ def _fact(place: Place, record: StepRecord, name: str) -> str:
     return value
 
 
-def _check_entry(place: Place, entry_id: str, plan_digest: str, model_hash: str, ledger: LedgerReads) -> LedgerEntry:
+def _check_entry(place: Place, entry_id: str, plan_digest: str, model_hash: str, ledger: Ledger) -> Entry:
     try:
         entry = ledger.entry(entry_id)
     except LedgerError as error:
@@ -621,24 +491,26 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
     way_out = {
         "fail": "the model leaks more than it claims or than its contract accepts; do not release it",
         "inconclusive": (
-            "say in audit.accept_inconclusive why that is acceptable, which spends nothing, or change what the reasons "
-            f"name: more canaries (dpsynth plan {place.arguments} may know how many) are a new run with a cost of its "
-            "own"
+            "state in audit.accept_inconclusive why that is acceptable, which spends nothing, or change what the "
+            f"reasons name; more canaries (dpsynth plan {place.arguments} may estimate how many) need a new run with "
+            "a cost of its own"
         ),
     }.get(str(verdict), "materialize the audit again")
-    way_out += f"; the reasons: dpsynth audit show {place.arguments}"
-    raise ReleaseRefused(f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}")
+    raise ReleaseRefused(
+        f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}; the reasons: dpsynth audit show "
+        f"{place.arguments}"
+    )
 
 
 def _check_missing(place: Place, contract: DataContract, synthetic: StepRecord) -> None:
-    """The contract's limit of missing values, once more, on what the content hash of the rows covers."""
+    """Checks the contract's limit of missing values again, on the file that the rows' content hash covers."""
     limit = contract.release.max_missing
     if limit is None:
         return
     shares = read_missing(synthetic.directory)
     if shares is None:
         raise ReleaseRefused(
-            f"{place.label}/synthetic does not say how many values were missing, which release.max_missing limits; "
+            f"{place.label}/synthetic does not record how many values were missing, which release.max_missing limits; "
             f"materialize {place.label}/synthetic again, which spends nothing"
         )
     check_missing(place.label, shares, limit)
@@ -653,5 +525,5 @@ def _withdrawals(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _last_objection(decisions: Sequence[Decision]) -> int:
-    """Place of the last refusal or withdrawal, or -1."""
+    """Index of the last refusal or withdrawal, or -1."""
     return max((index for index, item in enumerate(decisions) if item.decision != APPROVE), default=-1)

@@ -1,86 +1,81 @@
-"""Dossiers as pages that people can read: one HTML file each, no script, nothing from elsewhere.
+"""Dossiers as HTML pages: one file each, without scripts or external resources.
 
-What belongs here: handing a dossier to its template, with the few words and drawings that the template asks for. What
-does not: facts; the page shows what the dossier says and nothing else. Everything is escaped, but the drawings: those
-of the audit were checked when the evidence was put together (`dossier.check_svg`), the others are made here.
+What belongs here: rendering a dossier's template, with the labels and drawings that it needs. What does not: facts; the
+page shows the dossier only. Everything is escaped except drawings, which `check_svg` checks or `drawing` makes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.figures import moment, upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 TREATMENTS = {
     "modelled": "modelled with differential privacy",
     "written": "written by a language model, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
-    "empty": "present for the schema's sake, without values",
+    "empty": "kept for the schema, without values",
     "absent": "not part of the release",
 }
-_TIERS = {
-    "strong": "Strong: epsilon at most 1.",
-    "reasonable": "Reasonable: epsilon above 1 and at most 10.",
-    "weak": "Weak: epsilon above 10.",
-}
-_UNITS = {"example": "one record", "user": "one person", "group": "one group"}
 
 
 def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
-    """The page of a public dossier.
-
-    Raises:
-        ReleaseRefused: an audit plot is not plain SVG.
-    """
+    """The page of a public dossier. Raises `ReleaseRefused` if an audit plot is not plain SVG."""
     from markupsafe import Markup
 
-    return _page(
-        "dossier.html.j2",
-        dossier,
-        **dossier,
-        key_fingerprint=key_fingerprint,
-        graph=Markup(  # noqa: S704 - made and escaped in `drawing`
-            lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"])
-        ),
-        plots=_drawings(dossier["audit"]["plots"]),
-        spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
-        treatments=TREATMENTS,
-        tier_words=_TIERS[dossier["guarantee"]["tier"]],
-        unit_words=_UNITS[dossier["guarantee"]["unit"]],
+    return (
+        environment(html=True)
+        .get_template("dossier.html.j2")
+        .render(
+            d=dossier,
+            key_fingerprint=key_fingerprint,
+            graph=Markup(  # noqa: S704 - made and escaped in `drawing`
+                lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"])
+            ),
+            plots=_drawings(dossier["audit"]["plots"]),
+            spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
+            treatments=TREATMENTS,
+        )
     )
 
 
 def render_reviewers(dossier: Mapping[str, Any]) -> str:
-    """The page of a reviewers' dossier. Restricted, as that is. Raises like `render`."""
-    return _page(
-        "reviewers.html.j2",
-        dossier,
-        audit_plots=_drawings(dossier["audit"]["plots"]),
-        quality_plots=_drawings(dossier["quality"]["plots"] if dossier["quality"] else {}),
+    """The page of a reviewers' dossier. Restricted, like the dossier. Raises like `render`."""
+    return (
+        environment(html=True)
+        .get_template("reviewers.html.j2")
+        .render(
+            d=dossier,
+            audit_plots=_drawings(dossier["audit"]["plots"]),
+            quality_plots=_drawings(dossier["quality"]["plots"] if dossier["quality"] else {}),
+        )
     )
 
 
-def _page(template: str, dossier: Mapping[str, Any], **more: Any) -> str:
+def environment(*, html: bool) -> Environment:
+    """The templates of releases. Without `html` nothing is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    made = Environment(
         loader=PackageLoader("dpsynth_platform.release", "templates"),
-        autoescape=True,
+        autoescape=html,  # noqa: S701 - Markdown has filters of its own
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=not html,
     )
-    environment.filters.update(
-        moment=moment, small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text
-    )
-    return environment.get_template(template).render(d=dossier, **more)
+    made.filters.update(moment=moment, small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text)
+    return made
 
 
 def _drawings(plots: Mapping[str, str]) -> dict[str, Any]:
-    """Plots that may stand in a page as they are, since they are shapes and text only."""
+    """Plots that need no escaping, since they contain shapes and text only."""
     from markupsafe import Markup
 
     for title, svg in plots.items():
@@ -89,7 +84,7 @@ def _drawings(plots: Mapping[str, str]) -> dict[str, Any]:
 
 
 def small(number: float) -> str:
-    """A small probability as `1 in 140,000`: two significant digits, rounded to the larger probability."""
+    """A small probability as `1 in 140,000`: two significant digits, rounded up."""
     if number <= 0:
         return "0"
     times = int(1 / number)

@@ -1,8 +1,8 @@
-"""What the published rows look like: one histogram a column, of the synthetic data only.
+"""Histograms of the published columns, of the synthetic data only.
 
-What belongs here: counting while the rows are written. What does not: the real data, and drawing. The bins and
-categories are the contract's own, equal ones over the declared range, or (where values were learned) those of the
-synthetic rows: nothing is chosen by looking at real ones.
+What belongs here: counting while the rows are written. What does not: real data, and drawing. Bins and categories are
+the contract's, equal bins over the declared range, or (for learned values) those of the synthetic rows; none depends on
+real rows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
 LONGEST = 1e15
-"""Numbers from here on are labelled by their leading digits."""
+"""Numbers of at least this size are labelled with six digits."""
 _EPOCH = dt.date(1970, 1, 1)
 
 
 def treatment(contract: DataContract, name: str) -> str:
-    """What became of a column: `modelled`, `written`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
+    """How a column is published: `modelled`, `written`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
     column = contract.columns.get(name)
     if column is None:
         return "empty"
@@ -62,7 +62,7 @@ class Profiler:
         self._missing: Counter[str] = Counter()
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Counts a batch and hands it on."""
+        """Counts a batch and returns it."""
         for name in set(self._columns) & set(batch.schema.names):
             values = batch.column(name)
             self._missing[name] += values.null_count
@@ -82,7 +82,7 @@ class Profiler:
         return batch
 
     def histogram(self, name: str) -> dict[str, Any] | None:
-        """A column's histogram as JSON, or None where it is not modelled.
+        """A column's histogram as JSON, or None if it is not modelled.
 
         Bins: `{"kind": "bins", "edges": k+1 labels, "counts": k numbers, "missing": n}`; the last bin includes its
         upper edge. Categories: `{"kind": "categories", "labels": ..., "counts": ..., "missing": n}`.
@@ -114,7 +114,7 @@ def _edges(column: Column) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     bins = column.bins if isinstance(column.bins, int) else BINS
     if isinstance(column, FloatColumn):
         return np.linspace(column.min, column.max, bins + 1)
-    # Whole numbers belong to one bin each, so the edges are whole too.
+    # Each whole number belongs to one bin, so the edges are whole numbers.
     bins = min(bins, column.max - column.min + 1)
     return np.floor(np.linspace(column.min, column.max + 1, bins + 1))
 
@@ -124,7 +124,7 @@ def _label(value: Any) -> str:
 
 
 def _edge_label(edge: float, column: Column) -> str:
-    """An edge as a reader would write it; the upper end of the range is the declared one."""
+    """An edge as a reader would write it; the highest edge is the declared maximum."""
     if isinstance(column, DateColumn):
         return (_EPOCH + dt.timedelta(days=min(int(edge), (column.max - _EPOCH).days))).isoformat()
     if isinstance(column, DatetimeColumn | TimeColumn):

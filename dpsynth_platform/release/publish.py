@@ -1,9 +1,8 @@
-"""Publication: everything staged out of sight, signed, announced, and shown by one rename.
+"""Publication: a release is staged in a hidden directory, signed, announced, and shown by one rename.
 
 What belongs here: writing a release's files in the public zone. What does not: whether it may be published (the caller
-has checked the evidence, and checks the decisions again when it is told that all is ready) and what the dossier says. A
-reader sees a whole release or none; a publication that was interrupted leaves a hidden directory that the next one
-removes.
+checks evidence, and decisions again in `announce`), and the dossier's content. Readers see a whole release or none. The
+next publication removes the hidden directory of an interrupted one.
 """
 
 from __future__ import annotations
@@ -40,12 +39,9 @@ _STAGING = ".staging-"
 
 @dataclass(frozen=True)
 class Published:
-    """A release that is there for everyone.
+    """A published release: its directory `<target>/<release id>`, and bytes and number of its Delta table's files.
 
-    Attributes:
-        path: its directory, `<target>/<release id>`.
-        size, file_count: of the files of its Delta table.
-        reused: it had been published before; nothing was written.
+    `reused` if it had been published before, and nothing was written.
     """
 
     release_id: str
@@ -69,14 +65,12 @@ def publish(
     """Publishes a candidate below `target`, once.
 
     Args:
-        evidence: of the candidate that was checked and approved.
-        synthetic_batches: the synthetic rows; read only if the candidate is not published yet.
-        schema: their Arrow schema.
-        announce: is called when everything is staged and just before it is shown, to record the publication; where it
-            raises, nothing is shown. Also for a release that is there already, so that none stays unrecorded.
+        evidence: checked and approved.
+        synthetic_batches: read only if the candidate is not published yet.
+        announce: records the publication. It is called after staging, just before the release is shown; if it raises,
+            nothing is shown. Also called for a release that exists already, so that every release is recorded.
 
-    Raises:
-        ReleaseRefused: this candidate's release is there already but does not verify under this key.
+    Raises `ReleaseRefused` if this candidate's release exists, but does not verify with this key.
     """
     directory = target / evidence.release_id
     with only_one(target):
@@ -90,7 +84,7 @@ def publish(
 
 @contextmanager
 def only_one(target: Path) -> Iterator[None]:
-    """One publication at a time below a target; whatever an earlier one left half done is removed."""
+    """Locks a target for one publication, and removes what interrupted ones left."""
     _make_readable(target)
     lock = os.open(target / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -103,12 +97,12 @@ def only_one(target: Path) -> Iterator[None]:
 
 
 def _make_readable(directory: Path) -> None:
-    """Makes a directory and its missing parents, readable by others whatever the umask, as what is published is."""
-    for one in reversed((directory, *directory.parents)):
-        if not one.exists():
+    """Makes a directory and its missing parents, readable by all under any umask."""
+    for path in reversed((directory, *directory.parents)):
+        if not path.exists():
             with suppress(FileExistsError):  # another publication was first
-                one.mkdir()
-                one.chmod(0o755)
+                path.mkdir()
+                path.chmod(0o755)
 
 
 def _stage_and_show(
@@ -138,18 +132,17 @@ def _stage_and_show(
 
 
 def _show(stage: Path, directory: Path) -> None:
-    """Opens it to everyone and gives it its name: from here on it is public."""
     stage.chmod(0o755)
-    stage.rename(directory)
+    stage.rename(directory)  # from here on it is public
     sync(directory.parent)
 
 
 def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519PrivateKey) -> None:
-    """Dossier, its schema, page and cards, and last the attestation, which vouches for all before it."""
-    dossier = json.loads(json.dumps(dossier, ensure_ascii=False, allow_nan=False))  # as a reader will have it
+    """Writes dossier, schema, page and cards, and last the attestation of all of them."""
+    dossier = json.loads(json.dumps(dossier, ensure_ascii=False, allow_nan=False))  # as readers will parse it
     name = schemas.DOSSIERS[dossier["format"]]
     for breach in schemas.breaches(dossier, name):
-        raise ReleaseRefused(f"the dossier is not as its schema asks: at {breach.where} it {breach.message}")
+        raise ReleaseRefused(f"the dossier does not match its schema: at {breach.where} it {breach.message}")
     public_key = signing_key.public_key()
     documents = {
         layout.DOSSIER: json.dumps(dossier, indent=2, ensure_ascii=False) + "\n",
@@ -166,7 +159,7 @@ def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519P
 
 
 def _settle(stage: Path) -> None:
-    """Readable by everyone once its directory is, whatever the umask, and on disk before the release is shown."""
+    """Makes the files readable by all under any umask, and flushes them to disk before the release is shown."""
     for path in stage.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
         sync(path)
@@ -174,7 +167,6 @@ def _settle(stage: Path) -> None:
 
 
 def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool) -> Published:
-    """Verifies what is there now, as any reader would."""
     report = verify_release(directory, signature.public_pem(signing_key.public_key()))
     if report.problems:
         raise ReleaseRefused(f"{directory}: the release there does not verify: {report.problems[0]}")

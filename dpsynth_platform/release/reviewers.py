@@ -1,9 +1,8 @@
-"""The reviewers' dossier: what a person who decides about a candidate should have seen. Restricted.
+"""The reviewers' dossier: what a person should see before deciding about a candidate. Restricted.
 
-What belongs here: putting exact counts, comparisons with real rows, spend and clearance details together, as JSON and
-as a page, from what the steps recorded. What does not: anything public (`dossier`), and any gate: a decision that reads
-this is a person's, and the privacy statement lists it. It never leaves the restricted zone. Counts are those that the
-steps recorded, so that they are still there when the rows behind them have expired.
+What belongs here: exact counts, comparisons with real rows, spend and clearance, as JSON and as a page. What does not:
+public facts (`dossier`), and gates: only people decide on this, and the privacy statement lists that. It never leaves
+the restricted zone. Counts are taken from the steps' records, so that they outlast expired rows.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NOTICE = (
 JSON_NAME = "reviewers.json"
 PAGE_NAME = "reviewers.html"
 _NOT_FACTS = ("contract", "source_schema")
-"""Recorded facts that are long, and shown elsewhere."""
+"""Long recorded facts that are shown elsewhere."""
 _QUALITY_PLOTS = {
     "marginals": "Distances of marginals",
     "classifiers": "Classifiers on held-out real rows",
@@ -44,7 +43,7 @@ _QUALITY_PLOTS = {
 
 @dataclass(frozen=True)
 class ReviewersDossier:
-    """The document, and the files that it was written to."""
+    """The document and its files."""
 
     document: Mapping[str, Any]
     json_file: Path
@@ -60,27 +59,23 @@ def write_reviewers_dossier(
     *,
     standing: str,
 ) -> ReviewersDossier:
-    """Puts the dossier of a candidate together and writes it into the restricted zone, one place a candidate.
+    """Writes a candidate's dossier into the restricted zone, in a directory per candidate.
 
     Args:
-        storage: where the candidate lies.
-        ledger: with its entry.
         contract: the snapshot that `raw` sealed.
         candidate: as its evidence was read just now (`evidence.candidate_of`).
-        statement: what it would promise.
         standing: whether it could be released now, in words.
 
-    Raises:
-        ReleaseRefused: the audit's report cannot be read, or a plot is not plain SVG.
+    Raises `ReleaseRefused` if the audit's report cannot be read, or a plot is not plain SVG.
     """
     from dpsynth_platform.release.page import render_reviewers
 
     document = reviewers_document(storage, ledger, contract, candidate, statement, standing=standing)
     directory = storage.named_output(Place(candidate.dataset, candidate.period), "dossier", candidate.digest[:16])
-    made = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
-    write_durably(made.json_file, json.dumps(document, indent=1, ensure_ascii=False))
-    write_durably(made.page_file, render_reviewers(document))
-    return made
+    dossier = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
+    write_durably(dossier.json_file, json.dumps(document, indent=1, ensure_ascii=False))
+    write_durably(dossier.page_file, render_reviewers(document))
+    return dossier
 
 
 def reviewers_document(
@@ -92,33 +87,11 @@ def reviewers_document(
     *,
     standing: str,
 ) -> dict[str, Any]:
-    """The dossier as JSON values, written nowhere. Takes and raises what `write_reviewers_dossier` does."""
+    """The dossier as JSON values, not written. Arguments and errors are those of `write_reviewers_dossier`."""
     place = Place(candidate.dataset, candidate.period)
-    document = _document(storage, ledger, place, contract, candidate, statement, standing)
-    document = json.loads(json.dumps(document, allow_nan=False))
-    for breach in schema.breaches(document, schema.REVIEWERS):
-        raise ReleaseRefused(f"the reviewers' dossier is not as its schema asks: at {breach.where} it {breach.message}")
-    checked: dict[str, Any] = document
-    return checked
-
-
-def _overlaps(storage: Storage, place: Place, candidate: Candidate) -> dict[str, Any]:
-    """How many people the run has in common with the mechanisms that its clearance found, where that was counted."""
-    found = Overlaps.read(storage, place, candidate.entry_id)
-    return {"people": asdict(found)} if found else {}
-
-
-def _document(
-    storage: Storage,
-    ledger: Ledger,
-    place: Place,
-    contract: DataContract,
-    candidate: Candidate,
-    statement: PrivacyStatement,
-    standing: str,
-) -> dict[str, Any]:
     records = {step: record for step in STEPS if (record := storage.read(place, step)) is not None}
-    return {
+    overlaps = Overlaps.read(storage, place, candidate.entry_id)
+    content = {
         "format": FORMAT,
         "notice": NOTICE,
         "made_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -135,16 +108,23 @@ def _document(
         "runners": list(evidence.candidate_runners(storage, place)),
         "counts": _counts(ledger, candidate, records),
         "scrubbing": records["scrubbed"].facts.get("report", {}) if "scrubbed" in records else {},
-        "clearance": _facts(records["clearance"]) | _overlaps(storage, place, candidate),
+        "clearance": _facts(records["clearance"]) | ({"people": asdict(overlaps)} if overlaps else {}),
         "spend": _spend(ledger, contract, candidate),
-        "audit": _audit(place, records["audit"]),
+        "audit": {
+            "report": evidence.audit_report(place, records["audit"]),
+            "plots": plots_of_audit(records["audit"]),
+        },
         "quality": _quality(storage, records.get("quality"), candidate),
         "steps": [_step(record) for record in records.values()],
     }
+    document: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
+    for breach in schema.breaches(document, schema.REVIEWERS):
+        raise ReleaseRefused(f"the reviewers' dossier does not match its schema: at {breach.where} it {breach.message}")
+    return document
 
 
 def _counts(ledger: Ledger, candidate: Candidate, records: Mapping[str, StepRecord]) -> list[dict[str, Any]]:
-    """Exact counts along the line, in its order; what was not recorded is left out."""
+    """Exact counts in the order of the line, as far as they were recorded."""
     participants = int(ledger.participants(candidate.entry_id).size)
     owners = records["scrubbed"].facts.get("owners") if "scrubbed" in records else None
     cleared = [("owners cleared for the mechanism", participants)]
@@ -176,13 +156,13 @@ _COUNTED: Mapping[str, Mapping[str, str]] = {
 
 
 def counts_of(record: StepRecord) -> list[tuple[str, int]]:
-    """What a step counted exactly, in words; what was not recorded is left out."""
+    """A step's exact counts with their labels, as far as they were recorded."""
     named = _COUNTED.get(record.step, {})
     return [(what, record.facts[name]) for name, what in named.items() if record.facts.get(name) is not None]
 
 
 def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict[str, Any]:
-    """This entry, the account with all its entries, and (where they are charged one by one) what owners have left."""
+    """This entry, the account with all its entries, and (with mode per-owner) what owners have left."""
     account = ledger.account(contract.family)
     return {
         "entry": ledger.entry(candidate.entry_id).summary(),
@@ -199,25 +179,15 @@ def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict
     }
 
 
-def _audit(place: Place, record: StepRecord) -> dict[str, Any]:
-    return {
-        "report": evidence.audit_report(place, record),
-        "plots": plots_of_audit(record),
-    }
-
-
 def plots_of_audit(record: StepRecord) -> dict[str, str]:
-    """The drawings of an audit, SVG by title. Of canaries only, so that they may be published."""
-    return _plots(record.directory, {"roc": "Who was told from whom", "scores": "Scores of the canaries"})
+    """An audit's SVG plots by title. They show canaries only, so that they may be published."""
+    return _plots(record.directory, {"roc": "ROC curves of the attacks", "scores": "Scores of the canaries"})
 
 
 def quality_hash(storage: Storage, candidate: Candidate) -> str | None:
-    """The content hash of the quality report of this very candidate.
+    """The content hash of this candidate's quality report; None if it is not made yet, purged, or of other rows.
 
-    None: it is not there yet, was purged, or is of other rows.
-
-    Raises:
-        ReleaseRefused: it is not what its step recorded.
+    Raises `ReleaseRefused` if it is not what its step recorded.
     """
     place = Place(candidate.dataset, candidate.period)
     record = storage.read(place, "quality")
@@ -232,7 +202,7 @@ def quality_hash(storage: Storage, candidate: Candidate) -> str | None:
 
 
 def _quality(storage: Storage, record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
-    """The quality report of this very candidate, or None where there is none that is as recorded (`quality_hash`)."""
+    """This candidate's quality report, or None if there is none with the recorded content (`quality_hash`)."""
     from dpsynth_platform.quality.report_rows import HEADER
 
     try:

@@ -1,11 +1,10 @@
-"""The tombstone: what is left to say in the directory of a release that was withdrawn.
+"""The tombstone: the signed notice in the directory of a withdrawn release.
 
-What belongs here: its form, reading it, and telling whether a key signed it. What does not: withdrawing (`withdrawal`),
-and judging the rest of the directory (`verify`). Little is imported: whoever verifies a release needs this module.
+What belongs here: its format, reading it, and checking its signature. What does not: withdrawing (`withdrawal`), and
+checking the rest of the directory (`verify`). Imports are few, since offline verification needs this module.
 
-It stands in `tombstone.json`, where people can read it, and beside it `tombstone.dsse.json` vouches for it as the
-release's attestation does for the release: an in-toto statement in a DSSE envelope (`attestation`). What the page of a
-release says of checking the one with other tools holds for the other.
+`tombstone.json` is the readable notice. `tombstone.dsse.json` is its attestation, an in-toto statement in a DSSE
+envelope (`attestation`); other tools check it as they check a release's attestation.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,7 @@ FILES = frozenset({TOMBSTONE, ATTESTATION})
 
 @dataclass(frozen=True)
 class Tombstone:
-    """What the public is told of a withdrawal, and no more.
-
-    Attributes:
-        release: id of the release.
-        withdrawn_at: when, ISO 8601, UTC.
-        reason: one sentence.
-        contacts: people to ask. Like the reason on one line, without control characters.
-    """
+    """All that is published about a withdrawal, at an ISO 8601 time in UTC. Texts have no control characters."""
 
     release: str
     withdrawn_at: str
@@ -51,58 +43,49 @@ class Tombstone:
 
     @property
     def words(self) -> str:
-        """The same as a sentence."""
         return (
             f"withdrawn on {self.withdrawn_at[:10]}: {self.reason}{'' if self.reason.endswith('.') else '.'} Its rows "
-            f"were deleted; whoever has a copy is asked to delete it. Questions: {', '.join(self.contacts)}"
+            f"were deleted; please delete all copies. Questions: {', '.join(self.contacts)}"
         )
 
     def to_bytes(self) -> bytes:
-        """Its file: JSON, indented, with one line feed at the end."""
-        document = {
-            "format": FORMAT,
-            "release": self.release,
-            "withdrawn_at": self.withdrawn_at,
-            "reason": self.reason,
-            "contacts": list(self.contacts),
-        }
-        return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+        """Indented JSON with one line feed at the end."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False).encode() + b"\n"
 
     def statement(self) -> dict[str, Any]:
-        """What is signed: that these very bytes are the tombstone of this release."""
+        """The signed statement: these bytes are the tombstone of this release."""
         return statement(
             WITHDRAWAL, {TOMBSTONE: hashlib.sha256(self.to_bytes()).hexdigest()}, {"release": self.release}
         )
 
     def seal(self, key: Ed25519PrivateKey) -> bytes:
-        """The file that vouches for it."""
+        """The content of its attestation file."""
         return Envelope.seal(self.statement(), key).to_bytes()
 
 
 @dataclass(frozen=True)
 class SignedTombstone:
-    """A tombstone as it was found."""
+    """A tombstone with its attestation, not checked yet."""
 
     tombstone: Tombstone
     envelope: Envelope
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
-        """Whether the key signed exactly this."""
-        said = canonical_json(self.tombstone.statement()).encode()
+        """Whether the key signed exactly this tombstone."""
+        payload = canonical_json(self.tombstone.statement()).encode()
         named = self.envelope.key == signature.fingerprint(key)
-        return named and self.envelope.payload == said and self.envelope.is_signed_by(key)
+        return named and self.envelope.payload == payload and self.envelope.is_signed_by(key)
 
 
 def is_withdrawn(directory: Path) -> bool:
-    """Whether a tombstone stands in a release's directory, whatever it says."""
+    """Whether a release's directory contains a tombstone, valid or not."""
     return os.path.lexists(directory / TOMBSTONE)
 
 
 def read_tombstone(directory: Path) -> SignedTombstone | None:
-    """The tombstone in a release's directory, or None where the release was not withdrawn. Checks no signature.
+    """The tombstone of a release, or None if it was not withdrawn. Checks no signature.
 
-    Raises:
-        VerificationFailed: there is one that cannot be read, or that is not of the form that `Tombstone` writes.
+    Raises `VerificationFailed` if it cannot be read, or is not in the format that `Tombstone` writes.
     """
     if not is_withdrawn(directory):
         return None
@@ -120,10 +103,10 @@ def read_tombstone(directory: Path) -> SignedTombstone | None:
 
 
 def _parsed(document: dict[str, Any]) -> Tombstone:
-    words = (document["release"], document["withdrawn_at"], document["reason"], *document["contacts"])
-    if document["format"] != FORMAT or not all(isinstance(item, str) and visible(item) == item for item in words):
+    texts = (document["release"], document["withdrawn_at"], document["reason"], *document["contacts"])
+    if document["format"] != FORMAT or not all(isinstance(item, str) and visible(item) == item for item in texts):
         raise ValueError("another format")
-    release, withdrawn_at, reason, *contacts = words
+    release, withdrawn_at, reason, *contacts = texts
     return Tombstone(release, withdrawn_at, reason, tuple(contacts))
 
 

@@ -1,11 +1,10 @@
 """Verification of published releases, offline and by anyone who has their directories.
 
-What belongs here: holding a release against its own signed attestation and telling every place that differs, by kind of
-failure; and the small command of its own for machines that have little else (`python -m
-dpsynth_platform.release.verify`). What does not: whether the evidence behind a release was good; that was checked
-before publication. A release is read as if someone meant harm: links are not followed, names that lead outside are
-refused, the table is opened only when each of its files is the one that was signed, and control characters in what is
-found are written out. Needed beside the standard library: cryptography, jsonschema, and pyarrow for the table.
+What belongs here: comparing a release with its signed attestation, reporting every difference by kind of failure, and
+the command for machines without the platform (`python -m dpsynth_platform.release.verify`). What does not: checking the
+evidence, which precedes publication. A release is treated as hostile: links are not followed, names that lead outside
+are refused, the table is opened only if all its files match the attestation, and control characters are written out.
+Dependencies: cryptography, jsonschema, and pyarrow for the table.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal
@@ -37,32 +36,28 @@ from dpsynth_platform.release.tombstone import Tombstone
 Kind = Literal["signature", "identity", "missing", "unlisted", "hash", "schema", "chain-head", "table", "withdrawn"]
 
 KIND_WORDS: dict[Kind, str] = {
-    "signature": "the attestation is not what the key signed: who vouches for this is unknown",
-    "identity": "signed, but another release than should be here",
-    "missing": "something that was signed is not there",
-    "unlisted": "something is there that was not signed",
-    "hash": "content is not what was signed",
-    "schema": "signed, but not of the form that a release has",
+    "signature": "the key did not sign this attestation: the publisher is unknown",
+    "identity": "signed, but not the expected release",
+    "missing": "a signed file is missing",
+    "unlisted": "a file was not signed",
+    "hash": "content differs from what was signed",
+    "schema": "signed, but not in the format of a release",
     "chain-head": "the head of the ledger's chain that it names cannot be right",
-    "table": "the table is not what the dossier says",
-    "withdrawn": "it was withdrawn, which it does not say itself, or not to its end",
+    "table": "the table differs from the dossier",
+    "withdrawn": "it was withdrawn, and its directory does not say so, or still has rows",
 }
-"""Every kind of failure in words, in the order in which they are told."""
+"""The meaning of each kind of failure, in the order of reports."""
 
 
 WITHDRAWN = 4
-"""Exit status where everything is as it was signed, but a release was withdrawn."""
+"""Exit status if everything is as signed, but a release was withdrawn."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is not as it was signed.
+    """A difference from what was signed, in a file (relative name) and, if known, at a JSON path.
 
-    Attributes:
-        kind: see `KIND_WORDS`.
-        file: relative name of the file. As in the other texts, control characters are written out (`\\n`).
-        message: what is wrong.
-        where: JSON path inside the file, where one can be told.
+    In all texts control characters are written out (`\\n`).
     """
 
     kind: Kind
@@ -72,7 +67,7 @@ class Problem:
 
     @classmethod
     def of(cls, kind: Kind, file: str, message: str, where: str | None = None) -> Problem:
-        """A problem told in words of which some came with the release."""
+        """Escapes the texts, since parts of them come from the release."""
         return cls(kind, visible(file), visible(message), None if where is None else visible(where))
 
     def __str__(self) -> str:
@@ -81,15 +76,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """What verification found.
+    """The result of verification.
 
     Attributes:
         key_trusted: the caller gave the key; otherwise it came from the release itself, which proves only that the
             release was not changed by someone without that key.
         files: how many listed files were compared.
-        rows: rows of the table, where it could be opened.
-        head: the ledger's head that the release names, where it could be read.
-        withdrawn: the signed tombstone, where the release was withdrawn: then its rows may be missing.
+        rows, head: of the table, and the ledger's head that the release names; None if they could not be read.
+        withdrawn: the signed tombstone if the release was withdrawn; then its rows may be missing.
     """
 
     path: Path
@@ -104,7 +98,6 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
         return not self.problems
 
     @property
@@ -115,33 +108,32 @@ class VerificationReport:
         if self.key_trusted:
             return f"Signed by the key that you gave (fingerprint {self.key_fingerprint})."
         return (
-            "The key came from the release itself, so this shows only that nothing changed since it was signed by "
-            f"whoever holds it; compare its fingerprint with the publisher's: {self.key_fingerprint}"
+            "The key came from the release itself, so this shows only that nothing changed since the holder of that "
+            f"key signed it; compare its fingerprint with the publisher's: {self.key_fingerprint}"
         )
+
+    def __str__(self) -> str:
+        return self.words
 
     @property
     def words(self) -> str:
-        """The report for people: one line if all is well, else every problem below its kind of failure."""
+        """The report for people: one line if there is no problem, else every problem below its kind of failure."""
         return self.words_with(None)
 
     def words_with(self, key_note: str | None) -> str:
-        """The same, with other words for what the signature proves, where the caller knows more of the key."""
+        """Like `words`, with a note that replaces `key_note` if the caller knows more about the key."""
+        path, note = visible(str(self.path)), key_note or self.key_note
         if self.ok and self.withdrawn is not None:
-            return (
-                f"{visible(str(self.path))}: {self.withdrawn.words}. Its dossier still verifies; {self.files} files. "
-                f"{key_note or self.key_note}"
-            )
+            return f"{path}: {self.withdrawn.words}. Its dossier still verifies; {self.files} files. {note}"
         if self.ok:
-            found = f"{self.files} files, {self.rows} rows"
-            return f"{visible(str(self.path))}: verified; {found}. {key_note or self.key_note}"
-        lines = [f"{visible(str(self.path))}: NOT what was signed"]
+            return f"{path}: verified; {self.files} files, {self.rows} rows. {note}"
+        lines = [f"{path}: FAIL, not what was signed"]
         for kind, meaning in KIND_WORDS.items():
-            told = [f"    {problem}" for problem in self.problems if problem.kind == kind]
-            lines += [f"  {kind} failure ({meaning}):", *told] if told else []
+            problems = [f"    {problem}" for problem in self.problems if problem.kind == kind]
+            lines += [f"  {kind} failure ({meaning}):", *problems] if problems else []
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return {
             "ok": self.ok,
             "path": visible(str(self.path)),
@@ -157,7 +149,6 @@ class VerificationReport:
         }
 
     def raise_for_problems(self) -> None:
-        """Raises `VerificationFailed` with every problem, one a line, if there is any."""
         if self.problems:
             raise VerificationFailed(self.words)
 
@@ -170,23 +161,21 @@ def verify_release(
     rows: bool = True,
     release: str | None = None,
 ) -> VerificationReport:
-    """Holds a release against its attestation, dossier, schema and table.
+    """Compares a release with its attestation, dossier, schema and table.
 
     Args:
-        path: the release's directory.
-        public_key: the publisher's key as PEM or 32 raw bytes, got over another channel. Without it the release's own
-            key is used, and the report says so.
-        chain: the publisher's ledger, in which the release's head must stand, and which knows what was withdrawn.
-        rows: whether the table's files are read, too; else only whether each is there. For lists of many releases.
-        release: id of the release that should be there; without it, any may be.
+        public_key: the publisher's key as PEM or 32 raw bytes, from another channel. Without it the release's own key
+            is used, and the report says so.
+        chain: the publisher's ledger, which must contain the release's head and records withdrawals.
+        rows: if False, the table's files must exist but are not read: for lists of many releases.
+        release: the expected id; without it any release is accepted.
 
-    Raises:
-        VerificationFailed: there is no such directory, or the given key is none.
+    Raises `VerificationFailed` if there is no such directory, or the given key is not valid.
     """
     trusted = signature.read_public_key(public_key) if public_key is not None else None
     if path.is_symlink() or not path.is_dir():
         raise VerificationFailed(f"{path}: there is no release directory")
-    return _Verification(path, trusted, chain, rows=rows, release=release).run()
+    return _Verification(path, trusted, chain, rows, release).run()
 
 
 def verify_releases(
@@ -196,12 +185,12 @@ def verify_releases(
     chain: KnownChain | None = None,
     expected: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[VerificationReport, ...]:
-    """Verifies releases of one publisher, and that the heads that they name can be of one chain.
+    """Verifies releases of one publisher, and that their heads can belong to one chain.
 
-    Raises like `verify_release`; `expected` are the ids of the releases that should be at some of the paths.
+    `expected` has the ids that some of the paths must have. Raises like `verify_release`.
     """
     reports = [verify_release(path, public_key, chain=chain, release=expected.get(path)) for path in paths]
-    # What is not signed as it is now says nothing about other releases.
+    # A release that failed is no evidence about others.
     for release, message in contradictions(report.head for report in reports if report.ok and report.head):
         found = Problem.of("chain-head", layout.DOSSIER, message, "$.ledger.head")
         reports = [
@@ -212,32 +201,24 @@ def verify_releases(
 
 
 def exit_status(reports: Sequence[VerificationReport]) -> int:
-    """A command's status after verification: 0 all is well, 1 something is not, `WITHDRAWN` some were withdrawn."""
+    """A command's exit status: 0 all verified, 1 some failed, `WITHDRAWN` verified but some were withdrawn."""
     if not all(report.ok for report in reports):
         return 1
     return WITHDRAWN if any(report.withdrawn for report in reports) else 0
 
 
+@dataclass
 class _Verification:
-    """One verification: the problems found so far, and what later checks build on."""
+    """One verification: its inputs, the problems found so far, and the regular files by relative name."""
 
-    def __init__(
-        self,
-        path: Path,
-        trusted: Ed25519PublicKey | None,
-        chain: KnownChain | None,
-        *,
-        rows: bool,
-        release: str | None,
-    ) -> None:
-        self._path = path
-        self._trusted = trusted
-        self._chain = chain
-        self._reads_rows = rows
-        self._expected = release
-        self._problems: list[Problem] = []
-        self._files: dict[str, Path] = {}
-        self._withdrawn: Tombstone | None = None
+    path: Path
+    trusted: Ed25519PublicKey | None
+    chain: KnownChain | None
+    reads_rows: bool
+    expected: str | None
+    problems: list[Problem] = field(default_factory=list)
+    regular: dict[str, Path] = field(default_factory=dict)
+    withdrawn: Tombstone | None = None
 
     def run(self) -> VerificationReport:
         self._look_around()
@@ -248,73 +229,70 @@ class _Verification:
         statement = self._statement(envelope)
         files, rows, head = 0, None, None
         if statement is not None:
-            self._check_identity(statement["predicate"]["release"])
-            self._withdrawn = self._tombstone(statement["predicate"]["release"], key)
-            self._check_withdrawal(statement["predicate"]["release"])
+            release = statement["predicate"]["release"]
+            if self.expected is not None and release != self.expected:
+                self._report("identity", layout.ATTESTATION, f"it is of the release {release}, not of {self.expected}")
+            self.withdrawn = self._tombstone(release, key)
+            self._check_withdrawal(release)
             files = self._check_files({item["name"]: item["digest"]["sha256"] for item in statement["subject"]})
             dossier = self._dossier(statement["predicate"])
             if dossier is not None:
                 head = self._check_names(dossier, statement["predicate"])
-                whole = self._reads_rows and not self._withdrawn
+                whole = self.reads_rows and not self.withdrawn
                 rows = self._check_table(dossier["synthetic"]) if whole else None
         return VerificationReport(
-            path=self._path,
+            path=self.path,
             release_id=statement["predicate"]["release"] if statement else None,
-            problems=tuple(self._problems),
+            problems=tuple(self.problems),
             key_fingerprint=signature.fingerprint(key) if key else None,
-            key_trusted=self._trusted is not None,
+            key_trusted=self.trusted is not None,
             files=files,
             rows=rows,
             head=head,
-            withdrawn=self._withdrawn,
+            withdrawn=self.withdrawn,
         )
 
     def _report(self, kind: Kind, file: str, message: str, where: str | None = None) -> None:
-        self._problems.append(Problem.of(kind, file, message, where))
-
-    def _check_identity(self, release: str) -> None:
-        """A whole release of the same publisher, put where another one was."""
-        if self._expected is not None and release != self._expected:
-            self._report("identity", layout.ATTESTATION, f"it is of the release {release}, not of {self._expected}")
+        self.problems.append(Problem.of(kind, file, message, where))
 
     def _damaged(self, *files: str) -> bool:
-        """Whether anything was found in these files, or in directories (`data/`)."""
+        """Whether a problem was found in these files, or in these directories (`data/`)."""
         return any(
             problem.file == file or (file.endswith("/") and problem.file.startswith(file))
-            for problem in self._problems
+            for problem in self.problems
             for file in files
         )
 
     def _look_around(self) -> None:
-        """Sorts what is there into regular files and what no release contains: links, devices, empty directories."""
-        for parent, directories, files in os.walk(self._path, onerror=self._unreadable):
+        """Lists regular files, and reports what no release contains: links, devices, empty directories."""
+        for parent, directories, files in os.walk(self.path, onerror=self._unreadable):
             for name in [*directories, *files]:
                 entry = Path(parent, name)
-                relative = entry.relative_to(self._path).as_posix()
+                relative = entry.relative_to(self.path).as_posix()
                 mode = entry.lstat().st_mode
                 if stat.S_ISREG(mode):
-                    self._files[relative] = entry
+                    self.regular[relative] = entry
                 elif not stat.S_ISDIR(mode):
-                    self._report("unlisted", relative, "is a link or no regular file")
-            if not directories and not files and Path(parent) != self._path:
-                relative = Path(parent).relative_to(self._path).as_posix()
+                    self._report("unlisted", relative, "is not a regular file")
+            if not directories and not files and Path(parent) != self.path:
+                relative = Path(parent).relative_to(self.path).as_posix()
                 self._report("unlisted", relative, "is an empty directory, not listed")
 
     def _unreadable(self, error: OSError) -> None:
         self._report("missing", Path(str(error.filename)).name, f"cannot be read ({type(error).__name__})")
 
     def _read(self, name: str) -> bytes | None:
-        if name not in self._files:
+        if name not in self.regular:
             self._report("missing", name, "is missing")
             return None
         try:
-            return self._files[name].read_bytes()
+            return self.regular[name].read_bytes()
         except OSError as error:
             self._report("missing", name, f"cannot be read ({type(error).__name__})")
             return None
 
     def _key(self) -> Ed25519PublicKey | None:
-        """The trusted key, or the release's own. The release's own must be well formed and the same in any case."""
+        """The trusted key, or the release's own. The release's own must be well formed and equal to the trusted one."""
         content = self._read(layout.PUBLIC_KEY)
         own = None
         if content is not None:
@@ -323,10 +301,10 @@ class _Verification:
             except VerificationFailed as error:
                 self._report("signature", layout.PUBLIC_KEY, str(error))
             if own is not None and signature.public_pem(own) != content:
-                self._report("signature", layout.PUBLIC_KEY, "is not in the form in which it was written")
-        if self._trusted and own and signature.fingerprint(own) != signature.fingerprint(self._trusted):
+                self._report("signature", layout.PUBLIC_KEY, "is not in its canonical form")
+        if self.trusted and own and signature.fingerprint(own) != signature.fingerprint(self.trusted):
             self._report("signature", layout.PUBLIC_KEY, "is another key than the trusted one")
-        return self._trusted or own
+        return self.trusted or own
 
     def _envelope(self) -> Envelope | None:
         content = self._read(layout.ATTESTATION)
@@ -340,7 +318,7 @@ class _Verification:
 
     def _check_signature(self, envelope: Envelope, key: Ed25519PublicKey) -> None:
         if not envelope.is_signed_by(key):
-            self._report("signature", layout.ATTESTATION, "its statement is not what the key signed")
+            self._report("signature", layout.ATTESTATION, "its statement was not signed by the key")
         if envelope.key != signature.fingerprint(key):
             self._report("signature", layout.ATTESTATION, "names another key", "$.signatures[0].keyid")
 
@@ -367,64 +345,64 @@ class _Verification:
         return statement
 
     def _tombstone(self, release: str, key: Ed25519PublicKey | None) -> Tombstone | None:
-        """The tombstone, if there is one that the key signed for this release; no other excuses missing rows."""
+        """The tombstone if the key signed it for this release. Without one, missing rows are a problem."""
         try:
-            found = tombstone.read_tombstone(self._path)
+            found = tombstone.read_tombstone(self.path)
         except VerificationFailed as error:
             self._report("signature", tombstone.TOMBSTONE, str(error))
             return None
         if found is None:
             return None
         if key is None or not found.is_signed_by(key):
-            self._report("signature", tombstone.TOMBSTONE, "is not what the key signed")
+            self._report("signature", tombstone.TOMBSTONE, "was not signed by the key")
             return None
         if found.tombstone.release != release:
-            self._report("signature", tombstone.TOMBSTONE, "is another release's", "$.release")
+            self._report("signature", tombstone.TOMBSTONE, "belongs to another release", "$.release")
             return None
         return found.tombstone
 
     def _check_withdrawal(self, release: str) -> None:
-        """A release that is withdrawn must say so to whoever has it, and hold no row any more."""
-        if self._withdrawn is not None and layout.has_rows(self._path):
-            message = "rows lie here still, although it was withdrawn; the publisher: repeat dpsynth release withdraw"
+        """A withdrawn release must have a tombstone and no rows."""
+        if self.withdrawn is not None and layout.has_rows(self.path):
+            message = "rows remain although it was withdrawn; the publisher must repeat dpsynth release withdraw"
             self._report("withdrawn", f"{layout.DATA}/", message)
-        if self._withdrawn is None and self._chain is not None and release in self._chain.withdrawn:
-            message = f"does not say so, but {self._chain.source} records that this release was withdrawn"
+        if self.withdrawn is None and self.chain is not None and release in self.chain.withdrawn:
+            message = f"is missing, but {self.chain.source} records that this release was withdrawn"
             self._report("withdrawn", tombstone.TOMBSTONE, message)
 
     def _check_files(self, listed: dict[str, str]) -> int:
-        """Compares every file; returns how many are there of those that are listed."""
-        later = tombstone.FILES if self._withdrawn else frozenset()
-        for name in sorted(set(self._files) - set(listed) - {layout.ATTESTATION} - later):
+        """Compares every file. Returns how many listed files were read."""
+        later = tombstone.FILES if self.withdrawn else frozenset()
+        for name in sorted(set(self.regular) - set(listed) - {layout.ATTESTATION} - later):
             self._report("unlisted", name, "is not listed in the attestation")
         for name, digest in listed.items():
-            if name not in self._files:
-                if self._withdrawn is None or not name.startswith(f"{layout.DATA}/"):
+            if name not in self.regular:
+                if self.withdrawn is None or not name.startswith(f"{layout.DATA}/"):
                     self._report("missing", name, "is missing")
             elif self._is_read(name) and self._digest(name) != digest:
                 self._report("hash", name, "its content is not what was signed (SHA-256 differs)")
-        return sum(name in self._files and self._is_read(name) for name in listed)
+        return sum(name in self.regular and self._is_read(name) for name in listed)
 
     def _is_read(self, name: str) -> bool:
-        return self._reads_rows or not name.startswith(f"{layout.DATA}/")
+        return self.reads_rows or not name.startswith(f"{layout.DATA}/")
 
     def _digest(self, name: str) -> str | None:
         try:
-            return digest_file(self._files[name])
+            return digest_file(self.regular[name])
         except OSError:
             return None
 
     def _dossier(self, predicate: dict[str, Any]) -> dict[str, Any] | None:
-        """The dossier, if it is the one that was signed and has the form of one; else what differs, by JSON path."""
-        if layout.DOSSIER not in self._files:
+        """The dossier if it was signed and matches its schema; else reports differences by JSON path."""
+        if layout.DOSSIER not in self.regular:
             return None  # reported as missing
         try:
-            dossier = json.loads(self._files[layout.DOSSIER].read_bytes())
+            dossier = json.loads(self.regular[layout.DOSSIER].read_bytes())
             parts = part_digests(dossier)
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             kind: Kind = "hash" if self._damaged(layout.DOSSIER) else "schema"
             line = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-            self._report(kind, layout.DOSSIER, f"is no JSON object{line}")
+            self._report(kind, layout.DOSSIER, f"is not a JSON object{line}")
             return None
         signed = predicate["dossier"]["parts"]
         for name in sorted(set(parts) | set(signed)):
@@ -437,10 +415,8 @@ class _Verification:
     def _fits_schema(self, dossier: dict[str, Any]) -> bool:
         name = schema.DOSSIERS.get(str(dossier.get("format")))
         if name is None:
-            known = ", ".join(schema.DOSSIERS)
-            self._report(
-                "schema", layout.DOSSIER, f"is of a format that this version does not know: {known}", "$.format"
-            )
+            message = f"has a format that this version cannot read; accepted: {', '.join(schema.DOSSIERS)}"
+            self._report("schema", layout.DOSSIER, message, "$.format")
             return False
         breaches = schema.breaches(dossier, name)
         for breach in breaches:
@@ -448,7 +424,7 @@ class _Verification:
         return not breaches
 
     def _check_names(self, dossier: dict[str, Any], predicate: dict[str, Any]) -> DatedHead:
-        """What stands in dossier and attestation must be the same, and the head one of the chain that is known."""
+        """Dossier and attestation must agree, and a given chain must contain the head."""
         release, head = dossier["release"], dossier["ledger"]["head"]
         pairs = (
             ("$.release.id", release["id"], predicate["release"]),
@@ -457,30 +433,29 @@ class _Verification:
         )
         for where, value, signed in pairs:
             if value != signed:
-                self._report("schema", layout.DOSSIER, "is not what the attestation says", where)
+                self._report("schema", layout.DOSSIER, "differs from the attestation", where)
         if head != predicate["ledgerHead"]:
-            message = "is another head than the attestation's"
-            self._report("chain-head", layout.DOSSIER, message, "$.ledger.head")
-        elif self._chain is not None and (problem := self._chain.problem(head)):
+            self._report("chain-head", layout.DOSSIER, "differs from the attestation's head", "$.ledger.head")
+        elif self.chain is not None and (problem := self.chain.problem(head)):
             self._report("chain-head", layout.DOSSIER, problem, "$.ledger.head")
         return DatedHead(release["id"], release["created_at"], head["sequence"], head["hash"])
 
     def _check_table(self, synthetic: dict[str, Any]) -> int | None:
-        """Opens the table, which is safe once each of its files is the signed one."""
+        """Opens the table, which is safe only if all its files match the attestation."""
         if self._damaged(layout.DATA, f"{layout.DATA}/", layout.ATTESTATION, layout.PUBLIC_KEY):
             return None
-        names = [name.removeprefix(f"{layout.DATA}/") for name in self._files if name.startswith(f"{layout.DATA}/")]
+        names = [name.removeprefix(f"{layout.DATA}/") for name in self.regular if name.startswith(f"{layout.DATA}/")]
         try:
-            facts = table.read_facts(self._path / layout.DATA, names)
+            facts = table.read_facts(self.path / layout.DATA, names)
         except VerificationFailed as error:
             self._report("table", layout.DATA, str(error))
             return None
         if facts.rows != synthetic["rows"]:
             self._report("table", layout.DATA, f"has {facts.rows} rows, the dossier says {synthetic['rows']}")
-        said = {(column["name"], column["type"]) for column in synthetic["columns"] if column["type"]}
-        there = set(facts.columns)
-        for name, kind in sorted(there ^ said):
-            side = "the table" if (name, kind) in there else "the dossier"
+        described = {(column["name"], column["type"]) for column in synthetic["columns"] if column["type"]}
+        actual = set(facts.columns)
+        for name, kind in sorted(actual ^ described):
+            side = "the table" if (name, kind) in actual else "the dossier"
             self._report("table", layout.DATA, f"column {name} is of type {kind} in {side} only", "$.synthetic.columns")
         return facts.rows
 
@@ -491,27 +466,27 @@ def _is_inside(name: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command for machines without the rest of the platform. Returns its exit status."""
+    """The command for machines without the platform. Returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dpsynth_platform.release.verify",
         description="Verifies releases offline: signature, every byte, schema, ledger heads and table.",
     )
     parser.add_argument("release", nargs="+", type=Path, help="directory of a release")
-    parser.add_argument("--public-key", type=Path, help="the publisher's key (PEM), got over another channel")
-    parser.add_argument("--ledger", type=Path, help="an export of the publisher's ledger that the heads must stand in")
+    parser.add_argument("--public-key", type=Path, help="the publisher's key (PEM), from another channel")
+    parser.add_argument("--ledger", type=Path, help="an export of the publisher's ledger, which must contain the heads")
     parser.add_argument("--json", action="store_true", help="one JSON value instead of text")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        key = read_regular(given.public_key) if given.public_key else None
-        chain = KnownChain.of_export(given.ledger) if given.ledger else None
-        reports = verify_releases(given.release, key, chain=chain)
+        key = read_regular(options.public_key) if options.public_key else None
+        chain = KnownChain.of_export(options.ledger) if options.ledger else None
+        reports = verify_releases(options.release, key, chain=chain)
     except OSError as error:
-        print(f"{given.public_key}: the key cannot be read: {file_problem(error)}", file=sys.stderr)
+        print(f"{options.public_key}: the key cannot be read: {file_problem(error)}", file=sys.stderr)
         return 2
     except DpsynthError as error:
         print(visible(str(error)), file=sys.stderr)
         return 2
-    if given.json:
+    if options.json:
         print(json.dumps([report.to_json() for report in reports], indent=2))
     else:
         for report in reports:

@@ -1,8 +1,7 @@
-"""Withdrawing a release's files: its tombstone appears, then its rows are deleted; dossier and signatures stay.
+"""Withdrawing a release's files: write its tombstone, then delete its rows; dossier and signatures stay.
 
-What belongs here: what happens in the release's directory, so that repeating it finishes whatever an earlier attempt
-left undone. What does not: the record in the ledger and the lineage event (`withdrawing`), and the tombstone's form
-(`tombstone`).
+What belongs here: changes in the release's directory; repeating them completes an interrupted attempt. What does not:
+the ledger's record and the lineage event (`withdrawing`), and the tombstone's format (`tombstone`).
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ from dpsynth_platform.release.tombstone import ATTESTATION, TOMBSTONE, Tombstone
 
 
 def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
-    """Writes a signed tombstone into a release's directory and deletes its table, whole files and for real.
-
-    Returns:
-        Whether the table was still there.
-    """
+    """Writes a signed tombstone into a release's directory and deletes its table. Returns whether a table existed."""
     with only_one(directory.parent):
-        # The signature first: whoever sees the tombstone can check it.
+        # The signature first, so that every visible tombstone can be checked.
         _write_public(directory / ATTESTATION, tombstone.seal(key))
         _write_public(directory / TOMBSTONE, tombstone.to_bytes())
         return _delete(directory / DATA)
@@ -44,8 +39,8 @@ def _delete(table: Path) -> bool:
 
 
 def _write_public(path: Path, content: bytes) -> None:
-    """Replaces a file as a whole, readable by everyone and on disk."""
-    partial = path.with_name(f".{path.name}")  # one at a time writes here
+    """Replaces a file atomically, readable by all and flushed to disk."""
+    partial = path.with_name(f".{path.name}")  # `only_one` excludes other writers
     partial.unlink(missing_ok=True)
     partial.write_bytes(content)
     partial.chmod(0o644)

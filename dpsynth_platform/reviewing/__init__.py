@@ -1,5 +1,5 @@
-"""What reviewers and engineers look at, by reader: forecasts, accounts, decisions, releases, verification.
+"""What reviewers and engineers read: forecasts, accounts, decisions, releases, verification.
 
-What belongs here: reading what the library keeps and putting it together for the command line (and whatever shows it
-next), and recording approvals and refusals. What does not: running anything, or printing.
+What belongs here: combining what the library keeps, for the command line and the console, and recording approvals and
+refusals. What does not: running anything, or printing.
 """

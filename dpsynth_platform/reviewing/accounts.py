@@ -1,7 +1,7 @@
 """Budget accounts as people read them: caps, what is left, entries.
 
-What belongs here: opening the deployment's ledger for reading, and its accounts in plain values and words. What does
-not: what a run would cost (`forecasts`), deciding (`ledger`).
+What belongs here: opening the deployment's ledger for reading, and its accounts as plain values and words. What does
+not: the cost of a run (`forecasts`), and deciding (`ledger`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,20 @@ if TYPE_CHECKING:
 
 
 def ledger(settings: Settings) -> Ledger:
-    """The deployment's ledger.
-
-    Raises:
-        ConfigurationError: there is none; looking at one makes none.
-    """
+    """The deployment's ledger. Raises `ConfigurationError` if there is none; reading creates none."""
     from dpsynth_platform.ledger.store import Ledger
 
     if not settings.has_ledger:
         raise ConfigurationError(
-            f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset makes it"
+            f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset creates it"
         )
     return Ledger(settings.ledger_url)
 
 
 def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
-    """Refuses the word for a second spend where it names no entry of this dataset that could be given up.
+    """Raises `LedgerError` if a second spend names no entry of this dataset that can be given up.
 
-    Of a period, what was completed can be given up too: without the word, another run of it spends nothing.
+    For a period, a completed entry can be given up too: without the explicit order, another run of it spends nothing.
     """
     entry = ledger(settings).entry(entry_id)
     states = ("started",) if place.period is None else ("started", "spent")
@@ -48,7 +44,7 @@ def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
 
 
 def listing(settings: Settings) -> list[dict[str, Any]]:
-    """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), raises asked for, entries."""
+    """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), requested raises, entries."""
     from dpsynth_platform.ledger.chain import RAISE_ASKED
 
     if not settings.has_ledger:
@@ -73,15 +69,15 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def left_words(left: float, mode: str) -> str:
-    """What is left of a cap at its delta, with what keeps it from being the cap less what was spent."""
-    whose = ", for an owner who was never charged" if mode == "per-owner" else ""
+def left_words(left: float, mode: str, which: str = "at this delta") -> str:
+    """What is left of a cap for a release, and why that is not the cap minus the spent epsilons."""
+    who = ", for an owner who was never charged" if mode == "per-owner" else ""
     rounded_down = math.floor(left * 1000) / 1000
     if rounded_down == 0:
-        return f"no further release would fit{whose}"
+        return f"no further release would fit{who}"
     return (
-        f"a further release of up to epsilon {rounded_down:g} at this delta would fit{whose} (costs add up more slowly "
-        "than epsilons do)"
+        f"a further release of up to epsilon {rounded_down:g} {which} would fit{who} (costs add up more slowly than "
+        "epsilons do)"
     )
 
 

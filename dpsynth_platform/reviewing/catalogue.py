@@ -1,7 +1,7 @@
-"""The deployment's contracts, families and step records, read again only where their files have changed.
+"""The deployment's contracts, families and step records, read again only if their files have changed.
 
-What belongs here: reading many of them for people who look around. What does not: acting on any; what runs, decides or
-publishes reads the files themselves (`planning`, `storage`).
+What belongs here: reading many of them for browsing. What does not: acting on any; what runs, decides or publishes
+reads the files itself (`planning`, `storage`).
 """
 
 from __future__ import annotations
@@ -15,63 +15,71 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import read_family
 from dpsynth_platform.foundation import release_layout as layout
-from dpsynth_platform.foundation.errors import ContractError, printable
+from dpsynth_platform.foundation.errors import ContractDraft, ContractError, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.reviewing.kept import Kept, State, state_of
+from dpsynth_platform.reviewing.file_cache import FileCache, State, state_of
 from dpsynth_platform.synth.planning import load_dataset
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What a deployment declares.
+    """The valid contracts with their families' budgets, the valid family files, and the errors of the others.
 
-    Attributes:
-        datasets: sound contracts by name, each with its family's budget.
-        families: sound family files by name.
-        faults, family_faults: what is wrong with the others, by the name of the file without its ending; without
-            any path of this machine.
+    Errors are keyed by the file's stem and contain no path of this machine. Contracts and families that are drafts have
+    errors, too.
     """
 
     datasets: Mapping[str, tuple[DataContract, FamilyBudget]]
     families: Mapping[str, FamilyBudget]
     faults: Mapping[str, str]
     family_faults: Mapping[str, str]
+    drafts: frozenset[str]
+    family_drafts: frozenset[str]
+
+    @property
+    def invalid(self) -> tuple[str, ...]:
+        """The errors of what is no draft."""
+        families = (fault for name, fault in self.family_faults.items() if name not in self.family_drafts)
+        return (*families, *(fault for name, fault in self.faults.items() if name not in self.drafts))
 
 
-@dataclass(frozen=True)
-class _Read:
-    found: tuple[DataContract, FamilyBudget] | None
-    fault: str
-
-
-_CONTRACTS: Kept[_Read] = Kept(5000)
-_FAMILIES: Kept[FamilyBudget | str] = Kept(1000)
-_RECORDS: Kept[StepRecord] = Kept(50_000)
-_REGISTERED: Kept[tuple[Path, ...]] = Kept(20_000)
-_SEALED: Kept[DataContract] = Kept(5000)
+_CONTRACTS: FileCache[tuple[DataContract, FamilyBudget] | ContractError] = FileCache(5000)
+_FAMILIES: FileCache[FamilyBudget | ContractError] = FileCache(1000)
+_RECORDS: FileCache[StepRecord] = FileCache(50_000)
+_REGISTERED: FileCache[tuple[Path, ...]] = FileCache(20_000)
+_SEALED: FileCache[DataContract] = FileCache(5000)
 
 
 def catalogue(settings: Settings) -> Catalogue:
     """All contracts and family files as they are now."""
-    families, family_faults = {}, {}
+    families, refused_families = {}, {}
     files = sorted(settings.families.glob("*.yaml"))
     for path in files:
         family = _FAMILIES.get(path, state_of([path]), lambda path=path: _family(path))  # type: ignore[misc]
-        if isinstance(family, str):
-            family_faults[printable(path.stem)] = settings.shown(family)
+        if isinstance(family, ContractError):
+            refused_families[printable(path.stem)] = family
         else:
             families[path.stem] = family
     budgets = state_of(files)
-    datasets, faults = {}, {}
+    datasets, refused = {}, {}
     for path in sorted(settings.contracts.glob("*.yaml")):
-        read = _contract(settings, path, families, budgets)
-        if read.found is None:
-            faults[printable(path.stem)] = settings.shown(read.fault)
+        dataset = _contract(settings, path, families, budgets)
+        if isinstance(dataset, ContractError):
+            refused[printable(path.stem)] = dataset
         else:
-            datasets[path.stem] = read.found
-    return Catalogue(datasets, families, faults, family_faults)
+            datasets[path.stem] = dataset
+
+    def shown(errors: Mapping[str, ContractError]) -> dict[str, str]:
+        return {name: settings.shown(str(error)) for name, error in errors.items()}
+
+    def drafts(errors: Mapping[str, ContractError]) -> frozenset[str]:
+        return frozenset(name for name, error in errors.items() if isinstance(error, ContractDraft))
+
+    return Catalogue(
+        datasets, families, shown(refused), shown(refused_families), drafts(refused), drafts(refused_families)
+    )
 
 
 def record_of(settings: Settings, place: Place, step: str) -> StepRecord | None:
@@ -90,7 +98,7 @@ def places_of(settings: Settings, dataset: str) -> list[Place]:
 
 
 def sealed_contract(settings: Settings, place: Place) -> DataContract | None:
-    """The contract of a place's last run, as `raw` sealed it; None where nothing was run yet."""
+    """The contract that `raw` of the last run sealed; None before the first run."""
     raw = record_of(settings, place, "raw")
     if raw is None:
         return None
@@ -100,14 +108,14 @@ def sealed_contract(settings: Settings, place: Place) -> DataContract | None:
 
 
 def directories(settings: Settings, release: str) -> tuple[Path, ...]:
-    """Where a release was shown, as its register says, the latest last; none where it is not registered."""
+    """The directories where a release was shown by its register, the latest last; empty if it is not registered."""
     register = Register(settings.restricted)
     path = register.path(release)
     return _REGISTERED.get(path, state_of([path]), lambda: register.find(release).directories)
 
 
 def published_beside(settings: Settings, known: Container[str]) -> dict[str, Path]:
-    """Directories of published releases by id, as `releases.published` finds them, but for those that are known."""
+    """Directories of published releases by id, as `releases.published` finds them, without the known ones."""
     register = Register(settings.restricted)
     targets = {Path(contract.release.uri).absolute() for contract, _ in catalogue(settings).datasets.values()}
     targets |= {place.parent for release in register.releases() for place in directories(settings, release)}
@@ -117,23 +125,30 @@ def published_beside(settings: Settings, known: Container[str]) -> dict[str, Pat
 
 def _names_in(directory: Path) -> list[str]:
     try:
-        return os.listdir(directory)  # noqa: PTH208 - many names of which hardly any is looked at
+        return os.listdir(directory)  # noqa: PTH208 - there are many names, of which few are used
     except OSError:
         return []
 
 
-def _family(path: Path) -> FamilyBudget | str:
+def _kept(error: ContractError) -> ContractError:
+    """An error for the cache: its own one holds frames, with what their callers work at."""
+    return (ContractDraft if isinstance(error, ContractDraft) else ContractError)(str(error))
+
+
+def _family(path: Path) -> FamilyBudget | ContractError:
     try:
         return read_family(path)
     except ContractError as error:
-        return str(error)
+        return _kept(error)
 
 
-def _contract(settings: Settings, path: Path, families: Mapping[str, FamilyBudget], budgets: State) -> _Read:
-    def read() -> _Read:
+def _contract(
+    settings: Settings, path: Path, families: Mapping[str, FamilyBudget], budgets: State
+) -> tuple[DataContract, FamilyBudget] | ContractError:
+    def read() -> tuple[DataContract, FamilyBudget] | ContractError:
         try:
-            return _Read(load_dataset(settings, path.stem, families), "")
+            return load_dataset(settings, path.stem, families)
         except ContractError as error:
-            return _Read(None, str(error))
+            return _kept(error)
 
     return _CONTRACTS.get((path, settings.home), (state_of([path]), budgets), read)

@@ -1,19 +1,19 @@
-"""The ledger as people look at it again and again: read once, and then only what is new.
+"""The ledger's public records in memory, for repeated reading: read once, then only new events.
 
-What belongs here: all public records of the ledger in memory, and what they say of candidates, decisions and releases.
-What does not: deciding anything (whoever decides reads the database), verifying (`verification`, which reads all of it
-anew), and participants.
+What belongs here: what the records say of candidates, decisions and releases. What does not: deciding (which reads the
+database), verifying (`verification`, which reads everything again), and participants.
 
-A chain only grows, so that a link that is still its last means that nothing has happened. Where somebody rewrote rows
-and left the last link alone, what was read before is shown until the process ends; the verification finds it.
+A chain only grows, so an unchanged last link means that nothing happened. If a person rewrites rows but not the last
+link, the old records are shown until the process ends; verification finds the change.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place
@@ -30,19 +30,15 @@ from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.synth.planning import audited_key
 
+_Item = TypeVar("_Item")
 _BEGINNING = Head(0, chain.GENESIS)
 _DEPLOYMENTS = 8
-"""How many a process keeps; only tests look at more than one."""
+"""How many ledgers a process keeps; only tests read more than one."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A candidate that waited for nothing but a decision when it was made.
-
-    Attributes:
-        digest: what an approval of it names.
-        at: when it was made, ISO 8601, UTC.
-    """
+    """A candidate that lacked only a decision when it was made, at time `at`; an approval names its `digest`."""
 
     digest: str
     entry: Entry
@@ -50,21 +46,12 @@ class Recorded:
 
     @property
     def place(self) -> Place:
-        """Whose candidate it is."""
         return Place(self.entry.request.dataset, self.entry.request.period)
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A release as the chain records it.
-
-    Attributes:
-        candidate: digest of what was published.
-        at: when, ISO 8601, UTC.
-        sequence: number of the event that records it.
-        approvals: those that it was published by.
-        withdrawn: the word that withdrew it, or None.
-    """
+    """A release as the chain records it: the digest of its content, its event, and the approvals that published it."""
 
     release: str
     candidate: str
@@ -76,7 +63,6 @@ class Publication:
 
     @property
     def place(self) -> Place:
-        """Whose release it is."""
         return Place(self.entry.request.dataset, self.entry.request.period)
 
 
@@ -84,9 +70,7 @@ class Publication:
 class Chronicle:
     """The ledger at one moment.
 
-    Attributes:
-        readings: how often the chain was not what was known of it and was read from its beginning: 1 unless somebody
-            put another ledger in its place.
+    `readings` is how often the chain was read from its beginning: 1 unless another ledger replaced it.
     """
 
     head: Head = _BEGINNING
@@ -97,7 +81,6 @@ class Chronicle:
 
     @cached_property
     def known_chain(self) -> KnownChain:
-        """Its links, for holding releases against them."""
         return KnownChain(
             "this deployment's ledger",
             {event.sequence: event.hash for event in self.events},
@@ -111,7 +94,6 @@ class Chronicle:
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
-        """All approvals, refusals and withdrawals, in order."""
         kinds = (chain.APPROVED, chain.REFUSED, chain.WITHDRAWN)
         return tuple(rows.decision_of(event) for event in self.events if event.kind in kinds)
 
@@ -123,7 +105,7 @@ class Chronicle:
 
     @cached_property
     def publications(self) -> Mapping[str, Publication]:
-        """All releases that the chain records, by id, in the order in which they were published."""
+        """All releases that the chain records, by id, in order of publication."""
         withdrawn = {item.release: item for item in self.decisions if item.release is not None}
         found = {}
         for event in self.events:
@@ -156,7 +138,7 @@ class Chronicle:
         return found
 
     def promised(self, entry: Entry) -> Guarantee:
-        """What was reserved for a release that an entry pays for; where a second mechanism was, that of both."""
+        """The guarantee of a release that an entry pays for; if a second mechanism was reserved, that of both."""
         one = entry.request.guarantee
         if audited_key(entry.key) not in self._keys:
             return one
@@ -164,11 +146,11 @@ class Chronicle:
         return replace(one, epsilon=max(both.epsilon, EPSILON_STEP))
 
     def is_published(self, candidate: str) -> bool:
-        """Whether a release of it stands, which was not withdrawn."""
+        """Whether a release of the candidate exists that was not withdrawn."""
         return candidate in self._standing
 
     def is_refused(self, recorded: Recorded) -> bool:
-        """Whether the last word on a candidate was a refusal."""
+        """Whether the last decision on a candidate was a refusal."""
         decided = self.decisions_on(recorded.digest, recorded.entry.entry_id)
         return bool(decided) and decided[-1].decision == REFUSE
 
@@ -181,57 +163,48 @@ class Chronicle:
         return frozenset(item.candidate for item in self.publications.values() if item.withdrawn is None)
 
     @cached_property
-    def _decided(self) -> Mapping[str, list[Decision]]:
-        found: dict[str, list[Decision]] = {}
-        for item in self.decisions:
-            found.setdefault(item.entry_id, []).append(item)
-        return found
+    def _decided(self) -> Mapping[str, tuple[Decision, ...]]:
+        return _grouped(self.decisions, lambda item: item.entry_id)
 
     @cached_property
     def repetitions(self) -> Repetitions:
-        """What the charged entries may have in common."""
+        """The scenarios that charged entries may have in common."""
         return Repetitions(self.entries.values(), self.accounts, self.events)
 
     @cached_property
     def raises_asked(self) -> Mapping[str, tuple[ChainEvent, ...]]:
-        """The events that ask for a larger cap, by family."""
-        found: dict[str, tuple[ChainEvent, ...]] = {}
-        for event in self.events:
-            if event.kind == chain.RAISE_ASKED:
-                found[event.subject] = (*found.get(event.subject, ()), event)
-        return found
+        asked = (event for event in self.events if event.kind == chain.RAISE_ASKED)
+        return _grouped(asked, lambda event: event.subject)
 
     def published_of(self, dataset: str) -> tuple[Publication, ...]:
-        """The releases of one dataset, in the order in which they were published."""
+        """The releases of one dataset, in order of publication."""
         return self._by_dataset.get(dataset, ())
 
     @cached_property
     def _by_dataset(self) -> Mapping[str, tuple[Publication, ...]]:
-        found: dict[str, tuple[Publication, ...]] = {}
-        for item in self.publications.values():
-            found[item.place.dataset] = (*found.get(item.place.dataset, ()), item)
-        return found
+        return _grouped(self.publications.values(), lambda item: item.place.dataset)
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], str]) -> Mapping[str, tuple[_Item, ...]]:
+    found: dict[str, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return {name: tuple(group) for name, group in found.items()}
 
 
 def chronicle(settings: Settings) -> Chronicle:
-    """The deployment's ledger as it is now; an empty one where there is none yet.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
+    """The deployment's ledger as it is now, empty if there is none yet. Raises `LedgerError` if it cannot be read."""
     return _reader(settings.ledger_url).read() if settings.has_ledger else Chronicle()
 
 
-def opened(settings: Settings) -> Ledger:
-    """The deployment's ledger, opened once a process. Raises `ConfigurationError` where there is none."""
+def cached_ledger(settings: Settings) -> Ledger:
+    """The deployment's ledger, opened once a process. Raises `ConfigurationError` if there is none."""
     if not settings.has_ledger:
         return accounts.ledger(settings)
     return _reader(settings.ledger_url).ledger
 
 
 class _Reader:
-    """The chronicle of one ledger."""
-
     def __init__(self, url: str) -> None:
         self.ledger = Ledger(url)
         self._known = Chronicle()
@@ -239,14 +212,14 @@ class _Reader:
 
     def read(self) -> Chronicle:
         with self._lock:
-            news = self.ledger.news(self._known.head)
-            if news is not None:
-                before = self._known if news.after else Chronicle(readings=self._known.readings + 1)
+            changes = self.ledger.changes_since(self._known.head)
+            if changes is not None:
+                before = self._known if changes.after else Chronicle(readings=self._known.readings + 1)
                 self._known = Chronicle(
-                    head=news.head,
-                    events=(*before.events, *news.events),
-                    accounts={item.family: item for item in news.accounts},
-                    entries={**before.entries, **{item.entry_id: item for item in news.entries}},
+                    head=changes.head,
+                    events=(*before.events, *changes.events),
+                    accounts={item.family: item for item in changes.accounts},
+                    entries={**before.entries, **{item.entry_id: item for item in changes.entries}},
                     readings=before.readings,
                 )
             return self._known

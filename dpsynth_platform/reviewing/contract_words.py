@@ -1,7 +1,7 @@
 """A contract in words, for people who do not read YAML.
 
-What belongs here: what a contract declares, one line each. What does not: what a run of it would cost
-(`reviewing.forecasts`) and what a release of it promises (`privacy.statement`).
+What belongs here: what a contract declares, one line each. What does not: the cost of a run (`reviewing.forecasts`),
+and what a release promises (`privacy.statement`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dpsynth_platform.contracts.columns import (
-    BooleanColumn,
-    CategoricalColumn,
-    Column,
-    IdentifierColumn,
-    IgnoredColumn,
-    TextColumn,
-)
+from dpsynth_platform.contracts import columns
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.contracts.release import Release
@@ -27,16 +20,16 @@ from dpsynth_platform.release.page import TREATMENTS
 from dpsynth_platform.release.profile import treatment
 
 _OVERLAPS = {
-    "compose": "everybody takes part again, and the guarantee of all together is stated",
-    "exclude": "whoever took part before is left out in silence",
-    "block": "the run is refused if anybody took part before, which looks at the data",
+    "compose": "all owners take part again, and the guarantee of all releases together is stated",
+    "exclude": "owners who took part before are excluded silently",
+    "block": "the run is refused if an owner took part before, which is an access to the data",
 }
 _MOST_VALUES = 6
-"""Values of a column that are told one by one."""
+"""Values of a column that are listed."""
 
 
 def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
-    """What a contract declares but for its columns: (what, in words), the most important first."""
+    """The declarations of a contract without its columns: (what, words), the most important first."""
     privacy, release = contract.privacy, contract.release
     epsilon, unit = privacy.guarantee.epsilon, privacy.unit
     yield "what it is", contract.description
@@ -54,10 +47,13 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     )
     if privacy.accept_weak_guarantee:
         yield "why so weak", privacy.accept_weak_guarantee
-    yield "how many there are", f"about {privacy.expected_units:,}, as the public knows it"
+    yield "how many there are", f"about {privacy.expected_units:,}, by public knowledge"
     yield "budget", f"shared by all datasets of the family {contract.family}"
     yield "people of earlier releases", _OVERLAPS[privacy.on_overlap]
-    yield "source", f"{contract.source.uri}; a record is known by {', '.join(contract.source.key)}"
+    source = contract.source
+    yield "source", f"{source.place} ({source.format}); a record is known by {', '.join(source.key)}"
+    if source.query is not None:
+        yield "query of the source", source.query
     yield "method", contract.generate.method
     if contract.generate.base_model:
         yield "base model", contract.generate.base_model
@@ -73,31 +69,33 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "approvals", _approvals(contract)
     yield "when", _when(release)
     yield "where", release.uri + (f"; license {release.license}" if release.license else "")
+    if release.publish:
+        yield "copied to", "; ".join(f"{target.place} ({target.format})" for target in release.publish)
     kept = contract.retention
     yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
 
 
 def column_words(contract: DataContract, name: str) -> str:
-    """What a contract declares of one column, and what becomes of it."""
+    """The declaration of one column, and how the platform treats it."""
     column = contract.columns[name]
     parts = [column.type, *_values(column), *(["may be missing"] if column.nullable else [])]
     return f"{', '.join(parts)}; {TREATMENTS[treatment(contract, name)]}"
 
 
-def _values(column: Column) -> Iterator[str]:
-    if isinstance(column, TextColumn):
+def _values(column: columns.Column) -> Iterator[str]:
+    if isinstance(column, columns.TextColumn):
         yield f"found identifiers: {column.pii}"
-    elif isinstance(column, CategoricalColumn):
+    elif isinstance(column, columns.CategoricalColumn):
         yield _list(column.values)
-    elif not isinstance(column, BooleanColumn | IdentifierColumn | IgnoredColumn):
+    elif not isinstance(column, columns.BooleanColumn | columns.IdentifierColumn | columns.IgnoredColumn):
         yield f"from {column.min} to {column.max}"
 
 
 def _list(values: list[str] | str) -> str:
     if isinstance(values, str):
         return "values learned with a part of the budget"
-    told = ", ".join(values[:_MOST_VALUES])
-    return told if len(values) <= _MOST_VALUES else f"{told} and {len(values) - _MOST_VALUES} more"
+    listed = ", ".join(values[:_MOST_VALUES])
+    return listed if len(values) <= _MOST_VALUES else f"{listed} and {len(values) - _MOST_VALUES} more"
 
 
 def _rows(contract: DataContract) -> str:
@@ -106,16 +104,16 @@ def _rows(contract: DataContract) -> str:
         chosen = contract.generate.text.resample if contract.generate.text else None
         if chosen is not None:
             return f"one for every {chosen.pool:g} documents that are paid for and written"
-        return "as many as documents are paid for and written"
-    return "as many as the noisy counts say that were read" if rows == "auto" else f"{rows:,}"
+        return "one for every document that is paid for and written"
+    return "as many as the mechanism read, by the noisy counts" if rows == "auto" else f"{rows:,}"
 
 
 def _when(release: Release) -> str:
     if release.cadence:
         return f"each month, from {release.start}; a month ends at midnight in {release.time_zone}"
     if release.on_new_version:
-        return f"for a new version of the source, at most once in {release.on_new_version}; and when somebody runs it"
-    return "when somebody runs it"
+        return f"for a new version of the source, at most once in {release.on_new_version}; and when a person runs it"
+    return "when a person runs it"
 
 
 def _audit(contract: DataContract) -> str:
@@ -126,4 +124,4 @@ def _audit(contract: DataContract) -> str:
 
 def _approvals(contract: DataContract) -> str:
     needed = contract.release.approvals
-    return f"{number_of(needed, 'person')}, none of whom ran it" if needed else "none is asked for"
+    return f"{number_of(needed, 'person')}, none of whom ran it" if needed else "none is required"

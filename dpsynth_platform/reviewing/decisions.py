@@ -1,7 +1,7 @@
-"""A release candidate as a reviewer needs it, and the reviewer's word on it.
+"""A release candidate as a reviewer needs it, and the reviewer's decision on it.
 
-What belongs here: putting a candidate's evidence together for reading, and recording approvals and refusals. What does
-not: publishing, and finding all that is published (`releases`).
+What belongs here: collecting a candidate's evidence for reading, and recording approvals and refusals. What does not:
+publishing, and finding everything that is published (`releases`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,9 @@ from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle.purging import kept_until
 from dpsynth_platform.lineage.clearance import Clearance
-from dpsynth_platform.release import evidence
+from dpsynth_platform.release import evidence, reviewers
 from dpsynth_platform.release.evidence import Candidate
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.release.reviewers import (
-    plots_of_audit,
-    quality_hash,
-    reviewers_document,
-    write_reviewers_dossier,
-)
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.synth.planning import load_dataset
 from dpsynth_platform.synth.tabular.missing import missing_in_words, read_missing
@@ -49,7 +43,7 @@ AUDIT_HEADER = (
     "TPR at 10% FPR",
     "AUC (95% interval)",
 )
-_DECIDED = {evidence.APPROVE: "approved", evidence.REFUSE: "refused", evidence.WITHDRAW: "withdrawn"}
+DECIDED = {evidence.APPROVE: "approved", evidence.REFUSE: "refused", evidence.WITHDRAW: "withdrawn"}
 QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 
 
@@ -58,9 +52,8 @@ class Review:
     """One candidate as a reviewer needs it. Restricted: the quality rows compare with real data.
 
     Attributes:
-        release: id of the release that it was published as, if it was.
-        standing: whether it can be released, or why not; of a release whether what it rests on still holds.
-        dossier: the page of the reviewers' dossier; `reviewers.json` beside it says the same.
+        standing: whether it can be released, or why not; of a release, whether its evidence still holds.
+        dossier: the page of the reviewers' dossier; `reviewers.json` beside it has the same content.
     """
 
     place: str
@@ -79,19 +72,17 @@ class Review:
     mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What somebody looked at, to be held against what is there when they decide.
+    """What a person saw, for comparison with the state at their decision.
 
     Attributes:
-        candidate: digest of exactly what would be published.
-        rest: digest of what else a decision rests on: what a release would promise, the quality report, and how many
-            approvals are asked for.
-        decided: number of the last decision's event in the ledger's chain; 0 where nobody has decided yet.
+        candidate: digest of what would be published.
+        rest: digest of the promise, the quality report, and the number of required approvals.
+        decided: number of the last decision's event in the ledger's chain, or 0.
     """
 
     candidate: str
@@ -103,29 +94,24 @@ class Seen:
 
     @classmethod
     def of(cls, text: str) -> Seen:
-        """Reads it back. Raises `ReleaseRefused` where it is none."""
+        """Parses its text form. Raises `ReleaseRefused`."""
         found = re.fullmatch(r"([0-9a-f]{64})\.([0-9a-f]{64})\.([0-9]{1,18})", text, re.ASCII)
         if found is None:
-            raise ReleaseRefused("what was looked at: accepted: `seen`, as the candidate's page or the API tells it")
+            raise ReleaseRefused("seen: not of a candidate; accepted: `seen` from the candidate's page or the API")
         return cls(found[1], found[2], int(found[3]))
 
 
 @dataclass(frozen=True)
-class Gathered:
+class CandidateEvidence:
     """The evidence of one candidate, read from its files.
 
     Attributes:
-        contract: the snapshot that `raw` sealed.
-        family: the budget of its family, as its file declares it now.
+        contract: the snapshot that `raw` sealed; `family` is the budget in its present file.
         report: the audit's report, on fictional canaries.
-        statement: what a release of it would promise.
-        decided: all decisions on it, in order.
-        standing: as of `Review`.
-        until: until when it can be approved, as words to follow others; empty where that is no question.
-        releasable: whether it only lacks approvals, if anything.
-        approved: whether it lacks nothing.
-        seen: all of this that a decision rests on.
-        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
+        statement: what a release would promise.
+        until: the end of the time for approval, as words that follow others, or empty.
+        releasable: it lacks at most approvals; `approved`: it lacks nothing.
+        mostly_missing: columns with hardly any usable value by the noisy counts, in words.
     """
 
     place: Place
@@ -145,12 +131,8 @@ class Gathered:
     mostly_missing: tuple[str, ...] = ()
 
 
-def gather(settings: Settings, place: Place) -> Gathered:
-    """The present candidate of a dataset. Every file of its evidence is read; nothing is written.
-
-    Raises:
-        ReleaseRefused: there is no candidate.
-    """
+def gather(settings: Settings, place: Place) -> CandidateEvidence:
+    """The present candidate with all its evidence, read from its files. Raises `ReleaseRefused` if there is none."""
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     contract = sealed_contract(storage, place)
     declared, family = load_dataset(settings, place.dataset)
@@ -162,12 +144,12 @@ def gather(settings: Settings, place: Place) -> Gathered:
     decided = store.approvals(candidate.digest, candidate.entry_id)
     refusal, releasable = _refusal(storage, place, contract, store, runners)
     try:
-        quality = quality_hash(storage, candidate)
+        quality = reviewers.quality_hash(storage, candidate)
     except ReleaseRefused as changed:
         refusal, releasable, quality = str(changed), False, None
     until = until_words(settings, place, declared) if refusal and releasable else ""
     rest = [statement.to_json(), quality, contract.release.approvals]
-    return Gathered(
+    return CandidateEvidence(
         place=place,
         contract=contract,
         family=family,
@@ -187,47 +169,32 @@ def gather(settings: Settings, place: Place) -> Gathered:
 
 
 def until_words(settings: Settings, place: Place, declared: DataContract | None) -> str:
-    """Until when a candidate can be approved, to follow what is said of it; empty where it is kept for good.
-
-    Args:
-        declared: the dataset's contract as it is now, if it has one.
-    """
+    """The end of a candidate's time for approval, as words that follow others; empty if it is kept for good."""
     until = kept_until(settings, place, "synthetic", declared)
     return "" if until is None else f"; it can be approved until {moment(until.isoformat())}, when its rows expire"
 
 
 def audit_plots(settings: Settings, place: Place) -> dict[str, str]:
-    """The drawings of the present audit, SVG by title."""
-    return plots_of_audit(Storage(settings.restricted).require(place, "audit"))
+    """The plots of the present audit, SVG by title."""
+    return reviewers.plots_of_audit(Storage(settings.restricted).require(place, "audit"))
 
 
-def reviewers_document_of(settings: Settings, gathered: Gathered) -> dict[str, Any]:
-    """The reviewers' dossier of a candidate as JSON, written nowhere. Restricted. Raises `ReleaseRefused`."""
-    return reviewers_document(
-        Storage(settings.restricted),
-        accounts.ledger(settings),
-        gathered.contract,
-        gathered.candidate,
-        gathered.statement,
-        standing=gathered.standing,
-    )
+def reviewers_document_of(settings: Settings, gathered: CandidateEvidence) -> dict[str, Any]:
+    """The reviewers' dossier of a candidate as JSON; not written. Restricted. Raises `ReleaseRefused`."""
+    return reviewers.reviewers_document(*_dossier_inputs(settings, gathered), standing=gathered.standing)
+
+
+def _dossier_inputs(
+    settings: Settings, gathered: CandidateEvidence
+) -> tuple[Storage, Ledger, DataContract, Candidate, PrivacyStatement]:
+    storage, ledger = Storage(settings.restricted), accounts.ledger(settings)
+    return storage, ledger, gathered.contract, gathered.candidate, gathered.statement
 
 
 def review(settings: Settings, place: Place) -> Review:
-    """The present candidate of a dataset, with its reviewers' dossier, which is written anew.
-
-    Raises:
-        ReleaseRefused: there is no candidate.
-    """
-    storage, found = Storage(settings.restricted), gather(settings, place)
-    dossier = write_reviewers_dossier(
-        storage,
-        accounts.ledger(settings),
-        found.contract,
-        found.candidate,
-        found.statement,
-        standing=found.standing,
-    )
+    """The present candidate; writes its reviewers' dossier anew. Raises `ReleaseRefused` if there is no candidate."""
+    found = gather(settings, place)
+    dossier = reviewers.write_reviewers_dossier(*_dossier_inputs(settings, found), standing=found.standing)
     return Review(
         place=place.label,
         candidate=found.candidate.digest,
@@ -238,7 +205,7 @@ def review(settings: Settings, place: Place) -> Review:
         quality_rows=(dossier.document["quality"] or {"rows": []})["rows"],
         runners=found.runners,
         approvals=tuple(_in_words(item) for item in found.decided),
-        release=published_as(storage, place, found.candidate.digest),
+        release=published_as(Storage(settings.restricted), place, found.candidate.digest),
         standing=found.standing,
         dossier=str(dossier.page_file),
         audit=found.report,
@@ -255,34 +222,25 @@ def approve(
     after_withdrawal: bool = False,
     seen: Seen | None = None,
 ) -> Decision:
-    """Records an approval of the present candidate.
+    """Records an approval of the present candidate, or returns this person's earlier valid one if it suffices.
 
-    Args:
-        settings: the deployment.
-        place: whose candidate.
-        by: the reviewer.
-        reason: free words, kept for ever.
-        after_withdrawal: the explicit word for content of which a release was withdrawn.
-        seen: what the reviewer looked at, where that was a while ago.
-
-    Returns:
-        The approval; an earlier one of the same person, if that stands and suffices: then only publishing is left.
+    `after_withdrawal` confirms content of which a release was withdrawn; `seen` is what the reviewer saw, if that was
+    earlier.
 
     Raises:
-        ReleaseRefused: it is public already, or this person's approval stands and others are lacking: nothing would
-            change; or the candidate could not be released whoever approves; or it, what it promises, its quality
-            report or the decisions on it are not what was seen; or the approver ran it or withdrew a release of it; or
-            the word is missing, or out of place.
+        ReleaseRefused: it is public already; this person has approved it and others must; it cannot be released at all;
+            it differs from what was seen; the approver ran it or withdrew a release of it; or the confirmation is
+            missing or unneeded.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.check_content(storage, place, sealed_contract(storage, place), store).candidate
-    quality_hash(storage, candidate)
+    reviewers.quality_hash(storage, candidate)
     if seen is not None:
         _check_candidate(place, candidate, seen)
         if gather(settings, place).seen.rest != seen.rest:
             raise ReleaseRefused(
-                f"{place.label}: what a release of this candidate promises, or what is known of its quality, is not "
-                "what you looked at. Look at it as it is now, and decide then"
+                f"{place.label}: the promise or the quality report of this candidate is not what you looked at. Look "
+                "at its present state, then decide"
             )
     release = public_as(storage, store, candidate.digest)
     if release is not None:
@@ -290,13 +248,14 @@ def approve(
             f"{place.label}: this content is public already, as release {release}. Nothing was changed"
         )
     runners = evidence.candidate_runners(storage, place)
-    given = _given(store.approvals(candidate.digest, candidate.entry_id), runners, by)
+    approvals = evidence.standing_approvals(store.approvals(candidate.digest, candidate.entry_id), runners)
+    given = next((item for item in approvals if same_person(item.by, by)), None)
     if given is not None:
         if gather(settings, place).approved:
             return given
         raise ReleaseRefused(
-            f"{place.label}: {given.by!r} has approved this content already, at {moment(given.at)}, and that stands. "
-            "Nothing was changed; somebody else must approve it, too"
+            f"{place.label}: {given.by!r} has approved this content already, at {moment(given.at)}. Nothing was "
+            "changed; another person must approve it, too"
         )
     return store.approve(
         candidate.digest,
@@ -310,13 +269,13 @@ def approve(
 
 
 def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: Seen | None = None) -> Decision:
-    """Records a refusal of the present candidate; it needs a reason, which is kept for ever.
+    """Records a refusal of the present candidate, with a reason that is kept for ever.
 
-    Whatever changed but the candidate itself, a refusal counts: it harms nobody.
+    A refusal counts even if promise, quality report or decisions differ from what was seen: it does no harm.
 
     Raises:
-        ReleaseRefused: there is no candidate, or it is not the one that was seen; or it is public, or this person has
-            refused it and nobody approved it since: nothing would change.
+        ReleaseRefused: there is no candidate, it is not the one that was seen, it is public, or this person's refusal
+            is the last decision on it.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place), store)
@@ -331,25 +290,25 @@ def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: Seen
     before = store.approvals(candidate.digest, candidate.entry_id)
     if before and before[-1].decision == evidence.REFUSE and same_person(before[-1].by, by):
         raise ReleaseRefused(
-            f"{place.label}: {before[-1].by!r} has refused this content already, at {moment(before[-1].at)}, and that "
-            "stands. Nothing was changed"
+            f"{place.label}: {before[-1].by!r} has refused this content already, at {moment(before[-1].at)}. Nothing "
+            "was changed"
         )
     return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
 
 
 def next_steps(settings: Settings, refusal: Decision) -> tuple[str, ...]:
-    """What else is to be done about content whose publication was under way when somebody refused it, in sentences."""
+    """What to do, in sentences, about content whose publication was under way at its refusal."""
     return tuple(
-        f"its publication as {release} had begun: if that was not stopped, withdraw it: "
+        f"its publication as {release} had begun; if it was not stopped, withdraw it: "
         f'dpsynth release withdraw {release} --reason "..."'
         for release in _recorded(accounts.ledger(settings), refusal.candidate)
     )
 
 
 def public_as(storage: Storage, store: Ledger, candidate: str) -> str | None:
-    """Id of the release as which a candidate is shown to the public and was not withdrawn, or None.
+    """Id of the release as which a candidate is public and not withdrawn, or None.
 
-    A release that is recorded and not shown, since its publication was killed, is not public: a refusal stops it.
+    A release that is recorded but not shown, since its publication was killed, is not public: a refusal stops it.
     """
     register = Register(storage.root)
     for release in _recorded(store, candidate):
@@ -359,29 +318,23 @@ def public_as(storage: Storage, store: Ledger, candidate: str) -> str | None:
 
 
 def _recorded(store: Ledger, candidate: str) -> list[str]:
-    """Ids of the releases of a candidate that the ledger records and nobody has withdrawn."""
+    """Ids of a candidate's releases that the ledger records and nobody has withdrawn."""
     ended = {item.release for item in store.withdrawals()}
     published = store.history(kinds=[chain.RELEASED])
     return [item.subject for item in published if item.payload["candidate"] == candidate and item.subject not in ended]
 
 
-def _given(decided: Sequence[Decision], runners: Sequence[str], by: str) -> Decision | None:
-    """The standing approval of a person, or None."""
-    standing = evidence.standing_approvals(decided, runners)
-    return next((item for item in standing if same_person(item.by, by)), None)
-
-
 def _check_candidate(place: Place, candidate: Candidate, seen: Seen) -> None:
     if seen.candidate != candidate.digest:
         raise ReleaseRefused(
-            f"{place.label}: the candidate is not the one that you looked at: it was made anew since. Look at it as it "
-            "is now, and decide then"
+            f"{place.label}: the candidate is not the one that you looked at: it was made anew since. Look at its "
+            "present state, then decide"
         )
 
 
 def _in_words(decision: Decision) -> str:
     about = f" as release {decision.release}" if decision.release else ""
-    return f"{_DECIDED[decision.decision]}{about} by {decision.by} at {moment(decision.at)}"
+    return f"{DECIDED[decision.decision]}{about} by {decision.by} at {moment(decision.at)}"
 
 
 def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
@@ -391,7 +344,7 @@ def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
 
 
 def sealed_contract(storage: Storage, place: Place) -> DataContract:
-    """The contract of the last run. Raises `ReleaseRefused` where nothing was run yet."""
+    """The contract of the last run. Raises `ReleaseRefused` before the first run."""
     raw = storage.read(place, "raw")
     if raw is None:
         raise ReleaseRefused(f"{place.label}: nothing was run yet; start with: dpsynth run {place.arguments}")
@@ -401,7 +354,7 @@ def sealed_contract(storage: Storage, place: Place) -> DataContract:
 def _refusal(
     storage: Storage, place: Place, contract: DataContract, store: Ledger, runners: Sequence[str]
 ) -> tuple[str | None, bool]:
-    """Why it cannot be released now, if so; and whether all but its approvals holds."""
+    """Why it cannot be released now, or None; and whether everything but its approvals is valid."""
     try:
         checked = evidence.check_content(storage, place, contract, store)
     except ReleaseRefused as refusal:
@@ -415,7 +368,7 @@ def _refusal(
 
 
 def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
-    """One attack of an audit's report, in the columns of `AUDIT_HEADER`; a dash for what an older one lacks."""
+    """One attack of an audit's report, in the columns of `AUDIT_HEADER`; a dash for what an older report lacks."""
     rate, risk = attack["true_positive_rate"], attack.get("risk")
     bound = f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})"
     if risk is None:

@@ -1,11 +1,11 @@
-"""What survived a ledger: files of the deployment that say that more was spent or recorded than a ledger knows.
+"""Files of the deployment that prove more spending or events than a ledger records.
 
-What belongs here: holding a ledger against them. A ledger that was rolled back, by a restored disk or an older backup,
-would grant once more what was spent since: nothing else endangers a budget as much. What does not: all that a chain
-says of itself (`ledger.verification`).
+What belongs here: comparing a ledger with them. A ledger that was rolled back, by a restored disk or an older backup,
+would grant again what was spent since, the greatest danger to a budget. What does not: the checks inside the chain
+(`ledger.verification`).
 
-A step writes the ledger first and its files afterwards, so nothing here can be ahead of a ledger that lost nothing.
-What left no file that is still there (a run whose outputs were purged or lost with the same disk) cannot be found out.
+A step writes the ledger first and its files afterwards, so no file can be ahead of a complete ledger. A run that left
+no file (its outputs were purged, or lost with the same disk) cannot be detected.
 """
 
 from __future__ import annotations
@@ -36,31 +36,25 @@ _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def check_not_behind(storage: Storage, ledger: Ledger) -> None:
-    """Refuses to spend on a ledger that is older than what it led to: nothing in it tells, what survives does.
+    """Raises `LedgerError` if a run's record or a published dossier names an entry or event that the ledger lacks.
 
-    Raises:
-        LedgerError: a run's record, or a published dossier, knows of an entry or event that the ledger lacks.
-        StaleInput: a step's record is damaged.
+    Without this check the run would spend again what is spent. Raises `StaleInput` if a step's record is damaged.
     """
     for found in (*_entries(storage, ledger), *published_ahead(storage, ledger)):
         raise LedgerError(
-            f"{found}: the ledger is older than what it led to, and would grant again what was spent since; put its "
-            "latest state back (docs/guides/deployment.md), or begin anew in another DPSYNTH_HOME. Nothing was reserved"
+            f"{found}: the ledger is older than what it led to, and would grant again what was spent since; restore "
+            "its latest state (docs/guides/deployment.md), or begin anew in another DPSYNTH_HOME. Nothing was reserved"
         )
 
 
 def missing_from(settings: Settings, ledger: Ledger, lineage: LineageStore) -> list[str]:
-    """What the deployment's files prove and this ledger does not know, one sentence each; empty if there is nothing.
-
-    Raises:
-        StaleInput: a step's record is damaged.
-    """
+    """What the deployment's files prove and this ledger lacks. Raises `StaleInput` for a damaged record."""
     storage = Storage(settings.restricted)
-    return [*_entries(storage, ledger), *_told(settings, ledger), *_recorded(settings, lineage)]
+    return [*_entries(storage, ledger), *_notified(settings, ledger), *_emitted(settings, lineage)]
 
 
 def published_ahead(storage: Storage, ledger: Ledger) -> list[str]:
-    """Releases whose dossier names a head that is not in the chain. Of a dossier that cannot be read, others tell."""
+    """Releases whose dossier names a head that is not in the chain. Other checks report unreadable dossiers."""
     heads = {path: head for path in Register(storage.root).directories() if (head := head_of(path)) is not None}
     if not heads:
         return []
@@ -70,7 +64,7 @@ def published_ahead(storage: Storage, ledger: Ledger) -> list[str]:
 
 
 def head_of(release: Path) -> Head | None:
-    """The ledger's head in a release's dossier, or None where that is gone or damaged."""
+    """The ledger's head in a release's dossier, or None if that is missing or damaged."""
     try:
         return Head(**json.loads((release / DOSSIER).read_text(encoding="utf-8"))["ledger"]["head"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -78,16 +72,16 @@ def head_of(release: Path) -> Head | None:
 
 
 def _entries(storage: Storage, ledger: Ledger) -> Iterator[str]:
-    """Of runs: entries that were reserved, mechanisms that were started, models that are complete."""
-    named = [claimed for place in storage.places() for claimed in _named(storage, place)]
+    """Of runs: reserved entries, started mechanisms, complete models."""
+    named = [claimed for place in storage.places() for claimed in _claims(storage, place)]
     states = {entry.entry_id: entry.state for entry in ledger.entries()}  # read last: it is written first
     for where, entry_id, accepted in named:
         if states.get(entry_id) not in accepted:
             yield f"{where} rests on ledger entry {entry_id}, which in the ledger is {states.get(entry_id, 'missing')}"
 
 
-def _named(storage: Storage, place: Place) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Where an entry is named, its id, and the states that it must be in by now."""
+def _claims(storage: Storage, place: Place) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Where an entry is named, its id, and the states that it must have by now."""
     began, ended = (chain.STARTED, chain.SPENT), (chain.SPENT,)
     for step, states in (("clearance", (chain.RESERVED, chain.VOID, *began)), *((name, ended) for name in MODELS)):
         record = storage.read(place, step)
@@ -99,24 +93,24 @@ def _named(storage: Storage, place: Place) -> Iterator[tuple[str, str, tuple[str
                 yield f"{place.label}/{step}/{output.name}", output.name, began
 
 
-def _told(settings: Settings, ledger: Ledger) -> Iterator[str]:
-    """Of receivers of notices: up to which event of the chain each was told."""
-    after = {path.name: _told_after(path) for path in sorted((settings.home / "notify").glob("*.json"))}
+def _notified(settings: Settings, ledger: Ledger) -> Iterator[str]:
+    """Of receivers of notices: the last event of the chain that each received."""
+    after = {path.name: _notified_after(path) for path in sorted((settings.home / "notify").glob("*.json"))}
     last = ledger.head().sequence
-    for name, told in after.items():
-        if told > last:
-            yield f"notify/{name} tells of event {told}, and the chain ends at event {last}"
+    for name, notified in after.items():
+        if notified > last:
+            yield f"notify/{name} tells of event {notified}, and the chain ends at event {last}"
 
 
-def _told_after(path: Path) -> int:
+def _notified_after(path: Path) -> int:
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["after"])
     except (OSError, ValueError, KeyError, TypeError):
-        return 0  # whoever sends notices says that it cannot be read
+        return 0  # sending notices reports that it cannot be read
 
 
-def _recorded(settings: Settings, lineage: LineageStore) -> Iterator[str]:
-    """Of lineage: whether the last event in our own record is in the graph; events go there first."""
+def _emitted(settings: Settings, lineage: LineageStore) -> Iterator[str]:
+    """Of lineage: whether the last event of our own record is in the graph, which gets events first."""
     record = JsonLines(settings.lineage_file)
     if not record.has_content() or not lineage.database.read(has_own):
         return

@@ -1,10 +1,10 @@
-"""New versions of sources: which of them a contract wants to be run by itself, and which have to wait.
+"""New versions of sources: which of them is due for a run, and which must wait.
 
-What belongs here: the decision, on public facts alone: the name of the newest version, what the ledger was asked
-for and when, and whether a candidate waits. What does not: when to look (the sensor `new_versions`), and running.
+What belongs here: the decision, on public facts: the name of the newest version, the ledger's entries with their times,
+and waiting candidates. What does not: when to check (the sensor `new_versions`), and running.
 
-Each run of a new version is a new spend, so a contract has to ask for it and to say how often at most
-(`release.on_new_version`). A mechanism that did not complete stops it: whoever ends that has to look.
+Each run of a new version is a new spend, so a contract must request it with a highest frequency
+(`release.on_new_version`). A mechanism that did not complete stops it until a person decides.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from dpsynth_platform.sources import source
 
 @dataclass(frozen=True)
 class NewVersion:
-    """What is to be done about a source's newest version.
-
-    Attributes:
-        name: the version's (`PinnedSource.name`), if a run is due; else None.
-        why: why not, in words; empty where there is no new version.
-    """
+    """The newest version (`PinnedSource.name`) if a run of it is due, or `why` not; empty without a new version."""
 
     name: str | None = None
     why: str = ""
 
 
-def glance(contract: DataContract) -> str | None:
-    """Something that changes whenever a source has a new version and costs next to nothing; None if there is no such.
+def version_stamp(contract: DataContract) -> str | None:
+    """A value that changes with every new version of a source and costs next to nothing; None for sources without one.
 
-    Of a table in files, when its log last changed and how many files that has. The log is not read, so that what is no
-    news (compaction, vacuum) changes it, too.
+    For a Delta table: when its log last changed and how many files that has. The log is not read, so compaction and
+    vacuum change the value, too. For plain files: a digest of their names, sizes and times.
     """
+    if contract.source.format == "iceberg":
+        return None
+    if contract.source.format != "delta":
+        from dpsynth_platform.sources.plain_files import stamp_of
+
+        return stamp_of(contract.source)
     if urlsplit(contract.source.uri).scheme not in ("", "file"):
         return None
     log = Path(urlsplit(contract.source.uri).path) / "_delta_log"
@@ -49,18 +50,16 @@ def glance(contract: DataContract) -> str | None:
         return None
 
 
-def look(settings: Settings, contract: DataContract, now: dt.datetime) -> NewVersion:
+def due_version(settings: Settings, contract: DataContract, now: dt.datetime) -> NewVersion:
     """Whether a run is due for the newest version of a contract's source.
 
-    Raises:
-        SourceError: there is no readable table.
-        LedgerError: the ledger cannot be read.
+    Raises `SourceError` if there is no readable table, `LedgerError` if the ledger cannot be read.
     """
     pace, place = contract.release.pace, Place(contract.dataset)
     if pace is None:
         return NewVersion()
     raw = Storage(settings.restricted).read(place, "raw")
-    newest = source.pin(contract)
+    newest = source.pin(contract, settings.restricted)
     if raw is not None and raw.facts["source"] == newest.named_as(raw.facts["source"]).name:
         return NewVersion()
     paid = accounts.ledger(settings).charged_for(contract.family, place.label) if settings.has_ledger else []

@@ -1,7 +1,7 @@
-"""Raising a family's cap for life: one asks, another approves.
+"""Raising a family's cap for life: one person requests it, another approves.
 
-What belongs here: what must be said where a cap becomes weak, and handing both words to the ledger. What does not: who
-may approve what (`ledger.caps`).
+What belongs here: requiring a reason for a weak cap, and passing both to the ledger. What does not: who may approve
+what (`ledger.caps`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,16 @@ from dpsynth_platform.reviewing import accounts
 def ask(
     settings: Settings, family: str, *, epsilon: float, delta: float, by: str, reason: str, accept_weak: str | None
 ) -> ChainEvent:
-    """Records that somebody asks for a larger cap; the event's `sequence` is what another approves.
+    """Records the request for a larger cap; an approval names the event's `sequence`.
 
-    Args:
-        settings: the deployment.
-        family: whose cap.
-        epsilon, delta: the new cap, for life.
-        by: who asks.
-        reason: why; kept for ever.
-        accept_weak: why it may be a weak guarantee; None: it may not.
-
-    Raises:
-        LedgerError: it is weak and nobody says why, there is no such account, or it is no larger cap.
+    `accept_weak` says why a weak guarantee is acceptable. Raises `LedgerError` if the cap is weak without that, is not
+    larger, or there is no such account.
     """
     weak = not (epsilon <= WEAK_EPSILON and delta < WEAK_DELTA)
     if weak and accept_weak is None:
         raise LedgerError(
             f"a cap of epsilon {epsilon:g}, delta {delta:g} is a weak guarantee (epsilon above {WEAK_EPSILON:g}, or "
-            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or a word on why it may be weak "
+            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or a reason why it may be weak "
             "(--accept-weak-guarantee REASON)"
         )
     why = f"{reason}; weak guarantee accepted: {accept_weak}" if weak else reason
@@ -42,9 +34,8 @@ def ask(
 
 
 def approve(settings: Settings, family: str, asked: int, *, by: str, reason: str) -> Account:
-    """Raises a cap as event `asked` asks; from then on the family's file must declare the new one.
+    """Raises a cap as event `asked` requests; from then on the family's file must declare the new one.
 
-    Raises:
-        LedgerError: there is no such event, the cap has changed since, or the approver is the one who asked.
+    Raises `LedgerError` if there is no such event, the cap has changed since, or the same person requested it.
     """
     return accounts.ledger(settings).approve_raise(family, asked, by=by, reason=reason)

@@ -42,14 +42,14 @@ def listing(settings: Settings) -> list[dict[str, str]]:
 
 
 def has_candidate(settings: Settings, place: Place) -> bool:
-    """Whether a candidate is there that is neither published nor refused."""
+    """Whether there is a candidate that is neither published nor refused."""
     storage, store = Storage(settings.restricted), accounts.ledger(settings) if settings.has_ledger else None
     candidate = _candidate(storage, store, place, withdrawn(settings))
     return candidate is not None and candidate[0] == CANDIDATE
 
 
 def _candidate(storage: Storage, store: Ledger | None, place: Place, gone: set[str]) -> tuple[str, str] | None:
-    """State and digest of what was made last and is not published, or None where nothing such is there."""
+    """State and digest of the last candidate, or None if there is none or it is published."""
     if store is None:
         return None
     try:
@@ -72,13 +72,9 @@ def withdrawn(settings: Settings) -> set[str]:
 
 
 def published(settings: Settings, beside: Iterable[Path] = ()) -> list[Path]:
-    """Directories of all published releases: where they were shown, and where the contracts say now.
+    """Directories of all published releases: where they were shown, where contracts publish now, and in `beside`.
 
-    Args:
-        settings: the deployment.
-        beside: further directories where releases were shown.
-
-    Also those of datasets whose contract is gone or unsound: their dossiers hold the ledger to its word like any other.
+    Includes those of datasets without a valid contract: the ledger is compared with their dossiers, too.
     """
     targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
     targets |= {directory.parent for directory in (*Register(settings.restricted).directories(), *beside)}
@@ -86,7 +82,6 @@ def published(settings: Settings, beside: Iterable[Path] = ()) -> list[Path]:
 
 
 def _attested(target: Path) -> list[Path]:
-    """Attestations in a directory; none where it cannot be looked at."""
     try:
         return list(target.glob(f"*/{layout.ATTESTATION}"))
     except OSError:
@@ -94,7 +89,6 @@ def _attested(target: Path) -> list[Path]:
 
 
 def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:
-    """One release as the list shows it; a damaged one shows too."""
     state = "published"
     if withdrawn or is_withdrawn(path):
         state = WITHDRAWN if is_withdrawn(path) and not layout.has_rows(path) else UNFINISHED

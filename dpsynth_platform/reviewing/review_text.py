@@ -7,7 +7,7 @@ from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, QUALITY_HEADER, R
 
 
 def review_text(output: Output, review: Review) -> None:
-    """A candidate in text: as the demonstration and `dpsynth release show` print it."""
+    """Prints a candidate, for the demonstration and `dpsynth release show`."""
     from dpsynth_platform.quality.report_rows import LEGEND
 
     output.heading("Guarantee")

@@ -1,7 +1,7 @@
 """Verifying what a deployment has written: its ledger and its releases.
 
-What belongs here: finding the release that somebody names, the deployment's own key, and the heads that the ledger is
-held against. What does not: the checks themselves (`release.verify`, `ledger.verification`).
+What belongs here: finding a release by name, the deployment's own key, and the heads with which the ledger is compared.
+What does not: the checks themselves (`release.verify`, `ledger.verification`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dpsynth_platform.foundation.release_layout import ATTESTATION
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
+from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
-from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
+from dpsynth_platform.reviewing.file_cache import FileCache, state_of, tree_state
 from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 
 if TYPE_CHECKING:
@@ -31,27 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checked:
-    """A verification of a release, with when its files were read for it (ISO 8601, UTC)."""
+    """A verification of a release, and when its files were read (ISO 8601, UTC)."""
 
     report: VerificationReport
     at: str
 
 
-_CHECKED: Kept[Checked] = Kept(4000)
-_READ: Kept[Checked] = Kept(4000)
-_PUBLIC: Kept[tuple[str, str] | None] = Kept(10)
+_CHECKED: FileCache[Checked] = FileCache(4000)
+_READ: FileCache[Checked] = FileCache(4000)
+_PUBLIC: FileCache[tuple[str, str] | None] = FileCache(10)
 
 
 @dataclass(frozen=True)
 class LedgerVerification:
-    """What was found in a deployment's ledger.
+    """The result of checking a deployment's ledger, compared with a number of published dossiers.
 
-    Attributes:
-        events: how many the chain has.
-        entries: how many there are.
-        dossiers: how many published ones the chain was held against.
-        last_at: when the last event was, ISO 8601, UTC; None where there is none.
-        problems: what does not fit; empty if the ledger is as it was written.
+    `last_at` is the time of the last event (ISO 8601, UTC); without problems the ledger is as it was written.
     """
 
     events: int
@@ -62,23 +57,20 @@ class LedgerVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems."""
         return not self.problems
 
 
 def verify_ledger(
     settings: Settings, url: str | None = None, known: Sequence[Head] = (), beside: Sequence[Path] = ()
 ) -> LedgerVerification:
-    """Recomputes the chain and holds it against all that survives of what it led to: published dossiers, runs' records.
+    """Recomputes the chain and compares it with what proves its events: published dossiers and records of runs.
 
     Args:
-        settings: the deployment.
-        url: of another ledger that is to be this deployment's, as from a backup.
+        url: of another ledger that is to replace this deployment's, for example from a backup.
         known: further heads that must be in the chain.
         beside: further places where releases were shown.
 
-    Raises:
-        StaleInput: a step's record is damaged.
+    Raises `StaleInput` if a step's record is damaged.
     """
     from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.reviewing.ledger_witnesses import head_of, missing_from
@@ -89,7 +81,7 @@ def verify_ledger(
     unknown = missing_from(settings, store, LineageStore(url or settings.ledger_url))
     report = store.verify([*published, *known])
     unreadable = [
-        f"{path}: its dossier cannot be read, so the chain is not held against the head in it"
+        f"{path}: its dossier cannot be read, so the chain is not compared with the head in it"
         for path, head in heads.items()
         if head is None
     ]
@@ -112,14 +104,14 @@ def verify(settings: Settings, release: str, public_key: Path | None = None) -> 
 def verify_all(
     settings: Settings, names: Sequence[str], public_key: Path | None = None, ledger_export: Path | None = None
 ) -> tuple[VerificationReport, ...]:
-    """Verifies releases given by directory, id or dataset, and that their heads can be of one chain.
+    """Verifies releases by directory, id or dataset, and that their heads can belong to one chain.
 
-    Without a key they are taken for this deployment's own, where it has one; then, and without an export, the heads
-    must stand in its ledger, and what that says was withdrawn must say so itself.
-
-    Raises:
-        VerificationFailed: there is no such release, or key or export cannot be read.
+    Without a key they must be this deployment's own, if it has a key. Then, without an export, the heads must be in its
+    ledger, and releases that it records as withdrawn must say so. Raises `VerificationFailed` if there is no such
+    release, or key or export cannot be read.
     """
+    from dpsynth_platform.reviewing.chronicle import Chronicle
+
     paths = [find_release(settings, name) for name in names]
     expected = {path: path.name for name, path in zip(names, paths, strict=True) if not Path(name).is_dir()}
     key, chain = None, KnownChain.of_export(ledger_export) if ledger_export else None
@@ -130,22 +122,20 @@ def verify_all(
             raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
     elif (own := _own_key(settings)) is not None:
         key = own[0].encode()
-        chain = chain or _own_chain(settings)
+        if chain is None and settings.has_ledger:
+            chain = Chronicle(events=tuple(accounts.ledger(settings).history())).known_chain
     return verify_releases(paths, key, chain=chain, expected=expected)
 
 
 def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True, anew: bool = False) -> Checked:
-    """The verification of one release of this deployment, as long as no file of it and nothing about it changes.
+    """The verification of one release of this deployment, cached until one of its files or its records changes.
 
     Args:
-        settings: the deployment.
-        now: its ledger, as it was read a moment ago.
-        path: the release's directory, which is called as the release is.
-        rows: whether the table's files are read, too; else only whether each is there.
-        anew: read everything again all the same.
+        now: the present chronicle of its ledger.
+        rows: read the table's files, too; else only check that each exists.
+        anew: ignore the cache.
 
-    Raises:
-        VerificationFailed: there is no such directory.
+    Raises `VerificationFailed` if there is no such directory.
     """
     kept = _READ if rows else _CHECKED
     known = now.known_chain if settings.has_ledger else None
@@ -163,38 +153,22 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     return kept.get(path, state, make)
 
 
-def _own_chain(settings: Settings) -> KnownChain | None:
-    if not settings.has_ledger:
-        return None
-    events = accounts.ledger(settings).history()
-    return KnownChain(
-        "this deployment's ledger",
-        {event.sequence: event.hash for event in events},
-        frozenset(event.subject for event in events if event.kind == WITHDRAWN),
-    )
-
-
 def public_key(settings: Settings) -> tuple[str, str]:
-    """The deployment's public key (PEM) and its fingerprint. Makes none: only what signs does.
-
-    Raises:
-        ConfigurationError: there is none, as where nothing has been run yet.
-    """
+    """The deployment's public key (PEM) and its fingerprint. Raises `ConfigurationError` if there is none yet."""
     own = _own_key(settings)
     if own is None:
         raise ConfigurationError(
-            f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; accepted: "
-            "the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
-            "dpsynth run DATASET (or `make demo`)"
+            f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment has made a model there; accepted: "
+            "the home of one that has. The first run creates a deployment in DPSYNTH_HOME: dpsynth run DATASET (or "
+            "`make demo`)"
         )
     return own
 
 
 def _own_key(settings: Settings) -> tuple[str, str] | None:
-    """The same, or None where there is no key; asked for again where none was, or where the vault's files changed.
+    """The same, or None without a key; read again until there is one, and after changes of the vault's files.
 
-    Raises:
-        ConfigurationError: the vault's keeper fails.
+    Raises `ConfigurationError` if the vault's keeper fails.
     """
     from dpsynth_platform.foundation.signature import fingerprint, public_pem
 
@@ -210,10 +184,9 @@ def _own_key(settings: Settings) -> tuple[str, str] | None:
 
 
 def find_release(settings: Settings, release: str) -> Path:
-    """The directory of a release by its path, its id, or its dataset's name (the newest that is not withdrawn).
+    """A release's directory by its path, its id, or its dataset's name (the newest that is not withdrawn).
 
-    Raises:
-        VerificationFailed: there is none.
+    Raises `VerificationFailed` if there is none.
     """
     if Path(release).is_dir():
         if not (Path(release) / ATTESTATION).exists():

@@ -1,13 +1,12 @@
 """Withdrawing a published release, with its records: the ledger's chain, the tombstone, a lineage event.
 
 What belongs here: the durable effects of a withdrawal, in order. What does not: who may publish the content again
-(`ledger.decisions`, `release.evidence`), and each effect by itself.
+(`ledger.decisions`, `release.evidence`), and each single effect.
 
-The chain comes first, so that from then on nothing publishes the content again; then, in every directory where the
-release was shown, the tombstone, the deletion of the rows, and the lineage event. Each is idempotent: whatever a crash
-left undone, the same command finishes. It goes by what was recorded when the release was published: the dataset's
-contract may have changed or gone since. What was spent stays spent, and the model stays as long as its contract keeps
-it.
+The chain comes first, so that nothing publishes the content again. Then follow, in every directory of the release, the
+tombstone, the deletion of the rows, and the lineage event. Each is idempotent: after a crash the same command finishes
+the rest. It uses what was recorded at publication, since the dataset's contract may have changed or gone. Spent budget
+stays spent, and the contract's retention applies to the model.
 """
 
 from __future__ import annotations
@@ -40,13 +39,12 @@ JOB = "withdraw"
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A release that is withdrawn now.
+    """A withdrawn release; `by`, `at` and `reason` are those of the first withdrawal, if it is repeated.
 
     Attributes:
-        paths: its directories, where the tombstone stands.
-        by, at, reason: as the chain records them; of the first withdrawal, if it is repeated.
-        deleted: whether this call deleted rows; otherwise they were gone already.
-        warnings: places that did not get the lineage event, and directories of the release that are not there.
+        paths: its directories, each with the tombstone.
+        deleted: this call deleted rows; otherwise they were gone already.
+        warnings: undelivered lineage events, missing directories of the release, and targets with copies of its rows.
     """
 
     release: str
@@ -58,23 +56,16 @@ class Withdrawn:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return asdict(self)
 
 
 def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withdrawn:
-    """Withdraws a release for ever, or finishes a withdrawal that was interrupted.
-
-    Args:
-        settings: the deployment.
-        release_id: the release.
-        by: who withdraws it; stays in the ledger, and is not published.
-        reason: one sentence, which is published.
+    """Withdraws a release for ever, or finishes a withdrawal that was interrupted. Only `reason` is published.
 
     Raises:
-        VerificationFailed: no such release was published, or its directory is not where it was.
-        ContractError: nobody knows whom to ask: it is not registered, and its dataset has no sound contract.
-        LedgerError: nobody or no reason is named.
+        VerificationFailed: no such release was published, or its directory is missing.
+        ContractError: no contact is known: it is not registered, and its dataset has no valid contract.
+        LedgerError: `by` or `reason` is empty.
     """
     store = accounts.ledger(settings)
     place = _place_of(store, release_id)
@@ -84,7 +75,7 @@ def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withd
     if not there:
         raise VerificationFailed(
             f"{release_id}: its directory is not at {known[0] if known else 'any known place'}; accepted: the "
-            "directory back in its place, or, where every copy of it is gone, an empty one"
+            "directory restored there, or an empty one if every copy is lost"
         )
     contacts = _contacts(settings, place, registered)
     decision = store.withdraw(release_id, by=by, reason=reason)
@@ -92,7 +83,7 @@ def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withd
     key = Vault(settings.vault).signing_key()
     deleted = [bury(directory, tombstone, key) for directory in there]
     warnings = [warning for directory in there for warning in _emit(settings, place, release_id, directory).warnings]
-    gone = [f"{item}: is not there; if it comes back, repeat" for item in known if item not in there]
+    gone = [f"{item}: is missing; if it is restored, repeat" for item in known if item not in there]
     return Withdrawn(
         release_id,
         tuple(map(str, there)),
@@ -100,7 +91,7 @@ def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withd
         decision.at,
         decision.reason,
         any(deleted),
-        (*warnings, *gone),
+        (*warnings, *gone, *registered.targets),
     )
 
 
@@ -114,7 +105,7 @@ def _place_of(store: Ledger, release_id: str) -> Place:
 
 
 def _directories(settings: Settings, place: Place, registered: Registered, release_id: str) -> list[Path]:
-    """Where the release may be: where it was shown, and where its dataset's contract now says that releases are."""
+    """Possible directories of the release: recorded ones, and the one where its dataset's contract publishes now."""
     known = list(registered.directories)
     last = Storage(settings.restricted).read(place, "released")
     if last is not None and last.facts["release_id"] == release_id:
@@ -127,7 +118,7 @@ def _directories(settings: Settings, place: Place, registered: Registered, relea
 
 
 def _contacts(settings: Settings, place: Place, registered: Registered) -> Sequence[str]:
-    """Whom to ask: the dataset's owners now, or else those when it was published."""
+    """The dataset's present owners, or else those at publication."""
     present = _present_contract(settings, place)
     if present is not None:
         return present.owners
@@ -142,9 +133,9 @@ def _present_contract(settings: Settings, place: Place) -> DataContract | None:
 
 
 def _emit(settings: Settings, place: Place, release_id: str, directory: Path) -> Delivery:
-    """A run of the job `<dataset>.withdraw` whose output is the release's end; the same run each time it is told.
+    """Emits a run of the job `<dataset>.withdraw` that ends the release's dataset; the same run each time.
 
-    One for each directory: lineage names a dataset by its place.
+    One for each directory, since lineage names a dataset by its place.
     """
     from dpsynth_platform.lineage import facets
 
@@ -153,7 +144,7 @@ def _emit(settings: Settings, place: Place, release_id: str, directory: Path) ->
         facets.merge(
             facets.symlink(naming.logical_name(place.dataset, "released", place.period)),
             facets.version(release_id),
-            facets.withdrawn(),
+            facets.dropped(),
         ),
     )
     run = StepRun(

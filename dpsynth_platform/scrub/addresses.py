@@ -1,11 +1,11 @@
-"""Postal addresses, in the forms that many countries write them.
+"""Postal addresses in the formats of many countries.
 
-What belongs here: recognizing where an address begins (a house number with a street's name, a post-office box, a
-military address, a crossing of streets) and how far it goes on over flats, towns, states, countries and postal codes.
-What does not: places named without an address (`names`).
+What belongs here: recognizing an address's beginning (a house number with a street name, a post-office box, a military
+address, a crossing of streets) and its further parts (flats, towns, states, countries, postal codes). What does not:
+places without an address (`names`).
 
-An address has no check sum. What makes one is a word for a street, before the name or after it, in a dozen languages;
-or words that announce an address; or a name with a number that a flat, a postal code or a state follows.
+An address has a word for a street in one of a dozen languages, or words before it that announce an address, or a name
+with a number before a flat, a postal code or a state.
 """
 
 from __future__ import annotations
@@ -14,35 +14,25 @@ import re
 from collections.abc import Iterator
 
 from dpsynth_platform.scrub.findings import Candidate, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, word_list, words
+from dpsynth_platform.scrub.letters import LOWER, UPPER, alternatives, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.rules import MONTHS
 
-# Words for a street that stand before its name (in any case), and after it; endings that make one word of both.
+# Words for a street before its name (in any case), after it, and as the ending of its name.
 _STREET_BEFORE = (
     r"Via|Viale|Vicolo|Piazza|Piazzale|Corso|Largo|Strada|Stradă|Contrada|Rua|R\.|Avenida|Av\.|Avda\.?|Travessa|Praça|"
     r"Estrada|Calle|C/|Carrer|Paseo|Plaza|Camino|Ronda|Alameda|Carretera|Ctra\.?|Cerrada|Privada|Rue|Avenue|Boulevard|"
     r"Bd\.?|Place|Chemin|Allée|Impasse|Quai|Cours|Route|Ulica|Ul\.?|Aleja|Al\.|Plac|Pl\.|Osiedle|Os\.|Trg|Cesta|Ulice|"
     r"Náměstí|Nám\.|Praca|Bulevar|Bulevardul|Aleea|Intrarea|Calea|[SȘŞ]oseaua|Andador|Calzada|Callejón|Circuito|"
     r"Circunvalación|Corredor|Diagonal|Periférico|Peatonal|Prolongación|Retorno|Viaducto|Ruta|Pasaje|Rodovia|Beco|Viela|"
-    r"Fazenda|Quadra|Loteamento|Borgo|Rotonda|An der|Auf der|Im|In der|Zum|Zur|Alte|Οδός|Λεωφόρος|улица|ул\.|проспект"
+    r"Fazenda|Quadra|Loteamento|Borgo|Rotonda|An[ ]der|Auf[ ]der|Im|In[ ]der|Zum|Zur|Alte|"
+    r"Οδός|Λεωφόρος|улица|ул\.|проспект"
 )
-_ENGLISH_STREET = (
-    r"Street|St|Str|Avenue|Ave|Av|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|Terrace|Ter|"
-    r"Parkway|Pkwy|Highway|Hwy|Circle|Cir|Crescent|Cres|Close|Trail|Trl|Alley|Aly|Row|Mews|Path|Walk|Heights|Hill|Loop|"
-    r"Park|Pike|Plaza|Point|Ridge|Run|Turnpike|Expressway|Freeway|Gardens|Grove|Green|Esplanade|Parade|Quay|View"
-)
-_OTHER_STREET = "|".join(word_list("addresses", "other_street"))
+_ENGLISH_STREET = alternatives("addresses", "english_street")
+_OTHER_STREET = alternatives("addresses", "other_street")
 _STREET_AFTER = rf"(?:(?:{_ENGLISH_STREET})|(?i:{_OTHER_STREET}))\b\.?"
-_STREET_ENDINGS = (
-    r"stra(?:ss|ß)e|str\.?|weg|gasse|platz|allee|ufer|damm|markt|hof|steig|ring|straat|laan|dreef|plein|kade|gracht|"
-    r"singel|dijk|steeg|pad|baan|boulevard|katu|tie|kuja|polku|kaari|gata|gatan|gränd|vägen|stigen|veien|vegen|vej|gade|"
-    r"stræde|plads|utca|braut|gerði|vegur|stígur|holt|stræti|ulica|ulice"
-)
-_STATES = (
-    r"A[BKLRZ]|BC|C[AOT]|D[CE]|FL|G[AU]|HI|I[ADLN]|K[SY]|LA|M[ABDEINOST]|N[BCDEHJLMSTUVY]|O[HKNR]|P[AER]|QC|RI|S[CDK]|"
-    r"T[NX]|UT|V[AIT]|W[AIVY]|YT|ACT|NSW|QLD|TAS|VIC"
-)
+_STREET_ENDINGS = alternatives("addresses", "street_endings")
+_STATES = alternatives("addresses", "states")
 _ANNOUNCED = (
     r"\baddress(?:es)?(?:\s+(?:is|was|are|with|to|of|as))?\s*:?|\b(?:lives?|lived|living|resides?|residing|located|"
     r"stays?|arrived?|meet\s+(?:me|us)|deliver(?:ed)?|moved|moving|ship(?:ped)?|sent|send\s+it|mailed?|forward(?:ed)?|"
@@ -50,18 +40,17 @@ _ANNOUNCED = (
     r"\b(?:here\s+they\s+are|headquarters?\s+at|offices?\s+at|house\s+(?:at|on)|home\s+at|flat\s+at|apartment\s+at)\s*:?"
 )
 PARTICLES = words("addresses", "particles")
-"""Small words inside of a street's or town's name."""
+"""Lower-case words inside a street's or town's name."""
 ADDRESS_WORDS = frozenset(["street", "road", "avenue", "drive", "lane", "court", "place", "square", "park", "apt"])
 """Common words that are capitalized in an address."""
 
-# Words have an end, and what was read of blanks is not read in another way (the possessive `*+`): otherwise a short
-# text of apostrophes or of blanks would take hours.
+# Limited words and possessive repeats (`*+`) avoid exponential time in texts of apostrophes or spaces.
 _WORD = (
     r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|Floor|Box|PO|P\.O|Nr|No)\b)"
     rf"(?:(?:St|Ste|Sta|Sto|Mt|Ft|Dr|Gen|Gral|Prof|Av|[{UPPER}])\.[ ]?)?[{UPPER}][{UPPER}{LOWER}'\u2019-]{{0,40}}"
 )
 _SMALL = rf"(?:{'|'.join(sorted(PARTICLES))})"
-# Capitalized words, joined by blanks and small words.
+# Capitalized words, joined by spaces and particles.
 _WORDS = rf"{_WORD}(?:[ ](?:{_SMALL}[ ]){{0,2}}{_WORD}){{0,4}}"
 _NUMBER = r"(?:(?:Nr|No|N°)\.?[ ])?\d{1,5}[A-Za-z]?(?:[-/]\d{1,4})?[A-Za-z]?\.?"
 # After a name, five digits are a postal code.
@@ -127,12 +116,12 @@ _CODES = frozenset(["code", "state", "code_town"])
 
 
 def find_addresses(text: str, lists: WordLists) -> Iterator[Candidate]:
-    """Addresses in the text, each as far as it goes; of entity type ADDRESS."""
+    """Whole addresses in the text, as entity type ADDRESS."""
     position = 0
     while (match := _BEGINNING.search(text, position)) is not None:
         end = _end(text, match, lists)
         if end is None:
-            # The next beginning may stand inside of this one.
+            # The next beginning may be inside this one.
             word = _INSIDE_WORD.match(text, match.start())
             position = (word.end() if word else match.start()) + 1
         else:
@@ -141,7 +130,7 @@ def find_addresses(text: str, lists: WordLists) -> Iterator[Candidate]:
 
 
 def _end(text: str, match: re.Match[str], lists: WordLists) -> int | None:
-    """Where the address ends that begins with the match; None where it is none."""
+    """The end of the address that begins with the match, or None if it is no address."""
     kind, found = match.lastgroup, match.group()
     kind = "numbered" if kind == "second" else kind
     if kind in ("military", "crossing", "town_first"):
@@ -164,7 +153,7 @@ def _end(text: str, match: re.Match[str], lists: WordLists) -> int | None:
 
 
 def _further(text: str, position: int, lists: WordLists) -> tuple[int, set[str]]:
-    """How far the address goes on from the position, and over which kinds of parts."""
+    """The end of the address's further parts from the position on, and their kinds."""
     kinds: list[str] = []
     while (match := _FURTHER.match(text, position)) is not None:
         gap, kind = match["gap"], match.lastgroup or ""
@@ -172,8 +161,8 @@ def _further(text: str, position: int, lists: WordLists) -> tuple[int, set[str]]
         if not gap:
             break
         if match["town"]:
-            leads_on = match["town_code"] is not None or _leads_on(text, match.end(), lists)
-            if not (leads_on and not coded) and not _is_town(match["town"], gap, kinds, coded, lists):
+            continued = match["town_code"] is not None or _is_continued(text, match.end(), lists)
+            if not (continued and not coded) and not _is_town(match["town"], gap, kinds, coded, lists):
                 break
             kinds.append("town")
             if match["town_code"]:
@@ -186,8 +175,8 @@ def _further(text: str, position: int, lists: WordLists) -> tuple[int, set[str]]
     return position, set(kinds)
 
 
-def _leads_on(text: str, position: int, lists: WordLists) -> bool:
-    """Whether what follows a word is a code, a state or a country, so that the word is a town."""
+def _is_continued(text: str, position: int, lists: WordLists) -> bool:
+    """Whether a code, a state or a country follows, so that the word before is a town."""
     following = _FURTHER.match(text, position)
     if following is None or not following["gap"]:
         return False
@@ -196,7 +185,7 @@ def _leads_on(text: str, position: int, lists: WordLists) -> bool:
 
 
 def _is_town(words: str, gap: str, kinds: list[str], coded: bool, lists: WordLists) -> bool:
-    """Whether words that follow an address belong to it: a town, a region or a country."""
+    """Whether words after an address are its town, region or country."""
     folded = words.casefold()
     if kinds.count("town") >= _MOST_TOWNS:
         return False
@@ -206,6 +195,6 @@ def _is_town(words: str, gap: str, kinds: list[str], coded: bool, lists: WordLis
     if first in lists.common:
         return False
     if not gap.strip(" "):
-        # Only a blank between: an address on one line goes on so after a flat or a town, not after a street's name.
+        # Only a space between: valid on one line after a flat or a town, but not after a street's name.
         return bool(kinds) and kinds[-1] in ("flat", "town")
     return not (first in lists.first_names and "\n" in gap and "," not in gap)

@@ -1,6 +1,6 @@
-"""Cutting work into parts of like size: long texts into pieces, many texts into batches.
+"""Cutting long texts into pieces, and many texts into batches.
 
-What belongs here: where to cut. What does not: how large a part each step wants (`names`, `detection`, `parallel`).
+What belongs here: where to cut. What does not: the sizes that each step needs (`names`, `detection`, `parallel`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 def pieces_of(text: str, most: int) -> Iterator[tuple[int, str]]:
-    """A long text in pieces that end at a blank line, a line or a word where there is one, each with its position."""
+    """Pieces of a text with their positions. They end at an empty line, a line or a word if possible."""
     start = 0
     while len(text) - start > most:
         cut = -1
@@ -27,7 +27,7 @@ def pieces_of(text: str, most: int) -> Iterator[tuple[int, str]]:
 
 
 def batches_of(items: Iterable[Item], text: Callable[[Item], str], characters: int) -> Iterator[list[Item]]:
-    """Items in order, in batches whose texts have at least so many characters together; the last one may have fewer."""
+    """Items in order, in batches of at least `characters` characters of text, except the last."""
     batch: list[Item] = []
     size = 0
     for item in items:

@@ -1,24 +1,23 @@
-"""Columns that are declared as ordinary values and hold personal data all the same.
+"""Refuses columns that are declared as ordinary values and contain personal data.
 
-What belongs here: a look at every value of the columns that scrubbing passes on as they are (categorical, integer,
-float), and the refusal. What does not: text columns, of which the contract says what becomes (`scrub`); identifiers,
-which leave the table whatever they are; undeclared columns, which are refused unseen.
+What belongs here: checking every value of the columns that scrubbing does not change (categorical, integer, float).
+What does not: text columns (`scrub`), identifiers, which are always removed, and undeclared columns, which are refused
+without being read.
 
-A categorical column's declared values are public by the contract's word; only others are looked at, all where values
-are learned. Of numbers, only valid card numbers are told from quantities by their value; a name such as `ssn` tells the
-rest, without any look.
+A categorical column's declared values are public, so only others are checked; all are if values are learned. Numbers
+are checked for valid card numbers, and columns for names such as `ssn`.
 
-Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
-that it tells as little as can be, one rule decides: of one column, values of at least `owners.LEAST_OWNERS` different
-owners look like one type. No one person's values are enough; but beside those of others, the last one's decide, so the
-rule bounds what a stop tells and hides nobody as noise would. Neither their number nor a value is shown.
+Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. A run
+stops if values of at least `owners.LEAST_OWNERS` different owners of one column look like one type. One person's values
+never suffice, but with those of others the last person's decide: the rule limits what a stop reveals, and hides nobody
+as noise would. Neither the number nor a value is shown.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,11 +30,11 @@ from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.owners import OwnerCount, RowOwners
 
-# Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
+# Longer values are texts; a list of texts is refused elsewhere.
 _LONGEST = 200
 _TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL")
 _DATE = "DATE_TIME"
-"""Tells nobody by itself; but digits that read as a date in full are no telephone number."""
+"""Not identifying; but a value that is fully a date is not a telephone number."""
 _FULL_NAME = re.compile(rf"(?P<first>[{UPPER}][{LOWER}]+),? (?:[{UPPER}]\. )?[{UPPER}][{UPPER}{LOWER}'\u2019-]+")
 _NUMBER_NAMES = {
     "US_SSN": {"ssn"},
@@ -48,7 +47,7 @@ _MOST_EXACT_FLOAT = 2**53
 
 
 def named_faults(contract: DataContract) -> list[str]:
-    """Numeric columns whose names say that they hold somebody's number; the data is not looked at."""
+    """Faults of numeric columns whose names suggest personal numbers; reads no data."""
     faults = []
     for name, column in contract.columns.items():
         if isinstance(column, (IntegerColumn, FloatColumn)) and column.accept_pii is None:
@@ -58,7 +57,7 @@ def named_faults(contract: DataContract) -> list[str]:
 
 
 class ColumnScan:
-    """Looks at batch after batch. Holds counts, and fingerprints of the few owners who were counted."""
+    """Checks batch by batch. Holds counts, and fingerprints of the few counted owners only."""
 
     def __init__(self, contract: DataContract) -> None:
         self._dataset = contract.dataset
@@ -76,40 +75,34 @@ class ColumnScan:
         self._counts: defaultdict[tuple[str, str], OwnerCount] = defaultdict(OwnerCount)
 
     def look(self, batch: pa.RecordBatch, owners: Sequence[RowOwners]) -> None:
-        """Counts whose values look like personal data.
+        """Counts each row's owners whose values look like personal data.
 
-        Args:
-            owners: of each row.
-
-        Raises:
-            SourceError: a column has such values of at least `LEAST_OWNERS` owners by now; names columns and types.
+        Raises `SourceError` for columns with such values of at least `LEAST_OWNERS` owners; names columns and types.
         """
         for name, declared in self._declared.items():
-            self._look_at_texts(name, _texts(batch.column(name)), declared, owners)
+            values = _texts(batch.column(name))
+            others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
+            for value in pc.unique(others).to_pylist():
+                if (entity := _type_of(value)) is not None:
+                    self._count(name, entity, pc.indices_nonzero(pc.equal(values, value)).to_pylist(), owners)
         for name in self._numbers:
-            self._look_at_numbers(name, batch.column(name), owners)
-        found = sorted(key for key, count in self._counts.items() if count.enough)
-        if found:
-            raise SourceError("\n".join(f"{self._dataset}: {self._fault_of(name, entity)}" for name, entity in found))
+            self._look_for_cards(name, batch.column(name), owners)
+        faults = []
+        for name, entity in sorted(key for key, count in self._counts.items() if count.enough):
+            listed = "; if they are public, list all of them in values" if name in self._declared else ""
+            faults.append(f"{self._dataset}: {_fault(name, f'values look like {entity}')}{listed}")
+        if faults:
+            raise SourceError("\n".join(faults))
 
-    def _fault_of(self, name: str, entity: str) -> str:
-        listed = "; where they are public, all of them listed in values" if name in self._declared else ""
-        return _fault(name, f"values look like {entity}") + listed
+    def _count(self, name: str, entity: str, rows: Iterable[int], owners: Sequence[RowOwners]) -> None:
+        count = self._counts[name, entity]
+        for row in rows:
+            count.add(owners[row])
 
-    def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array, owners: Sequence[RowOwners]) -> None:
-        others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
-        for value in pc.unique(others).to_pylist():
-            if (entity := looks_like(value)) is not None:
-                self._count(name, entity, pc.equal(values, value), owners)
-
-    def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
-        for row in pc.indices_nonzero(marked).to_pylist():
-            self._counts[name, entity].add(owners[row])
-
-    def _look_at_numbers(self, name: str, values: pa.Array, owners: Sequence[RowOwners]) -> None:
+    def _look_for_cards(self, name: str, values: pa.Array, owners: Sequence[RowOwners]) -> None:
         from dpsynth_platform.scrub.rules import is_card
 
-        if values.type.bit_width < 64:  # too small for a card number, or for all of its digits
+        if values.type.bit_width < 64:  # cannot represent a card number exactly
             return
         if pa.types.is_decimal(values.type):
             values = values.cast(pa.float64())
@@ -118,20 +111,21 @@ class ColumnScan:
             pc.greater_equal(values, pa.scalar(_LEAST_CARD, values.type)),
             pc.less_equal(values, pa.scalar(highest, values.type)),
         )
-        large = pc.if_else(within, values, None).to_pylist()
-        cards = [value is not None and value == int(value) and is_card(str(int(value))) for value in large]
-        self._count(name, "CREDIT_CARD", pa.array(cards, pa.bool_()), owners)
+        rows = pc.indices_nonzero(within)
+        large = zip(rows.to_pylist(), values.take(rows).to_pylist(), strict=True)
+        cards = (row for row, value in large if value == int(value) and is_card(str(int(value))))
+        self._count(name, "CREDIT_CARD", cards, owners)
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Categories as texts; a number in floating point as the whole one that it is, or as it stands."""
+    """Categories as texts; floats as whole numbers if they are whole."""
     if pa.types.is_floating(values.type):
         values = pc.coalesce(whole_texts(values), values.cast(pa.string()))
     return values.cast(pa.large_string())
 
 
-def looks_like(text: str) -> str | None:
-    """The entity type that the whole of a value looks like, or None."""
+def _type_of(text: str) -> str | None:
+    """The entity type of a whole value, or None."""
     from dpsynth_platform.scrub.lists import word_lists
     from dpsynth_platform.scrub.rules import rules
 
@@ -146,14 +140,14 @@ def looks_like(text: str) -> str | None:
         if (item.start, item.end) == (0, len(bare))
     ]
     if found:
-        surest = min(found)[1]
-        return None if surest == _DATE else surest
+        entity = min(found)[1]
+        return None if entity == _DATE else entity
     name = _FULL_NAME.fullmatch(bare)
     return "PERSON" if name is not None and name["first"].casefold() in word_lists().first_names else None
 
 
 def _fault(name: str, why: str) -> str:
     return (
-        f"columns.{name}: {why}, which would be passed on as it is; accepted: type text with pii: drop, mask, hash or "
+        f"columns.{name}: {why}, which would stay unchanged; accepted: type text with pii: drop, mask, hash or "
         f"replace, type identifier, or columns.{name}.accept_pii: <reason>"
     )

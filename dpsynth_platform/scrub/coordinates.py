@@ -1,10 +1,10 @@
-"""Coordinates: where on the earth something is, in degrees.
+"""Geographic coordinates in degrees.
 
-What belongs here: the forms in which pairs of latitude and longitude are written, and fictional ones. What does not:
-places by name (`names`, `addresses`).
+What belongs here: formats of latitude and longitude, and fictional values. What does not: places by name (`names`,
+`addresses`).
 
-Two numbers with decimals may be anything. They are coordinates where a word says so, where both have the four decimals
-of a house's place and the range of degrees, or where hemispheres stand beside them.
+Two decimal numbers are coordinates only with a context word, with hemispheres, or with four decimals and in the range
+of degrees.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ANGLE = rf"\d{{1,3}}(?:\.\d+)?{_DEGREE}(?:{_MINUTES}{_SECONDS})?"
 _FINE_ANGLE = rf"\d{{1,3}}{_DEGREE}{_MINUTES}{_SECONDS}"
 _NORTH, _EAST = r"\s?[NS](?:orth|outh)?\b", r"\s?[EW](?:ast|est)?\b"
 _BARE = r"\d{1,3}(?:\.\d{2,}|[ ]\d{1,2}(?:\.\d+)?(?:[ ]\d{1,2}(?:\.\d+)?)?)"
-"""Degrees with decimals, or with minutes and seconds after blanks: only beside hemispheres."""
+"""Degrees with decimals, or with minutes and seconds after spaces: only with hemispheres."""
 _SIGN = r"(?:\s?[°º])?"
 _LABELLED = r"(?:\s?[,;/]\s?|\s|\s?,?\s?(?:and\s)?(?:lon|lng|long)\w*\s?[:=]?\s?)"
 _BETWEEN = r"\s?[,;/]?\s{0,2}(?:and\s)?"
 
 
 def coordinate_rules() -> Iterator[Rule]:
-    """The rules, the surest first."""
+    """The rules, the least ambiguous first."""
     yield _rule(rf"(?<![\w.]){_ANGLE}{_NORTH}{_BETWEEN}{_ANGLE}{_EAST}", _DEGREES)
     yield _rule(rf"(?<![\w.]){_FINE_ANGLE}(?:{_NORTH}|{_EAST})", _DEGREES)
     yield _rule(rf"(?<![\w.])(?-i:{_BARE}\s?[NS]{_BETWEEN}{_BARE}\s?[EW])(?!\w)", _AFTER)
@@ -52,15 +52,13 @@ def coordinate_rules() -> Iterator[Rule]:
 
 
 def _pair(decimals: int, between: str) -> str:
-    """Two numbers with at least so many decimals."""
+    """A pattern of two numbers with at least `decimals` decimals."""
     latitude, longitude = (rf"[+-]?\d{{1,{most}}}\.\d{{{decimals},}}{_SIGN}" for most in (2, 3))
     return rf"(?<![\w.,/-]){latitude}{between}{longitude}(?![\w%]|[.,]\d)"
 
 
 def other_coordinates(text: str, draw: random.Random) -> str:
-    """Another place in the same notation: other degrees (below 90, or 180 where there are three digits), minutes and
-    seconds below 60, other decimals.
-    """
+    """Another place in the same format: two-digit numbers are below 60, three-digit ones below 180."""
     return re.sub(r"(\d+)(\.\d+)?", lambda match: _other_number(match, text, draw), text)
 
 
@@ -78,7 +76,7 @@ def _on_earth(text: str) -> bool:
 
 
 def _likely_on_earth(text: str) -> bool:
-    """Two numbers of one digit each are likelier to be anything else."""
+    """Two numbers below ten are probably no coordinates."""
     return _on_earth(text) and re.search(r"\d\d\.", text) is not None
 
 

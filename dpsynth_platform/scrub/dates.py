@@ -1,10 +1,10 @@
-"""Dates and ages that stay plausible.
+"""Plausible fictional dates and ages.
 
-What belongs here: another date in the same format and of a near-by year, another age of the same part of life. What
+What belongs here: another date in the same format and of a near-by year, another age of the same stage of life. What
 does not: finding dates (`rules`).
 
-Every part is drawn by itself. One shift for all dates of a document would keep the days between them, and one date that
-somebody knows would then give away the others.
+Every part is drawn independently. One shift for all dates of a document would keep the days between them, so that one
+known date would reveal the others.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PARTS = re.compile(
 
 
 def other_date(text: str, generator: random.Random) -> str:
-    """A date in the same format, of a year at most two away; parts that are no date stay."""
+    """A date in the same format, of a year at most two away; other parts of the text stay."""
     return _PARTS.sub(lambda match: _other_part(match, generator), text)
 
 
 def other_age(text: str, generator: random.Random) -> str:
-    """An age within five years of this one, and of the same part of life: child, youth, adult, old."""
+    """An age within five years of this one, and of the same stage of life."""
     if not text.isdecimal():
         return text
     age = int(text)
@@ -63,7 +63,7 @@ def _other_part(match: re.Match[str], generator: random.Random) -> str:
         suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
         return f"{day}{suffix}"
     if kind == "number":
-        # After a month's name a number is a day; two digits after an apostrophe are a year, which may be any.
+        # A day after a month's name, or a year of two digits, which may be any.
         return f"{generator.randint(1, 28):0{len(text)}d}"
     return _other_name(text, _MONTHS if kind == "month" else _DAYS, generator)
 
@@ -80,7 +80,7 @@ def _other_numbers(text: str, generator: random.Random) -> str:
 
 
 def _other_days(first: str, second: str, generator: random.Random) -> list[str]:
-    """Month and day in the order in which they stand; where either may be the month, both may be one afterwards."""
+    """Month and day in their order; if each may be the month, so may each afterwards."""
     result = []
     for text in (first, second):
         low, high = (13, 28) if int(text) > 12 else (1, 9 if len(text) == 1 else 12)
@@ -97,10 +97,10 @@ def _step(generator: random.Random) -> int:
 
 
 def _other_name(text: str, names: list[str], generator: random.Random) -> str:
-    """Another name of the list, in full or short as this one is, and in its case."""
+    """Another name of the list, as short as this one, and in its case."""
     own = text[:_SHORTEST_NAME].casefold()
     name = generator.choice([name for name in names if not name.casefold().startswith(own)])
-    # "May" is both; it stays a full name.
+    # "May" is full and short; it counts as full.
     short = len(text) < len(next((item for item in names if item.casefold().startswith(own)), text))
     value = name[:_SHORTEST_NAME] if short else name
     return value.upper() if text.isupper() else value.lower() if text.islower() else value

@@ -1,12 +1,10 @@
-"""Finding personal data in free text: all detectors together.
+"""Finding personal data in free text with all detectors.
 
-What belongs here: what a detector is given and gives back, the order in which detectors see a text, one answer from
-all of them, and the contract's own rules. What does not: the detectors themselves (`rules`, `addresses`, `names`,
-`organizations`),
-what a record's own columns tell of its person (`clues`), running on all cores (`parallel`), what is put in a
-finding's place (`replacement`) and which columns are texts (`scrub`).
+What belongs here: a detector's input and output, combining all detectors' candidates, and the contract's own rules.
+What does not: the detectors (`rules`, `addresses`, `names`, `organizations`), a record's own values (`clues`), running
+on all cores (`parallel`), replacing findings (`replacement`), and which columns are texts (`scrub`).
 
-Nothing here touches a network. Best effort, and no part of the privacy guarantee.
+Nothing here uses a network. Best effort, and no part of the privacy guarantee.
 """
 
 from __future__ import annotations
@@ -25,46 +23,41 @@ from dpsynth_platform.scrub.clues import clues
 from dpsynth_platform.scrub.findings import UNREAD, Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import word_lists
-from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company
-from dpsynth_platform.scrub.organizations import find_formed, find_told, in_row, in_signature
+from dpsynth_platform.scrub.names import NameModel, find_listed, find_residences, people_in_lists
+from dpsynth_platform.scrub.organizations import find_by_context, find_formed, in_signature, organizations_in_lists
 from dpsynth_platform.scrub.rule import CONTEXT_AFTER, CONTEXT_BEFORE
 from dpsynth_platform.scrub.rules import rules
 
-# Longer texts are read section by section, so that neither time nor memory grows faster than the text.
+# Longer texts are read in sections, so that time and memory are linear in the text's length.
 SECTION_CHARACTERS = 50_000
-# A section begins so far before its place, so that what stands across a cut is read as a whole.
+# Sections overlap by so much, so that personal data across a cut is found.
 OVERLAP_CHARACTERS = 200
-# Where the contract's own rules need longer than this for one text, all together, they are stopped, and the text goes
-# as a whole. A rule that is linear needs a hundredth of it.
+# If the contract's own rules take longer than this for one text, they are stopped, and the whole text is masked. Linear
+# rules need a hundredth of it.
 PATTERN_SECONDS = 0.2
 PATTERN_SECONDS_PER_CHARACTER = 1e-5
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = re.compile(r"\s")
 _SMALL_WORD = re.compile(r"[^\W\d_]+")
-# After a first name, a word that does not end as verbs and adverbs do is likely the family name.
+# After a first name, a word without a typical ending of verbs and adverbs is likely the family name.
 _AFTER_NAME = re.compile(
     rf"(?<!\w)(?P<first>[{UPPER}]\w+) (?P<word>[{LOWER}]{{4,}}(?<!ed)(?<!ing)(?<!ly)(?<!es))(?!\w)"
 )
-_LOUD_WORD = re.compile(rf"(?<![\w-])(?:[{UPPER}]{{5,}}|[{UPPER}]{{2,}}(?:-[{UPPER}]{{2,}})+)(?![\w-])")
+_CAPITALS = re.compile(rf"(?<![\w-])(?:[{UPPER}]{{5,}}|[{UPPER}]{{2,}}(?:-[{UPPER}]{{2,}})+)(?![\w-])")
 _MILITARY = frozenset(["psc", "usns", "usnv", "uss", "uscgc", "apo", "fpo", "dpo"])
 
 
 @dataclass(frozen=True, repr=False)
 class Document:
-    """A text with what its record says of its person.
-
-    Attributes:
-        text: of any length, in one language: English. Names of other languages are found less well.
-        values: the record's directly identifying values by column name (see `clues.clues`).
-    """
+    """A text, best in English, with its record's identifying values by column name."""
 
     text: str
     values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class TextDetector:
-    """Finds personal data in texts. Loading takes a second or two: see `text_detector`."""
+    """Finds personal data in texts. Loading takes a second or two, so share `text_detector`."""
 
     def __init__(self) -> None:
         self._names = NameModel()
@@ -73,21 +66,17 @@ class TextDetector:
         self._places_in_address = self._lists.common - ADDRESS_WORDS | frozenset(PARTICLES)
 
     def find(self, documents: Sequence[Document], own: Scrub | None = None) -> list[list[Finding]]:
-        """The findings of each document: in order, and free of overlap.
+        """The findings of each document, in order and without overlaps.
 
-        Args:
-            own: the contract's own rules.
-
-        A text for which those take longer than `PATTERN_SECONDS` of the processor's time, and more for a long one, is a
-        single finding, of type `UNREAD`.
+        A text for which the contract's `own` rules exceed their processor time is one finding of type `UNREAD`.
         """
-        # Many a table says the same thing again and again; what the record adds is looked at each time.
+        # Texts often repeat in a table; only their records' values differ.
         texts = list(dict.fromkeys(item.text for item in documents))
         found = dict(zip(texts, self._candidates(texts), strict=True))
-        mine = _OwnRules(own) if own is not None else None
-        return [self._answer(item, found[item.text], mine) for item in documents]
+        rules_of_contract = _ContractRules(own) if own is not None else None
+        return [self._findings(item, found[item.text], rules_of_contract) for item in documents]
 
-    def _answer(self, document: Document, candidates: list[Candidate], own: _OwnRules | None) -> list[Finding]:
+    def _findings(self, document: Document, candidates: list[Candidate], own: _ContractRules | None) -> list[Finding]:
         text = document.text
         if own is not None:
             allowed = [item for item in candidates if text[item.start : item.end].casefold() not in own.allowed]
@@ -101,21 +90,18 @@ class TextDetector:
                 Candidate(match.start(), match.end(), match.lastgroup or "ID", Trust.RECORD)
                 for match in pattern.finditer(text)
             ]
-        findings = in_row(text, resolved(text, candidates), self._lists)
-        return in_signature(text, in_company(text, findings, self._lists), self._lists)
+        findings = organizations_in_lists(text, resolved(text, candidates), self._lists)
+        return in_signature(text, people_in_lists(text, findings, self._lists), self._lists)
 
     def _candidates(self, texts: Sequence[str]) -> list[list[Candidate]]:
         found: list[list[Candidate]] = [[] for _ in texts]
         sections = [(number, start, section) for number, text in enumerate(texts) for start, section in _sections(text)]
         cased = [self._cased(section) for _, _, section in sections]
-        for (number, start, section), text, named in zip(
-            sections, cased, self._names.find(cased, self._lists), strict=True
-        ):
-            candidates = [*named, *self._by_rule(section, text)]
+        named = self._names.find(cased, self._lists)
+        for (number, start, section), text, names in zip(sections, cased, named, strict=True):
             found[number] += (
-                candidates
-                if start == 0
-                else (Candidate(item.start + start, item.end + start, item.entity, item.trust) for item in candidates)
+                Candidate(item.start + start, item.end + start, item.entity, item.trust) if start else item
+                for item in (*names, *self._by_rule(section, text))
             )
         return found
 
@@ -125,19 +111,19 @@ class TextDetector:
         yield from find_listed(cased, self._lists)
         in_address = self._address_cased(text)
         yield from find_addresses(in_address, self._lists)
-        yield from find_homes(in_address, self._lists)
+        yield from find_residences(in_address, self._lists)
         yield from find_formed(in_address, self._lists)
-        yield from find_told(cased, self._lists)
+        yield from find_by_context(cased, self._lists)
 
     def _cased(self, text: str) -> str:
-        """The text with names' words capitalized where it has no capitals, or nothing but capitals, to tell them by.
+        """The text with names capitalized if it is in lower case, and with words in capitals as titles.
 
-        Of the same length, so that positions hold.
+        The length stays the same, so that positions are valid.
         """
         text = _SURROGATE.sub("\ufffd", text)
         if text.islower():
             return _AFTER_NAME.sub(self._surname, _SMALL_WORD.sub(self._known, text))
-        return _LOUD_WORD.sub(_softened, text)
+        return _CAPITALS.sub(_title_case, text)
 
     def _known(self, match: re.Match[str]) -> str:
         word, lists = match.group(), self._lists
@@ -150,15 +136,15 @@ class TextDetector:
         return f"{first} {_capital(word)}" if name else match.group()
 
     def _address_cased(self, text: str) -> str:
-        """The text with every word capitalized that is not common, where it has no capitals: streets are on no list."""
+        """The text with every uncommon word capitalized if it is in lower case, since streets are on no list."""
         return _SMALL_WORD.sub(self._as_in_address, text) if text.islower() else text
 
     def _as_in_address(self, match: re.Match[str]) -> str:
         word = match.group()
         if word in self._places_in_address or len(word) == 1:
             return word
-        loud = word.upper()
-        return loud if (len(word) == 2 or word in _MILITARY) and len(loud) == len(word) else _capital(word)
+        upper = word.upper()
+        return upper if (len(word) == 2 or word in _MILITARY) and len(upper) == len(word) else _capital(word)
 
 
 @functools.cache
@@ -167,7 +153,7 @@ def text_detector() -> TextDetector:
     return TextDetector()
 
 
-class _OwnRules:
+class _ContractRules:
     """A contract's patterns and lists, compiled."""
 
     def __init__(self, own: Scrub) -> None:
@@ -181,27 +167,27 @@ class _OwnRules:
         self._rules += [(entity, _phrases(phrases), None) for entity, phrases in own.deny.items()]
 
     def find(self, text: str) -> Iterator[Candidate]:
-        """What the rules find. Raises `TimeoutError` where they take too long."""
-        end_of_time = time.process_time() + PATTERN_SECONDS + PATTERN_SECONDS_PER_CHARACTER * len(text)
+        """Candidates of the rules. Raises `TimeoutError` if they take too long."""
+        deadline = time.process_time() + PATTERN_SECONDS + PATTERN_SECONDS_PER_CHARACTER * len(text)
         for entity, pattern, context in self._rules:
-            for match in pattern.finditer(text, timeout=_left(end_of_time)):
+            for match in pattern.finditer(text, timeout=_time_left(deadline)):
                 start, end = match.span()
                 near = text[max(0, start - CONTEXT_BEFORE) : start], text[end : end + CONTEXT_AFTER]
                 if start < end and (
-                    context is None or any(context.search(part, timeout=_left(end_of_time)) for part in near)
+                    context is None or any(context.search(part, timeout=_time_left(deadline)) for part in near)
                 ):
                     yield Candidate(start, end, entity, Trust.CONTRACT)
 
 
-def _left(end_of_time: float) -> float:
-    left = end_of_time - time.process_time()
+def _time_left(deadline: float) -> float:
+    left = deadline - time.process_time()
     if left <= 0:
         raise TimeoutError
     return left
 
 
 def _sections(text: str) -> Iterator[tuple[int, str]]:
-    """A text in sections that overlap, each with its position; they begin at a blank where there is one."""
+    """Overlapping sections of a text with their positions; they begin at white space if possible."""
     for cut, piece in pieces_of(text, SECTION_CHARACTERS):
         start = max(0, cut - OVERLAP_CHARACTERS)
         blank = _BLANK.search(text, start, cut) if start else None
@@ -210,14 +196,14 @@ def _sections(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _phrases(phrases: Sequence[str]) -> Any:
-    """Whole words, in any case, whatever blanks stand between them; the longest first."""
+    """A pattern of whole words, ignoring case and the kind of white space; the longest come first."""
     import regex
 
     forms = sorted((r"\s+".join(map(re.escape, phrase.split())) for phrase in phrases), key=lambda form: -len(form))
     return regex.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)", regex.IGNORECASE)
 
 
-def _softened(match: re.Match[str]) -> str:
+def _title_case(match: re.Match[str]) -> str:
     word = match.group()
     title = "-".join(part[0] + part[1:].lower() for part in word.split("-"))
     return title if len(title) == len(word) else word

@@ -1,17 +1,17 @@
-"""How well a detector finds personal data, held against texts whose personal data is known.
+"""Evaluation of a detector on texts whose personal data is known (a gold set).
 
 What belongs here: reading a gold set, matching found spans with gold ones, and precision, recall, F1 and F2 by entity
-type. What does not: finding anything (`detection`), printing (`scrub_command`). Results hold counts only, never a text.
+type. What does not: detection (`detection`), printing (`scrub_command`). Results hold counts only, never a text.
 
-Rules of matching, the same for every detector that is compared:
+Rules of matching:
 
 - Types are compared by class (`CLASSES`): an address is a place, a domain name is a URL, "Mr." is part of a name.
-- Spans of one class that only blanks part (for places also commas and marks of quotation) are one span, in gold and
-  found alike: whether "12 Main St, Springfield" is one span or two is a habit of who marked it.
-- *exact*: the same class, start and end. *overlapping*: the same class, and the common part is at least half of what
-  both cover together (intersection over union, Jaccard). A gold span counts once, and so does a found one.
-- *covered*: the share of gold characters that lie in a found span of any class, that is, that scrubbing removes.
-- Found spans of a class that the gold set never marks are neither right nor wrong; they are counted as `unjudged`.
+- Spans of one class that only white space separates (for places also commas and quotation marks) are one span, in gold
+  and found spans, since annotators differ on whether "12 Main St, Springfield" is one span or two.
+- *exact*: the same class, start and end. *overlapping*: the same class, and an intersection over union (Jaccard) of at
+  least one half. Each gold span and each found span is matched at most once.
+- *covered*: the share of gold characters in a found span of any class, that is, which scrubbing removes.
+- Found spans of a class that the gold set never marks are not judged; they are counted as `unjudged`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,37 +30,22 @@ from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.scrub.findings import Finding
 
-CLASSES: Mapping[str, str] = {
-    "ADDRESS": "LOCATION",
-    "STREET_ADDRESS": "LOCATION",
-    "ZIP_CODE": "LOCATION",
-    "GPE": "LOCATION",
-    "FACILITY": "LOCATION",
-    "DOMAIN_NAME": "URL",
-    "PREFIX": "PERSON",
-    "DATE": "DATE_TIME",
-    "TIME": "DATE_TIME",
-    "DATE_OF_BIRTH": "DATE_TIME",
-    "EMAIL": "EMAIL_ADDRESS",
-    "ORG": "ORGANIZATION",
-    "NATIONALITY": "NRP",
-    "US_ITIN": "US_SSN",
-    "COORDINATES": "LOCATION",
-    "UK_NINO": "NATIONAL_ID",
-    "UK_NHS": "NATIONAL_ID",
-    "ES_NIF": "NATIONAL_ID",
-    "ES_NIE": "NATIONAL_ID",
-    "IT_FISCAL_CODE": "NATIONAL_ID",
-    "PL_PESEL": "NATIONAL_ID",
-    "AU_TFN": "NATIONAL_ID",
-    "IN_AADHAAR": "NATIONAL_ID",
-    "IN_PAN": "NATIONAL_ID",
-    "CA_SIN": "NATIONAL_ID",
-    "DE_TAX_ID": "NATIONAL_ID",
-    "SE_PERSONNUMMER": "NATIONAL_ID",
-    "FI_PERSONAL_IDENTITY_CODE": "NATIONAL_ID",
+_TYPES_BY_CLASS = {
+    "LOCATION": "ADDRESS STREET_ADDRESS ZIP_CODE GPE FACILITY COORDINATES",
+    "URL": "DOMAIN_NAME",
+    "PERSON": "PREFIX",
+    "DATE_TIME": "DATE TIME DATE_OF_BIRTH",
+    "EMAIL_ADDRESS": "EMAIL",
+    "ORGANIZATION": "ORG",
+    "NRP": "NATIONALITY",
+    "US_SSN": "US_ITIN",
+    "NATIONAL_ID": (
+        "UK_NINO UK_NHS ES_NIF ES_NIE IT_FISCAL_CODE PL_PESEL AU_TFN IN_AADHAAR IN_PAN CA_SIN DE_TAX_ID "
+        "SE_PERSONNUMMER FI_PERSONAL_IDENTITY_CODE"
+    ),
 }
-"""Entity types that are compared as another one; a type that is not named here is its own class."""
+CLASSES = {entity: name for name, entities in _TYPES_BY_CLASS.items() for entity in entities.split()}
+"""The class of each entity type; a type that is missing here is its own class."""
 
 LEAST_OVERLAP = 0.5
 _BLANK = re.compile(r"\s*")
@@ -79,11 +64,7 @@ class GoldText:
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of one class under one rule of matching, and what follows from them (None where nothing is counted).
-
-    Attributes:
-        gold: gold spans. found: found spans. matched: pairs of both.
-    """
+    """Numbers of gold spans, found spans and matched pairs of one class. Measures without counts are None."""
 
     gold: int
     found: int
@@ -91,12 +72,10 @@ class Score:
 
     @property
     def precision(self) -> float | None:
-        """Share of found spans that are right."""
         return self.matched / self.found if self.found else None
 
     @property
     def recall(self) -> float | None:
-        """Share of gold spans that were found."""
         return self.matched / self.gold if self.gold else None
 
     def f(self, beta: float) -> float | None:
@@ -107,16 +86,8 @@ class Score:
         return (1 + weight) * self.matched / (weight * self.gold + self.found)
 
     def to_json(self) -> dict[str, Any]:
-        """Counts and measures as JSON values."""
-        return {
-            "gold": self.gold,
-            "found": self.found,
-            "matched": self.matched,
-            "precision": self.precision,
-            "recall": self.recall,
-            "f1": self.f(1),
-            "f2": self.f(2),
-        }
+        measures = {"precision": self.precision, "recall": self.recall, "f1": self.f(1), "f2": self.f(2)}
+        return asdict(self) | measures
 
 
 @dataclass(frozen=True)
@@ -124,13 +95,12 @@ class Evaluation:
     """Scores by class and over all, under both rules.
 
     Attributes:
-        exact: by class. overlapping: by class.
-        covered: share of gold characters removed, by *gold type* as the gold set names it.
-        confused: how often a gold class was found in full or part, but only as other classes: {gold: {found: times}}.
-        missed: gold spans of which no character was found, by gold type.
-        unjudged: found spans of classes that the gold set does not know, by class.
-        merged: types that occur and are compared as another one: {type: class}.
-        unknown: gold types that nothing is ever found as, so that their recall is zero whatever is removed.
+        covered: share of gold characters removed, by the gold set's types.
+        confused: how often a gold class was found, fully or partly, as other classes only: {gold: {found: times}}.
+        missed: number of gold spans without any found character, by gold type.
+        unjudged: number of found spans of classes that the gold set does not have, by class.
+        merged: occurring types that are compared as another class: {type: class}.
+        unknown: gold types that no detector reports, so that their recall is zero.
     """
 
     texts: int
@@ -149,32 +119,19 @@ class Evaluation:
         return Score(*(sum(getattr(score, name) for score in scores) for name in ("gold", "found", "matched")))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON values; no text."""
-        return {
-            "texts": self.texts,
-            **{
-                rule: {"all": self.total(rule).to_json()}
-                | {name: score.to_json() for name, score in getattr(self, rule).items()}
-                for rule in ("exact", "overlapping")
-            },
-            "covered": dict(self.covered),
-            "confused": {name: dict(others) for name, others in self.confused.items()},
-            "missed": dict(self.missed),
-            "unjudged": dict(self.unjudged),
-            "merged": dict(self.merged),
-            "unknown": list(self.unknown),
+        scores = {
+            rule: {"all": self.total(rule).to_json()}
+            | {name: score.to_json() for name, score in getattr(self, rule).items()}
+            for rule in ("exact", "overlapping")
         }
+        confused = {name: dict(others) for name, others in self.confused.items()}
+        return vars(self) | scores | {"confused": confused, "unknown": list(self.unknown)}
 
 
 def evaluate(
     gold: Sequence[GoldText], found: Sequence[Sequence[Finding]], known: Iterable[str] = ENTITY_TYPES
 ) -> Evaluation:
-    """Holds findings against a gold set.
-
-    Args:
-        found: of each text of `gold`, in any order.
-        known: entity types that can be found.
-    """
+    """Compares each text's findings with a gold set; `known` are the entity types that can be found."""
     marked = {span.entity for item in gold for span in item.spans}
     occurring = marked | {span.entity for findings in found for span in findings}
     findable = {_class(entity) for entity in known}
@@ -186,25 +143,24 @@ def evaluate(
     unjudged: Counter[str] = Counter()
     confused: dict[str, Counter[str]] = defaultdict(Counter)
     for item, findings in zip(gold, found, strict=True):
-        right = _joined(item.text, item.spans)
-        ours = _joined(item.text, findings)
-        unjudged.update(span.entity for span in ours if span.entity not in judged)
-        ours = [span for span in ours if span.entity in judged]
+        gold_spans = _joined(item.text, item.spans)
+        found_spans = _joined(item.text, findings)
+        unjudged.update(span.entity for span in found_spans if span.entity not in judged)
+        found_spans = [span for span in found_spans if span.entity in judged]
         for rule, least in (("exact", 1.0), ("overlapping", LEAST_OVERLAP)):
-            matched = _matches(right, ours, least)
-            counts[rule].update((span.entity, "gold") for span in right)
-            counts[rule].update((span.entity, "found") for span in ours)
-            counts[rule].update((span.entity, "matched") for span in matched)
+            matched = _matches(gold_spans, found_spans, least)
+            for kind, spans in (("gold", gold_spans), ("found", found_spans), ("matched", matched)):
+                counts[rule].update((span.entity, kind) for span in spans)
         covered = [False] * len(item.text)
         for span in findings:
             covered[span.start : span.end] = [True] * (span.end - span.start)
         for span in item.spans:
-            gone = sum(covered[span.start : span.end])
+            covered_characters = sum(covered[span.start : span.end])
             characters[span.entity] += span.end - span.start
-            removed[span.entity] += gone
-            missed[span.entity] += gone == 0
-        for span in right:
-            touching = {other.entity for other in ours if other.start < span.end and span.start < other.end}
+            removed[span.entity] += covered_characters
+            missed[span.entity] += covered_characters == 0
+        for span in gold_spans:
+            touching = {other.entity for other in found_spans if other.start < span.end and span.start < other.end}
             if touching and span.entity not in touching:
                 confused[span.entity].update(touching)
     return Evaluation(
@@ -221,15 +177,10 @@ def evaluate(
 
 
 def read_gold(path: Path, *, text: str = "text", spans: str = "spans") -> list[GoldText]:
-    """Reads a gold set: Parquet, or JSON lines; one text a row, its spans as a list of objects.
+    """Reads a gold set: Parquet or JSON lines, one text per row, with a list of spans. `text` and `spans` are the keys.
 
     A span has `start`, `end` (characters, end excluded) and its type under `entity_type`, `entity`, `type` or `label`.
-
-    Args:
-        text: key of the text. spans: key of its spans.
-
-    Raises:
-        SourceError: the file is missing, of another form, or a span lies outside its text. Names row and key only.
+    Raises `SourceError` with row and key only for an unreadable file, and for a span outside its text.
     """
     rows = _parquet(path, [text, spans]) if path.suffix == ".parquet" else _json_lines(path)
     gold = [_gold_text(row, f"{path}: row {number}", text, spans) for number, row in enumerate(rows, start=1)]
@@ -243,7 +194,7 @@ def _class(entity: str) -> str:
 
 
 def _joined(text: str, spans: Iterable[Finding]) -> list[Finding]:
-    """Spans under their class, those joined that only blanks part."""
+    """Spans with their class, joined if only white space separates them."""
     joined: list[Finding] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         entity = _class(span.entity)
@@ -258,21 +209,19 @@ def _joined(text: str, spans: Iterable[Finding]) -> list[Finding]:
 
 
 def _matches(gold: Sequence[Finding], found: Sequence[Finding], least: float) -> list[Finding]:
-    """Gold spans that have a found span of their own, the best-fitting pairs first."""
+    """Gold spans that are matched with a found span, in a greedy matching of the best-fitting pairs."""
     pairs = sorted(
-        (
-            (-_overlap(right, ours), number, other)
-            for number, right in enumerate(gold)
-            for other, ours in enumerate(found)
-            if right.entity == ours.entity and _overlap(right, ours) >= least
-        ),
+        (-_overlap(one, other), number, place)
+        for number, one in enumerate(gold)
+        for place, other in enumerate(found)
+        if one.entity == other.entity and _overlap(one, other) >= least
     )
     taken_gold: set[int] = set()
     taken_found: set[int] = set()
-    for _, number, other in pairs:
-        if number not in taken_gold and other not in taken_found:
+    for _, number, place in pairs:
+        if number not in taken_gold and place not in taken_found:
             taken_gold.add(number)
-            taken_found.add(other)
+            taken_found.add(place)
     return [gold[number] for number in sorted(taken_gold)]
 
 
@@ -313,22 +262,22 @@ def _json_lines(path: Path) -> list[Any]:
     except FileNotFoundError:
         raise SourceError(f"{path}: there is no such file") from None
     except (OSError, ValueError, RecursionError):
-        raise SourceError(f"{path}{problem}: no JSON lines; accepted: a .parquet or .jsonl file") from None
+        raise SourceError(f"{path}{problem}: not JSON lines; accepted: a .parquet or .jsonl file") from None
     return rows
 
 
 def _gold_text(row: Any, where: str, text: str, spans: str) -> GoldText:
     if not isinstance(row, dict) or not isinstance(row.get(text), str):
-        raise SourceError(f"{where}: {text}: missing or no text; accepted: a row with a text under that key")
+        raise SourceError(f"{where}: {text}: missing or not a text; accepted: a row with a text under that key")
     marked = row.get(spans)
     if not isinstance(marked, list):
-        raise SourceError(f"{where}: {spans}: missing or no list; accepted: a list of spans, which may be empty")
+        raise SourceError(f"{where}: {spans}: missing or not a list; accepted: a list of spans, which may be empty")
     return GoldText(row[text], tuple(sorted(_span(item, len(row[text]), f"{where}: {spans}") for item in marked)))
 
 
 def _span(item: Any, length: int, where: str) -> Finding:
     found = [item.get(key) for key in _TYPE_KEYS] if isinstance(item, dict) else []
-    # Some layouts keep the marked words under such a key: what does not look like a type must not be shown as one.
+    # Some formats keep the marked words under such a key; only what looks like a type may be shown.
     names = [name for name in found if isinstance(name, str) and _TYPE.fullmatch(name)]
     if not names:
         raise SourceError(f"{where}: a span without a type; accepted: a type in capitals under {', '.join(_TYPE_KEYS)}")

@@ -1,7 +1,7 @@
-"""Findings: where in a text personal data stands, and what becomes of findings that overlap.
+"""Findings: positions of personal data in a text, and resolving overlaps.
 
-What belongs here: the type that all detectors give back, how much each kind of evidence is trusted, and resolving
-overlaps by trust. What does not: finding anything (`rules`, `addresses`, `names`) and replacing it (`replacement`).
+What belongs here: the detectors' result type, the trust in each kind of evidence, and resolving overlaps by trust. What
+does not: detection (`rules`, `addresses`, `names`) and replacement (`replacement`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Finding:
 
 
 UNREAD = "UNREAD"
-"""Entity type of a whole text that a contract's own rule could not be tried on in time; it is always masked."""
+"""Entity type of a whole text for which a contract's own rules took too long; it is always masked."""
 
 
 class Trust(enum.IntEnum):
-    """Where a finding comes from; of two that overlap, the lower number keeps its bounds and type."""
+    """The source of a finding; of two that overlap, the one with the lower number keeps its bounds and type."""
 
     RECORD = 0
     CONTRACT = 1
@@ -43,7 +43,7 @@ class Trust(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A finding with the trust in it, before overlaps are resolved."""
+    """A finding with its trust, before overlaps are resolved."""
 
     start: int
     end: int
@@ -52,16 +52,16 @@ class Candidate:
 
 
 _WORD = re.compile(r"[^\W_]")
-# Of a name that was cut, small words that are left over tell nothing.
-_TELLING = re.compile(rf"[{UPPER}\d]")
+# The rest of a name that was cut is a finding only if it has a capital or a digit.
+_CAPITAL_OR_DIGIT = re.compile(rf"[{UPPER}\d]")
 _BLANK = re.compile(r"[ \t]+")
 
 
 def resolved(text: str, candidates: Iterable[Candidate]) -> list[Finding]:
-    """Findings in order and free of overlap that together cover every candidate's letters and digits.
+    """Ordered findings without overlaps that cover every candidate's letters and digits.
 
-    The more trusted candidate keeps its bounds, among equals the longer one. Of another that overlaps with it, what
-    sticks out stays under its own type, unless that is punctuation only. Neighbouring parts of a name become one.
+    The more trusted candidate keeps its bounds, among equals the longer one. The parts of others outside it keep their
+    own type, unless they are punctuation only. Neighbouring parts of a person's name become one.
     """
     taken: list[Finding] = []
     for item in sorted(candidates, key=lambda item: (item.trust, item.start - item.end, item.start)):
@@ -70,18 +70,18 @@ def resolved(text: str, candidates: Iterable[Candidate]) -> list[Finding]:
             if first is None:
                 continue
             if (start, end) != (item.start, item.end):
-                # What sticks out begins and ends with a word: blanks and commas belong to neither.
+                # A remaining part begins and ends with a word.
                 start = first.start()
                 while not _WORD.match(text, last - 1):
                     last -= 1
-                if item.trust >= Trust.MODEL and not _TELLING.search(text, start, last):
+                if item.trust >= Trust.MODEL and not _CAPITAL_OR_DIGIT.search(text, start, last):
                     continue
             bisect.insort(taken, Finding(start, last, item.entity))
     return _joined_names(text, taken)
 
 
 def _free(taken: list[Finding], start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [start, end) that no finding holds."""
+    """The parts of [start, end) outside all findings."""
     at = bisect.bisect_right(taken, start, key=lambda item: item.end)
     parts = []
     while at < len(taken) and taken[at].start < end:

@@ -1,7 +1,7 @@
 """Which Arrow types a column's declaration reads.
 
-What belongs here: the types by the declaration's own, and the words for those that it does not read. What does not: a
-look at values, and whether a declared range fits into a type (`synth.tabular.restore`).
+What belongs here: accepted types by declared type, and their names in errors. What does not: types that are first read
+as others (`sources.declared_types`), values, and whether a declared range fits into a type (`synth.tabular.restore`).
 """
 
 from __future__ import annotations
@@ -12,41 +12,60 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column
+from dpsynth_platform.sources.declared_types import is_bytes, read_type
 
 Check = Callable[[pa.DataType], bool]
 
 TEXT: tuple[Check, ...] = (pa.types.is_string, pa.types.is_large_string)
 IGNORE = "ignore: true, which leaves the column out (no declaration reads values of this type)"
-"""The one way out for a column of a type that no declaration reads."""
+"""What is accepted for a column of a type that no declaration reads."""
+FIELDS = (
+    "declarations of its fields instead, by names with dots such as address.zip; or ignore: true, which leaves all of "
+    "them out"
+)
+"""What is accepted for a struct."""
+BYTES = "type identifier, for ids; or ignore: true, which leaves the column out (bytes that are no ids are not read)"
+"""What is accepted for bytes."""
+DURATION = "type integer, which is the number of its unit; or ignore: true, which leaves the column out"
+"""What is accepted for a duration."""
 
 _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     # Whole numbers with nulls often arrive as floating point.
-    "integer": ("integer or float (of decimals: type float)", (pa.types.is_integer, pa.types.is_floating)),
+    "integer": (
+        "integer, float, duration or decimal of scale 0 (of others: type float)",
+        (pa.types.is_integer, pa.types.is_floating),
+    ),
     "float": ("float or decimal", (pa.types.is_floating, pa.types.is_decimal)),
     "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
     "datetime": ("timestamp", (pa.types.is_timestamp,)),
     "time": ("time or string", (pa.types.is_time, *TEXT)),
-    "categorical": ("string or integer", (*TEXT, pa.types.is_integer)),
-    "boolean": ("bool", (pa.types.is_boolean,)),
-    "identifier": ("string or integer", (*TEXT, pa.types.is_integer)),
+    "categorical": ("string, integer or decimal of scale 0", (*TEXT, pa.types.is_integer)),
+    "boolean": ("bool, or string of true and false", (pa.types.is_boolean,)),
+    "identifier": ("string, integer, decimal of scale 0 or bytes", (*TEXT, pa.types.is_integer)),
     "text": ("string", TEXT),
 }
-_CODES = ("string, integer or float", (*TEXT, pa.types.is_integer, pa.types.is_floating))
-"""Of a list of whole numbers: 4.0 is 4."""
+_CODES = ("string, integer, float or decimal of scale 0", (*TEXT, pa.types.is_integer, pa.types.is_floating))
+"""For a list of whole numbers, where 4.0 is 4."""
 
 
 def fits(column: Column, type_: pa.DataType) -> tuple[bool, str]:
-    """Whether a declaration reads values of an Arrow type, and the types that it reads, in words.
+    """Whether a declaration reads values of an Arrow type, and a text of what is accepted for the source's.
 
-    For a type that no declaration reads, the words are `IGNORE`.
+    The text is `IGNORE` for types that no declaration reads. The column must not be ignored.
 
     Args:
-        column: one that is read.
+        type_: `declared_types.read_type` of the source's.
     """
     whole = isinstance(column, CategoricalColumn) and column.whole_numbers
     accepted, checks = _CODES if whole else _FITS[column.type]
     values = plain_type(type_)
     if any(check(values) for check in checks):
         return True, accepted
-    readable = any(check(values) for _, others in _FITS.values() for check in others)
+    if pa.types.is_struct(values):
+        return False, FIELDS
+    if pa.types.is_duration(values):
+        return False, DURATION
+    if is_bytes(values):
+        return False, BYTES
+    readable = any(check(read_type(kind, values)) for kind, (_, others) in _FITS.items() for check in others)
     return False, accepted if readable else IGNORE

@@ -1,7 +1,7 @@
-"""Fictional numbers, addresses of mail and web, and postal addresses, laid out as the original is.
+"""Fictional numbers, e-mail and web addresses, and postal addresses in the original's format.
 
-What belongs here: for each kind, a value from a range that is kept free for examples, with the original's separators,
-brackets and length. What does not: names (`replacement`), dates and ages (`dates`).
+What belongs here: for each kind, a value from a range reserved for examples, with the original's separators, brackets
+and length. What does not: names (`replacement`), dates and ages (`dates`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _DIGIT = re.compile(r"\d")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _EXTENSION = re.compile(r"\s?(?:x|ext\.?|extension|(?<=\d{4})\s?/)\s?\d{1,5}$", re.IGNORECASE)
 _COUNTRY_CODE = re.compile(r"(?:\+|00)(?:1|7|\d\d)(?!\d{0,5}$)")
-# The last seven digits of a fictional telephone number; the last two are free.
-_FREE_NUMBER = "55501"
+# The first five of the last seven digits of a fictional telephone number.
+_RESERVED_NUMBER = "55501"
 _LOCAL_DIGITS = 7
 _STREET_NUMBER = re.compile(r"\d+")
 _PART = re.compile(r"([,;\n]+[ >|]*)")
@@ -38,12 +38,12 @@ def same_shape(text: str, draw: Draw) -> str:
 
 
 def same_shape_of(text: str, fake: Any) -> str:
-    """`same_shape` with a generator's own randomness."""
+    """`same_shape` with the randomness of a Faker."""
     return same_shape(text, fake.random)
 
 
 def laid_out(text: str, digits: str, draw: Draw) -> str:
-    """The text with these digits, one after the other, in the place of its own, and other letters for its letters."""
+    """The text with its digits replaced by these, in order, and other letters for its letters."""
     coming = iter(digits)
     return _LETTER_OR_DIGIT.sub(
         lambda match: next(coming) if match.group().isdecimal() else _alike(match.group(), draw), text
@@ -53,7 +53,7 @@ def laid_out(text: str, digits: str, draw: Draw) -> str:
 def phone(text: str, draw: Draw) -> str:
     """A telephone number that ends in 555-0100 to 555-0199; country code, separators and length stay.
 
-    A text of two numbers that share their beginning ("697-5683/313-7987") gets two.
+    A text of two numbers ("697-5683/313-7987") becomes two.
     """
     one, slash, other = text.rpartition("/")
     if min(len(_DIGIT.findall(one)), len(_DIGIT.findall(other))) >= _LOCAL_DIGITS:
@@ -63,21 +63,17 @@ def phone(text: str, draw: Draw) -> str:
     code = _COUNTRY_CODE.match(number)
     kept = code.group() if code else ""
     count = len(_DIGIT.findall(number[len(kept) :]))
-    last = (_FREE_NUMBER + digits(2, draw))[-count:]
+    last = (_RESERVED_NUMBER + digits(2, draw))[-count:]
     area = "".join(str(draw.randrange(2, 10)) if not place else digits(1, draw) for place in range(count - len(last)))
     rest = laid_out(number[len(kept) :], area + last, draw)
     return kept + rest + (same_shape_digits(extension.group(), draw) if extension else "")
 
 
 def social_security(text: str, draw: Draw) -> str:
-    """An area of 900 to 999 with a group of 01 to 49: issued neither as such nor as a taxpayer's number.
-
-    A text of several numbers gets several.
-    """
-    numbers = range(0, len(_DIGIT.findall(text)), 9)
-    return laid_out(
-        text, "".join(f"9{digits(2, draw)}{draw.randrange(1, 50):02d}{digits(4, draw)}" for _ in numbers), draw
-    )
+    """Numbers of area 900 to 999 and group 01 to 49, which are not issued, not even to taxpayers."""
+    places = range(0, len(_DIGIT.findall(text)), 9)
+    numbers = "".join(f"9{digits(2, draw)}{draw.randrange(1, 50):02d}{digits(4, draw)}" for _ in places)
+    return laid_out(text, numbers, draw)
 
 
 def card(text: str, draw: Draw) -> str:
@@ -86,7 +82,7 @@ def card(text: str, draw: Draw) -> str:
 
 
 def iban(text: str, draw: Draw) -> str:
-    """An account of a country that does not exist, XX, with the check digits 00, which none has."""
+    """An account of the country XX, which does not exist, with the check digits 00, which are never valid."""
     start = re.match(r"[a-zA-Z]{2}\d{2}", text)
     if start is None:
         return same_shape(text, draw)
@@ -94,7 +90,7 @@ def iban(text: str, draw: Draw) -> str:
 
 
 def ip_address(text: str, draw: Draw) -> str:
-    """An address of the networks for documentation (RFC 5737, RFC 3849); a mask stays."""
+    """An address of the networks for documentation (RFC 5737, RFC 3849); the mask stays."""
     address, slash, mask = text.partition("/")
     if ":" in address:
         return f"2001:db8::{draw.randrange(1, 65536):x}:{draw.randrange(1, 65536):x}{slash}{mask}"
@@ -109,7 +105,7 @@ def mac_address(text: str, draw: Draw) -> str:
 
 
 def hexadecimal(text: str, draw: Draw) -> str:
-    """Hexadecimal digits for hexadecimal digits."""
+    """Replaces each hexadecimal digit."""
     return re.sub(r"[0-9a-fA-F]", lambda _: draw.choice("0123456789abcdef"), text)
 
 
@@ -127,7 +123,7 @@ NUMBERS: Mapping[str, Callable[[str, Draw], str]] = {
 
 
 def email(text: str, fake: Any) -> str:
-    """An address at example.org; with a full stop where the original's has one."""
+    """An address at example.org, with a full stop if the original has one."""
     local = text.partition("@")[0]
     parts = [fake.first_name(), fake.last_name()] if "." in local else [fake.first_name()[0] + fake.last_name()]
     name = re.sub(r"[^\w.]", "", ".".join(parts)).lower()
@@ -135,7 +131,7 @@ def email(text: str, fake: Any) -> str:
 
 
 def url(text: str, fake: Any) -> str:
-    """An address below example.org, with the original's scheme, and a path where it has one."""
+    """An address below example.org, with the original's scheme, and a path if it has one."""
     scheme = re.match(r"[a-z]+://", text, re.IGNORECASE)
     rest = text[scheme.end() :] if scheme else text
     word = re.sub(r"\W", "", str(fake.last_name())).lower()
@@ -186,12 +182,12 @@ def same_shape_digits(text: str, draw: Draw) -> str:
 
 
 def digits_of(number: str, draw: Draw) -> str:
-    """A number of as many digits, which does not begin with zero."""
+    """A number of the same length, without a leading zero."""
     return str(draw.randrange(1, 10)) + digits(len(number) - 1, draw)
 
 
 def digits(count: int, draw: Draw) -> str:
-    """So many digits."""
+    """A text of `count` digits."""
     return "".join(draw.choice(string.digits) for _ in range(count))
 
 

@@ -1,7 +1,7 @@
-"""Letters and words: classes of letters for regular expressions, and the lists of words in `words.toml`.
+"""Letters and words: classes of letters for regular expressions, and the word lists in `words.toml`.
 
-What belongs here: capital and small letters of the Latin, Greek and Cyrillic scripts, for which the standard library's
-expressions have no class; reading lists. What does not: anything about personal data.
+What belongs here: upper-case and lower-case letters of the Latin, Greek and Cyrillic scripts, for which `re` has no
+class; reading lists. What does not: personal data.
 """
 
 import tomllib
@@ -21,8 +21,12 @@ def words(table: str, name: str) -> frozenset[str]:
 
 def word_list(table: str, name: str) -> list[str]:
     """A list of `words.toml`, in its order."""
-    found: str = _tables()[table][name]
-    return found.split()
+    return _tables()[table][name].split()
+
+
+def alternatives(table: str, name: str) -> str:
+    """A list of `words.toml`, of words or expressions, as the alternatives of a regular expression."""
+    return "|".join(word_list(table, name))
 
 
 @cache

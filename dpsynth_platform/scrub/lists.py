@@ -1,7 +1,7 @@
-"""Public word lists: first names, family names, places, and common words that are none of them.
+"""Public word lists: first names, family names, places, and common words.
 
-What belongs here: the lists that Faker carries for its languages, as sets to look words up in. What does not: deciding
-that a word is personal data (`names`), and making fictional values (`replacement`).
+What belongs here: Faker's lists of all languages as sets. What does not: deciding that a word is personal data
+(`names`), and making fictional values (`replacement`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,13 @@ from typing import Any
 from dpsynth_platform.scrub.letters import words
 
 _SHORTEST = 3
-# Common English words, besides Faker's own list of them, that are also somebody's name somewhere.
+# Common English words that are also names, in addition to Faker's list of words.
 _COMMON = words("lists", "common")
 
 
 @dataclass(frozen=True)
 class WordLists:
-    """Casefolded words and phrases.
-
-    Attributes:
-        first_names: given names. last_names: family names. places: countries, states and cities; countries: of these.
-        common: ordinary words, which alone are no name however many people bear them.
-    """
+    """Casefolded words and phrases. `places` are countries, states and cities; `common` words alone are no names."""
 
     first_names: frozenset[str]
     last_names: frozenset[str]
@@ -39,7 +34,7 @@ class WordLists:
 
 @functools.cache
 def word_lists() -> WordLists:
-    """The lists of all languages that Faker knows; they take a tenth of a second to load."""
+    """The lists of all of Faker's languages; loading takes a tenth of a second."""
     from faker.providers.lorem.en_US import Provider as Lorem
 
     people = list(_providers("person"))
@@ -60,17 +55,8 @@ def _providers(kind: str) -> Iterator[Any]:
 
 
 def _words(providers: Iterable[Any], attributes: str) -> frozenset[str]:
-    found: set[str] = set()
-    for provider in providers:
-        for name in dir(provider):
-            if re.fullmatch(attributes, name):
-                found.update(_texts(getattr(provider, name)))
-    return frozenset(found)
-
-
-def _texts(values: Any) -> Iterator[str]:
-    """A provider's list, which may be a mapping to weights; words of few letters say too little alone."""
-    if isinstance(values, (tuple, list, dict, set)):
-        for value in values:
-            if isinstance(value, str) and len(value) >= _SHORTEST:
-                yield value.casefold()
+    """The texts in providers' lists, which may be mappings to weights. Very short words are too ambiguous."""
+    lists = [getattr(item, name) for item in providers for name in dir(item) if re.fullmatch(attributes, name)]
+    collections = (values for values in lists if isinstance(values, (tuple, list, dict, set)))
+    texts = (value for values in collections for value in values if isinstance(value, str))
+    return frozenset(text.casefold() for text in texts if len(text) >= _SHORTEST)

@@ -1,7 +1,7 @@
-"""The parts of which names are made: titles, particles, degrees and capitalized words, as sets and as patterns.
+"""The parts of names: titles, particles, degrees and capitalized words, as sets and as patterns.
 
-What belongs here: what more than one detector, or a detector and the replacement, must agree on. What does not:
-deciding that words are a name (`names`, `organizations`) and lists of names themselves (`lists`).
+What belongs here: parts that several detectors, or a detector and the replacement, share. What does not: deciding that
+words are a name (`names`, `organizations`), and lists of names (`lists`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from dpsynth_platform.scrub.letters import LOWER, UPPER, words
 
 TITLES = words("name_parts", "titles")
-"""Words before a name, in small letters and without a full stop."""
+"""Words before a name, in lower case and without a full stop."""
 PARTICLES = words("name_parts", "particles")
-"""Small words inside of a person's name."""
+"""Lower-case words inside a person's name."""
 DEGREES = words("name_parts", "degrees")
-"""Words after a name, in small letters and without full stops."""
+"""Words after a name, in lower case and without full stops."""
 
 _NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"
-# No name is longer; without an end, a text of apostrophes would be read to its end from each of them.
+# The limit keeps the search linear in texts of many apostrophes.
 NAME_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}]){{0,60}}"
 """A capitalized word, without a possessive ending."""
 PARTICLE = rf"(?:{'|'.join(sorted(PARTICLES))})"
@@ -29,5 +29,5 @@ DEGREE = r"(?:,?[ ](?:Jr|Sr|M\.?D|Ph\.?D|D\.?D\.?S|D\.?V\.?M|Esq|II|III|IV)\b\.?
 
 
 def first_word(words: str) -> str:
-    """The first word of a name, in small letters."""
+    """The first word of a name, casefolded."""
     return re.split(r"[ '\u2019-]", words, maxsplit=1)[0].casefold()

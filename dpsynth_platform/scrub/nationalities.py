@@ -1,11 +1,11 @@
-"""Nationalities and peoples: adjectives and plurals, in capitals or small letters.
+"""Nationalities and peoples: adjectives and plurals, with or without capitals.
 
-What belongs here: the list, the words around it that make it somebody's, and fictional ones. What does not: countries
-(`lists`) and what the language model marks by itself (`names`).
+What belongs here: the list, contexts in which a word is a person's nationality, and fictional ones. What does not:
+countries (`lists`) and entities of the language model (`names`).
 
-The model knows nationalities by their capitals. Many people write without; so a list has to tell them. Adjectives are
-languages, food and firms as well ("in french", "Irish Times"): they count where a word for a person follows, or where
-somebody *is* one. Plurals of peoples are people.
+The model recognizes nationalities by capitals only, so a list is needed. Adjectives also describe languages, food and
+firms ("in french", "Irish Times"). They count if a word for a person follows, or after forms of *to be*. Plurals always
+count.
 """
 
 from __future__ import annotations
@@ -15,34 +15,27 @@ import re
 from collections.abc import Iterator
 
 from dpsynth_platform.scrub.findings import Trust
-from dpsynth_platform.scrub.letters import words
+from dpsynth_platform.scrub.letters import alternatives, words
 from dpsynth_platform.scrub.rule import Rule, any_of, pattern_of
 
 ENTITY = "NRP"
 
-# With a plural in s, which is a noun as well.
+# Adjectives that are also nouns, with a plural in s.
 _REGULAR = words("nationalities", "regular")
 _ONLY_ADJECTIVES = words("nationalities", "only_adjectives")
-# Nouns that are no adjectives; the singulars among them that are names as well count after an article alone.
+# Nouns that are no adjectives; singulars that are also names count only after an article.
 _NOUNS = words("nationalities", "nouns")
 _AFTER_ARTICLE = words("nationalities", "after_article")
 _PLURALS = frozenset({f"{word}s" for word in _REGULAR} | _NOUNS | {"Poles"})
 _CAPITAL_ALONE = words("nationalities", "capital_alone")
-"""Other words in small letters, but before a word for a person."""
+"""In lower case these are other words, except before a word for a person."""
 _FOLDED_PLURALS, _FOLDED_REGULAR, _FOLDED_AFTER_ARTICLE, _FOLDED_ADJECTIVES = (
     frozenset(word.casefold() for word in words)
     for words in (_PLURALS, _REGULAR, _AFTER_ARTICLE, _REGULAR | _ONLY_ADJECTIVES)
 )
-_PERSON = r"""
-    (?:m[ae]n|wom[ae]n|boys?|girls?|guys?|lad(?:y|ies)|people|persons?|citizens?|nationals?|immigrants?|emigrants?|
-    migrants?|refugees?|expats?|students?|nurses?|doctors?|soldiers?|tourists?|workers?|famil(?:y|ies)|
-    couples?|wife|wives|husbands?|mothers?|fathers?|mum|mom|dad|parents?|grand(?:mother|father|parents)|sons?|
-    daughters?|brothers?|sisters?|girlfriend|boyfriend|friends?|neighbou?rs?|colleagues?|patients?|guests?|
-    descent|origins?|nationality|ancestry|heritage|background|passports?|citizenship|blood|accent|surname|
-    community|descendants?|national\sid)
-"""
+_PERSON = rf"(?:{alternatives('nationalities', 'person')})"
 _NO_THING = r"(?!language|class|course|lesson|food|restaurant|cuisine|car|speaking|and\b|or\b|the\b|for\b|to\b|of\b)"
-_SOMEBODYS = pattern_of(rf"(?:[\s-]born)?[\s-]{{1,2}}(?:{_NO_THING}\w+[\s-])?{_PERSON}(?!\w)")
+_PERSON_AFTER = pattern_of(rf"(?:[\s-]born)?[\s-]{{1,2}}(?:{_NO_THING}\w+[\s-])?{_PERSON}(?!\w)")
 _IS_BEFORE = pattern_of(
     r"""
     \b(?:is|was|are|were|am|being|be|i'm|he's|she's|they're|we're|you're|half|part|originally|ethnic(?:ally)?|native|
@@ -61,28 +54,27 @@ _LONGEST_BEFORE = 30
 
 
 def nationality_rules() -> Iterator[Rule]:
-    """The rule: one pass over the text, and a look at the words around each nationality."""
+    """The rule: all words of the lists, with a check of their context."""
     words = any_of(_PLURALS | _REGULAR | _ONLY_ADJECTIVES | _AFTER_ARTICLE)
-    yield Rule(ENTITY, pattern_of(rf"(?<![\w-]){words}(?![\w])"), Trust.LIST, around=_is_somebodys)
+    yield Rule(ENTITY, pattern_of(rf"(?<![\w-]){words}(?![\w])"), Trust.LIST, around=_is_of_person)
 
 
-def _is_somebodys(text: str, start: int, end: int) -> bool:
+def _is_of_person(text: str, start: int, end: int) -> bool:
     word = text[start:end].casefold()
     if word in _CAPITAL_ALONE and not text[start].isupper():
-        return word in _FOLDED_ADJECTIVES and _SOMEBODYS.match(text, end) is not None
+        return word in _FOLDED_ADJECTIVES and _PERSON_AFTER.match(text, end) is not None
     if word in _FOLDED_PLURALS:
         return not text.startswith("-", end)
     before = text[max(0, start - _LONGEST_BEFORE) : start]
     if word in _FOLDED_AFTER_ARTICLE:
         return _ARTICLE_BEFORE.search(before) is not None
-    if _SOMEBODYS.match(text, end) or (_IS_AFTER.match(text, end) and _IS_BEFORE.search(before)):
+    if _PERSON_AFTER.match(text, end) or (_IS_AFTER.match(text, end) and _IS_BEFORE.search(before)):
         return True
-    collective = word not in _FOLDED_REGULAR and _THEY_AFTER.match(text, end) and _THE_BEFORE.search(before)
-    return collective is not None and collective is not False
+    return bool(word not in _FOLDED_REGULAR and _THEY_AFTER.match(text, end) and _THE_BEFORE.search(before))
 
 
 def other_nationality(text: str, draw: random.Random) -> str:
-    """Another one; a plural for a plural."""
+    """A random nationality; a plural for a plural."""
     if text.casefold() in _FOLDED_PLURALS:
         return draw.choice(sorted(_REGULAR)) + "s"
     return draw.choice(sorted(_REGULAR | _ONLY_ADJECTIVES))

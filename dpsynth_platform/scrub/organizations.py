@@ -1,12 +1,12 @@
-"""Names of organizations: told by their own form, or by what the words around them do with them.
+"""Names of organizations, found by their form or by context words.
 
 What belongs here: forms of companies' names (a legal form, a head such as University, partners' family names, coined
-words), a small grammar of employment, ownership and trade, and rows of organizations. What does not: what the language
-model marks and its bounds (`names`), and names of people and places (`names`, `addresses`).
+words), a small grammar of employment, ownership and trade, and lists of organizations in a text. What does not:
+entities of the language model (`names`), and names of people and places (`names`, `addresses`).
 
-Most companies are called like people, like ordinary things or like nothing else. For these only the sentence tells: one
-works *at* them, is a customer *of* them, buys *from* them, and they announce, hire and merge. So the grammar is lists
-of words, held against the few words before a capitalized phrase and the one or two after it.
+Many company names look like names of people or ordinary words; only their context identifies them: people work *at*
+them or buy *from* them, and they announce, hire and merge. The grammar compares word lists with the few words before a
+capitalized phrase and the one or two after it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER, words
+from dpsynth_platform.scrub.letters import LOWER, UPPER, alternatives, words
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.name_parts import NAME_WORD, first_word
 
 _COMPANY = re.compile(
-    r"\b(?:Inc|Ltd|LLC|LLP|PLC|Corp|Corporation|Company|Co|GmbH|AG|S\.?A|B\.?V|Pty|Group|Holdings?|Partners|Associates|"
-    r"Industries|Technologies|Systems|Solutions|Services|Networks?|Labs|University|Institute|College|Bank|Foundation|"
-    r"Association|Ministry|Department|Agency|Committee|Council|Club)\b\.?|(?:,| and| &) Sons\b|"
-    r"\s(?:Research|Media|Consulting|Insurance|Capital|Energy|Health|Data|Digital|Global|International|Motors|Airlines|"
-    r"Software|Analytics|Logistics|Pharma\w*|Stores?|Foods?|Movers|Unlimited|Maintenance|Records|Press|Times|News|TV|"
-    r"Radio|"
-    r"Cent(?:er|re)s?|School|Hospital|Clinic|Church|Insights|Ventures|Brothers|Enterprises|Works|Studios?|Books|Markets?|"
-    r"Mart|Electronics|Furniture|Pharmacy|Drugs|Outfitters|Robotics|Kitchen|Bakery|Cafe|Pizza|Design|Realty|Hardware|"
-    r"Apparel|Optical|Fitness|Travel|Auto|Video|Toys|Shoes)$"
+    rf"\b(?:{alternatives('organizations', 'company_words')})\b\.?|(?:,| and| &) Sons\b|"
+    rf"\s(?:{alternatives('organizations', 'company_endings')})$"
 )
-# A capital inside of a word, other than after Mc, Mac, De and the like, or a digit before one.
+# A capital inside a word, except after Mc, Mac, De and similar prefixes, or a digit before one.
 _TRADE_NAME = re.compile(
     rf"(?<!\w)(?!M[ac]?c[{UPPER}]|[DLV][aeiou]n?[{UPPER}]|O['\u2019])\w*[{LOWER}\d][{UPPER}]{{1,3}}[{LOWER}]*(?!\w)"
 )
-# What coined names of companies end in, and hardly any other name.
-_COINED = re.compile(
-    r"\w{2,}(?:soft|tech|tify|labs|ware|lytics|scape|works|corp|data|media|mart|tron|plex|logic|sys|hub|link|bank|pharm|"
-    r"cast|gram|tube|\d+)$"
-)
+# Endings that are frequent in coined company names only.
+_COINED = re.compile(rf"\w{{2,}}(?:{alternatives('organizations', 'coined_endings')})$")
 
 _LEGAL_FORM = (
     r"(?:Inc|Ltd|LLC|L\.L\.C|LLP|PLC|Corp|Corporation|Limited|Incorporated|Pty|Pvt|GmbH|mbH|AG|KG|KGaA|OHG|GbR|e\.V|"
@@ -74,7 +64,7 @@ _BRAND_WORD = rf"(?:[{UPPER}]|\d{{1,3}}(?=[{UPPER}])|[a-z](?=[A-Z][a-z]))(?:[\w-
 _BETWEEN = r"(?:[ ]|[ ]?&[ ]?|[ ](?:of|for|de|del|n'|'n')[ ](?:the[ ])?)"
 _PHRASE = re.compile(rf"(?<![\w@.'\u2019/-]){_BRAND_WORD}(?:{_BETWEEN}{_BRAND_WORD}){{0,4}}")
 _LEADING = words("organizations", "leading")
-"""Words that are capitalized because a sentence begins, or that go before a name."""
+"""Words that are capitalized at the beginning of a sentence, or that precede a name."""
 _LEADS = re.compile(r"(?P<word>[\w'\u2019-]+)(?:[ ]|$)(?P<joined>(?:of|for)[ ](?:the[ ])?)?")
 _NO_NAMES = words("organizations", "no_names")
 
@@ -82,23 +72,18 @@ _WORK = words("organizations", "work")
 _TRADE = words("organizations", "trade")
 _CUES = _WORK | _TRADE
 _JOINING = words("organizations", "joining")
-"""What joins one of the words above to a company's name, over at most `_WINDOW` words between."""
+"""Words between one of `_CUES`, at most `_WINDOW` words before, and a company's name."""
 _WINDOW = 4
 _DIRECT = words("organizations", "direct")
-"""What stands right before a company's name."""
+"""Words immediately before a company's name."""
 _ACTS = words("organizations", "acts")
 _STATE_OF = words("organizations", "state_of")
 _STATES = words("organizations", "states")
 _OWNED = re.compile(
-    r"['\u2019]s? (?:new |latest |first |main |online )?(?:ceo|cfo|cto|customers?|clients?|employees?|shares?|stock|"
-    r"website|headquarters|products?|services?|board|management|competitors?|subsidiar\w+|workers|staff|revenues?|profits?|"
-    r"earnings|shareholders|policy|store|stores|factory|factories|software)\b",
-    re.IGNORECASE,
+    rf"['\u2019]s? (?:new |latest |first |main |online )?(?:{alternatives('organizations', 'owned')})\b", re.IGNORECASE
 )
 _IS_COMPANY = re.compile(
-    r"(?:,| is| was) (?:an?|the|our|one of the) (?:[\w-]+ ){0,3}?(?:compan(?:y|ies)|firms?|startups?|manufacturers?|"
-    r"providers?|retailers?|suppliers?|corporation|publishers?|business|nonprofit|charity|agency|bank|insurer|airline|"
-    r"brainchild)\b",
+    rf"(?:,| is| was) (?:an?|the|our|one of the) (?:[\w-]+ ){{0,3}}?(?:{alternatives('organizations', 'kinds')})\b",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"(?:employer|company(?:[ ]name)?|organi[sz]ation|firm|vendor|supplier)[ ]?:[ ]*$", re.IGNORECASE)
@@ -111,7 +96,7 @@ _JOINED = re.compile(r",? (?:and|&|or) |, ")
 
 
 def has_company_form(words: str, lists: WordLists) -> bool:
-    """Whether a name has the form of an organization's, whatever stands around it."""
+    """Whether a name alone has an organization's form."""
     if _COMPANY.search(words):
         return True
     folded = words.casefold()
@@ -120,7 +105,7 @@ def has_company_form(words: str, lists: WordLists) -> bool:
 
 
 def find_formed(text: str, lists: WordLists) -> Iterator[Candidate]:
-    """Organizations that their form tells."""
+    """Organizations that are recognized by form."""
     for pattern in (_FORMED, _HEADED):
         for match in pattern.finditer(text):
             span = _without_leading(text, *match.span())
@@ -131,15 +116,15 @@ def find_formed(text: str, lists: WordLists) -> Iterator[Candidate]:
             yield _candidate(*match.span())
 
 
-def find_told(text: str, lists: WordLists) -> Iterator[Candidate]:
-    """Organizations that the words around them tell. A name that is told once is found wherever it stands."""
+def find_by_context(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """All occurrences of names that the context identifies as an organization at least once."""
     phrases = [span for match in _PHRASE.finditer(text) if (span := _without_leading(text, *match.span())) is not None]
-    told = {
+    names = {
         text[start:end]
         for start, end in phrases
-        if _may_be_one(text[start:end], lists) and _is_told(text, start, end, lists)
+        if _may_be_organization(text[start:end], lists) and _context_identifies(text, start, end, lists)
     }
-    yield from (_candidate(start, end) for start, end in phrases if told and text[start:end] in told)
+    yield from (_candidate(start, end) for start, end in phrases if text[start:end] in names)
 
 
 def _candidate(start: int, end: int) -> Candidate:
@@ -147,7 +132,7 @@ def _candidate(start: int, end: int) -> Candidate:
 
 
 def _are_partners(text: str, match: re.Match[str], lists: WordLists) -> bool:
-    """Whether names in a row are family names without given names, so that the row is one firm's name."""
+    """Whether joined names are family names without given names, as in a firm's name."""
     words = [word.casefold() for word in re.findall(r"[^\W_]{2,}", match["value"]) if word[0].isupper()]
     family = sum(word in lists.last_names for word in words)
     if family < 2 or _LIST_BEFORE.search(text, max(0, match.start() - 3), match.start()):
@@ -155,11 +140,13 @@ def _are_partners(text: str, match: re.Match[str], lists: WordLists) -> bool:
     named = _NAME_BEFORE.search(text, max(0, match.start() - 30), match.start())
     if (named and named["word"] not in _LEADING) or _NAME_AFTER.match(text, match.end()):
         return False
-    return not all(word in lists.first_names for word in words) or _is_told(text, match.start(), match.end(), lists)
+    if not all(word in lists.first_names for word in words):
+        return True
+    return _context_identifies(text, match.start(), match.end(), lists)
 
 
 def _without_leading(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The phrase without words that are capitalized because a sentence begins; None where nothing else is there."""
+    """The phrase without the first words that are in `_LEADING`; None if nothing remains."""
     while (leading := _LEADS.match(text, start, end)) is not None:
         word = leading["word"]
         if word not in _LEADING and not (leading["joined"] and word.lower() in _CUES):
@@ -168,7 +155,7 @@ def _without_leading(text: str, start: int, end: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-def _may_be_one(words: str, lists: WordLists) -> bool:
+def _may_be_organization(words: str, lists: WordLists) -> bool:
     folded, first = words.casefold(), first_word(words)
     if first in _NO_NAMES or folded in lists.places:
         return False
@@ -180,14 +167,14 @@ def _may_be_one(words: str, lists: WordLists) -> bool:
     return folded not in lists.common and folded not in lists.first_names and len(words) > 1
 
 
-def _is_told(text: str, start: int, end: int, lists: WordLists) -> bool:
-    """Whether the words before or after a phrase say that it is an organization."""
+def _context_identifies(text: str, start: int, end: int, lists: WordLists) -> bool:
+    """Whether the words before or after a phrase identify it as an organization."""
     before = text[max(0, start - 60) : start].rstrip(_QUOTE)
-    if before.endswith((" ", ":")) and _is_told_before(before):
+    if before.endswith((" ", ":")) and _identified_before(before):
         return True
     if _IS_COMPANY.match(text, end):
         return True
-    # Of a family name alone, the same is said of people.
+    # The following contexts also fit a person's family name.
     if text[start:end].casefold() in lists.last_names:
         return False
     if _OWNED.match(text, end):
@@ -197,14 +184,12 @@ def _is_told(text: str, start: int, end: int, lists: WordLists) -> bool:
     return first in _ACTS or (first in _STATE_OF and second in _STATES)
 
 
-def _is_told_before(before: str) -> bool:
+def _identified_before(before: str) -> bool:
     if _LABEL.search(before):
         return True
     sentence = re.split(r"[.;!?\n]", before)[-1].lower()
     words = [word.strip(",:\"'()") for word in sentence.split()]
-    if not words:
-        return False
-    if words[-1] in ("the", "a", "an", "our", "another"):
+    if words and words[-1] in ("the", "a", "an", "our", "another"):
         words.pop()
     if not words:
         return False
@@ -212,9 +197,9 @@ def _is_told_before(before: str) -> bool:
 
 
 def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
-    """A line between a person's name and an address, as under a letter, is an organization's name."""
+    """Turns a line between a person's name and an address, as in a letter's signature, into an organization."""
     starts = [item.start for item in findings]
-    gone: set[Finding] = set()
+    replaced: set[Finding] = set()
     organizations = []
     for item in findings:
         if item.entity not in ("PERSON", "TITLE"):
@@ -226,25 +211,25 @@ def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> li
         inside = [other for other in after if line.start("value") < other.end and other.start < line.end("value")]
         follows = any(other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in after)
         if follows and all(other.entity in ("PERSON", "LOCATION", "ORGANIZATION") for other in inside):
-            gone.update(inside)
+            replaced.update(inside)
             organizations.append(Finding(*line.span("value"), "ORGANIZATION"))
-    return sorted({*(set(findings) - gone), *organizations})
+    return sorted({*(set(findings) - replaced), *organizations})
 
 
-def in_row(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
-    """What stands in a row with organizations ("Xqz, Acme Corp. and Blue Fork") is an organization, too."""
+def organizations_in_lists(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """Turns findings that are listed with organizations ("Xqz, Acme Corp. and Blue Fork") into organizations."""
     result: list[Finding] = []
     for item in findings:
         last = result[-1] if result else None
         joined = last is not None and _JOINED.fullmatch(text, last.end, item.start) is not None
-        if joined and last is not None and {last.entity, item.entity} & {"ORGANIZATION"}:
-            if _may_turn(text, last, lists):
+        if joined and last is not None and "ORGANIZATION" in (last.entity, item.entity):
+            if _may_change(text, last, lists):
                 result[-1] = Finding(last.start, last.end, "ORGANIZATION")
-            elif _may_turn(text, item, lists):
+            elif _may_change(text, item, lists):
                 item = Finding(item.start, item.end, "ORGANIZATION")
         result.append(item)
     return result
 
 
-def _may_turn(text: str, item: Finding, lists: WordLists) -> bool:
+def _may_change(text: str, item: Finding, lists: WordLists) -> bool:
     return item.entity in ("PERSON", "LOCATION") and first_word(text[item.start : item.end]) not in lists.first_names

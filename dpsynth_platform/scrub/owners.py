@@ -1,14 +1,13 @@
-"""Whose a row is: the owners' ids of each row, as fingerprints.
+"""The owners of each row, as fingerprints.
 
-What belongs here: reading owner columns, be it one, several, or a list of ids in one. What does not: the normalized
-text of an id and its fingerprint (`fingerprints`), and what becomes of rows without an owner (`scrub`).
+What belongs here: reading one or several owner columns, or a column of lists of ids. What does not: an id's normalized
+text and fingerprint (`fingerprints`), and rows without an owner (`scrub`).
 
-What is found in the data may stop a run only where it is found of `LEAST_OWNERS` owners; `OwnerCount` counts them, for
-all who decide so. Nobody can stop a run by themselves; where all but one are there, the last one does. So a stop is a
-look at the data without noise, and privacy statements list it as not covered.
+Values in the data may stop a run only if at least `LEAST_OWNERS` owners have them, as counted by `OwnerCount`. No
+single owner can cause a stop, except the last of so many. So a stop is an access to the data without noise, and privacy
+statements list it as not covered.
 
-A row's owners are a set: an id that stands twice, in one list or in two columns, is one owner. All owner columns of a
-contract are of one identity namespace, so that equal ids in different columns are one person.
+A row's owners are a set. All owner columns of a contract belong to one identity namespace, so equal ids are one person.
 """
 
 from __future__ import annotations
@@ -18,21 +17,25 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.contracts.privacy import Privacy
-from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
+from dpsynth_platform.scrub.fingerprints import (
+    FingerprintKeys,
+    canonical_text,
+    canonical_texts,
+    owner_fingerprint,
+    owner_fingerprints,
+)
 
 RowOwners = tuple[str, ...]
-"""Fingerprints of a row's owners in hex: distinct, sorted; empty where nobody could answer for the row."""
+"""Fingerprints of a row's owners in hex: distinct, sorted; empty for a row without an owner."""
 
 LEAST_OWNERS = 20
 
 
 class OwnerCount:
-    """Owners of rows of which something holds, up to `LEAST_OWNERS`.
-
-    Of rows with several owners those count that share none with another that counts.
-    """
+    """Counts owners up to `LEAST_OWNERS`, or rows with several owners if they share none with a counted row."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -40,7 +43,6 @@ class OwnerCount:
 
     @property
     def enough(self) -> bool:
-        """Whether `LEAST_OWNERS` were reached."""
         return self._rows >= LEAST_OWNERS
 
     def add(self, owners: RowOwners) -> None:
@@ -50,13 +52,8 @@ class OwnerCount:
 
 
 @dataclass(frozen=True)
-class EachItsOwn(Sequence[RowOwners]):
-    """The owners of rows of which each is a unit of its own: nobody needs an id to be told from the others.
-
-    Attributes:
-        first: how many rows came before.
-        rows: how many there are.
-    """
+class RowUnits(Sequence[RowOwners]):
+    """The owners of `rows` rows, after `first` others, of which each is a privacy unit without an id."""
 
     first: int
     rows: int
@@ -71,29 +68,58 @@ class EachItsOwn(Sequence[RowOwners]):
     def __getitem__(self, row: slice) -> Sequence[RowOwners]: ...
 
     def __getitem__(self, row: int | slice) -> RowOwners | Sequence[RowOwners]:
-        """One row's, or of a slice all."""
         places = range(self.first, self.first + self.rows)[row]
         return (str(places),) if isinstance(places, int) else [(str(place),) for place in places]
 
 
-class OwnerReader:
-    """Reads the owners of rows; counts what it could not take for one.
+@dataclass(frozen=True)
+class ColumnOwners(Sequence[RowOwners]):
+    """The owners of rows, from a column of fingerprints in hex (null: no owner) or of lists of them (empty: none)."""
 
-    Attributes:
-        missing: ids that are null, or of which normalization leaves nothing, beside another owner's.
-        repeated: ids that stand again in their row.
-    """
+    column: pa.Array
+
+    @property
+    def owned(self) -> pa.Array:
+        """A mask of the rows that have an owner."""
+        if pa.types.is_list(self.column.type):
+            return pc.greater(pc.list_value_length(self.column), 0)
+        return self.column.is_valid()
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @overload
+    def __getitem__(self, row: int) -> RowOwners: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[RowOwners]: ...
+
+    def __getitem__(self, row: int | slice) -> RowOwners | Sequence[RowOwners]:
+        if isinstance(row, slice):
+            return ColumnOwners(self.column[row])
+        found = self.column[row].as_py()
+        return tuple(found) if isinstance(found, list) else () if found is None else (found,)
+
+
+class OwnerReader:
+    """Reads the owners of rows. Counts missing ids in rows that have another owner, and repeated ids within rows."""
 
     def __init__(self, privacy: Privacy, keys: FingerprintKeys) -> None:
         self.columns = tuple(privacy.owner_columns)
+        self._multiple = privacy.multi_owner
         self._normalization = privacy.owner_normalization
         self._keys = keys
         self.missing = 0
         self.repeated = 0
 
-    def read(self, batch: pa.RecordBatch) -> list[RowOwners]:
+    def read(self, batch: pa.RecordBatch) -> ColumnOwners:
+        if not self._multiple:
+            ids = batch.column(self.columns[0]).dictionary_encode()
+            texts = canonical_texts(ids.dictionary, self._normalization)
+            return ColumnOwners(owner_fingerprints(texts, self._keys).take(ids.indices))
         columns = (_listed(batch.column(name)) for name in self.columns)
-        return [self._owners(values) for values in zip(*columns, strict=True)]
+        owners = [self._owners(values) for values in zip(*columns, strict=True)]
+        return ColumnOwners(pa.array(owners, pa.list_(pa.string())))
 
     def _owners(self, values: Iterable[list[Any]]) -> RowOwners:
         texts = [canonical_text(value, self._normalization) for part in values for value in part]
@@ -105,14 +131,14 @@ class OwnerReader:
 
 
 def is_id_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds a list of ids a row."""
+    """Whether a column of this type holds lists of ids."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def listed_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A row's value by the name of its column; of a list, each element by a name of its own."""
+    """A row's value with the name of its column; the elements of a list with names that no column has."""
     if isinstance(value, list):
-        yield from ((f"{name}_{place}", part) for place, part in enumerate(value))
+        yield from ((f"{name}\n{place}", part) for place, part in enumerate(value))
     else:
         yield name, value
 

@@ -1,11 +1,11 @@
-"""Finding personal data on all cores, in the order of the rows, with flat memory.
+"""Finding personal data on all cores, in the order of the rows, with constant memory.
 
-What belongs here: worker processes for `TextDetector`, when they are worth starting, how much is under way at a time,
-and their end. What does not: finding anything (`detection`), and secrets: a worker gets texts and gives back positions.
+What belongs here: worker processes for `TextDetector`, their start and end, and the amount of work in progress. What
+does not: detection (`detection`), and secrets: a worker receives texts and returns positions.
 
-Processes, since the detectors hold Python's lock nearly all the time. They are spawned afresh: a fork would copy the
-locks of whatever threads run at that moment. Each takes one core; its numeric libraries are held to one thread. A
-worker that loses its parent ends at once: texts must not outlive their step.
+Workers are processes, since detectors hold the interpreter lock, and are spawned, since a fork copies other threads'
+locks. Each uses one core; its numeric libraries use one thread. A worker without its parent ends at once, since texts
+must not outlive their step.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ from dpsynth_platform.scrub.findings import Finding
 
 Findings = list[list[Finding]]
 
-# Starting workers takes some seconds, in which one process reads about so much by itself.
+# Starting workers takes some seconds, in which one process reads about so much.
 WORTH_CHARACTERS = 1_000_000
 UNIT_CHARACTERS = 30_000
-# Units under way for each worker: one in work, one waiting.
+# Units in progress per worker: one running, one waiting.
 _AHEAD = 2
 
 
 class ParallelDetector:
-    """Finds in a stream of items, each with several documents. Use as a context manager.
+    """Detects in a stream of items, each with several documents. Use as a context manager.
 
-    Args:
-        own: the contract's own rules.
-        processes: how many; None: one for each core that this process may use. One works in this process.
+    Without `processes`, one for each core that this process may use. With one, no other process is started.
     """
 
     def __init__(self, own: Scrub | None = None, processes: int | None = None) -> None:
         self._own = own
-        alone = multiprocessing.current_process().daemon  # such a process may start no other
-        self._processes = 1 if alone else processes or len(os.sched_getaffinity(0))
+        daemon = multiprocessing.current_process().daemon  # such a process cannot start others
+        self._processes = 1 if daemon else processes or len(os.sched_getaffinity(0))
         self._pool: ProcessPoolExecutor | None = None
         self._read = 0
 
     def __enter__(self) -> ParallelDetector:
-        no_core_dumps()  # texts are in its memory, and in that of the workers, which have the limit from it
+        no_core_dumps()  # texts are in memory; workers inherit the limit
         return self
 
     def __exit__(
@@ -65,20 +63,21 @@ class ParallelDetector:
     def each(
         self, items: Iterable[Item], documents: Callable[[Item], Sequence[Document]]
     ) -> Iterator[tuple[Item, Findings]]:
-        """Each item with the findings of its documents, in order; items are taken as late as possible.
+        """Each item with the findings of its documents, in order. Items are read as late as possible.
 
-        Raises:
-            SourceError: a worker process ended before its work was done (out of memory, or killed).
+        Raises `SourceError` if a worker process ends unexpectedly (out of memory, or killed).
         """
         waiting: deque[tuple[Item, list[Future[Findings]]]] = deque()
-        under_way = 0
+        in_progress = 0
         for item in items:
-            futures = [self._start(unit) for unit in batches_of(documents(item), _text, UNIT_CHARACTERS)]
+            units = batches_of(documents(item), lambda document: document.text, UNIT_CHARACTERS)
+            futures = [self._start(unit) for unit in units]
             waiting.append((item, futures))
-            under_way += len(futures)
-            # One item stays behind the one that is handed out, so that the workers never wait for who uses it.
-            while len(waiting) > 1 and under_way > _AHEAD * self._processes:
-                under_way -= len(waiting[0][1])
+            in_progress += len(futures)
+            # A further item stays in the queue, so that workers are busy while the caller uses one. Items without
+            # documents count too: a whole table of them would wait.
+            while len(waiting) > 1 and max(in_progress, len(waiting)) > _AHEAD * self._processes:
+                in_progress -= len(waiting[0][1])
                 yield self._ready(*waiting.popleft())
         while waiting:
             yield self._ready(*waiting.popleft())
@@ -97,14 +96,8 @@ class ParallelDetector:
         try:
             return item, [findings for future in futures for findings in future.result()]
         except BrokenProcessPool:
-            problem = (
-                "a process that looks for personal data ended too early, for want of memory or because it was killed"
-            )
+            problem = "a detector process ended unexpectedly: it was killed, or the memory was exhausted"
         raise SourceError(f"scrubbing: {problem}; nothing was kept, run the step again")
-
-
-def _text(document: Document) -> str:
-    return document.text
 
 
 def _find(unit: Sequence[Document], own: Scrub | None) -> Findings:
@@ -120,7 +113,7 @@ def _pool(processes: int) -> ProcessPoolExecutor:
 
 
 def _begin_worker() -> None:
-    """A worker says nothing, since libraries quote what they read, ends with its parent, and loads its detector."""
+    """Disables logging (libraries quote texts), ends the worker with its parent, and loads its detector."""
     logging.disable(logging.CRITICAL)
     parent = multiprocessing.parent_process()
     if parent is not None:

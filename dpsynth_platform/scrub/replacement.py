@@ -1,19 +1,17 @@
-"""Fictional values in the place of personal data.
+"""Fictional values that replace personal data.
 
-What belongs here: making a value of the same kind and format, alike for alike within one document or one owner, never
-the original. What does not: finding personal data (`detection`), dates and ages (`dates`), postal addresses and numbers
+What belongs here: making a value of the same kind and format, consistent within one document or one owner, and never
+the original. What does not: detection (`detection`), dates and ages (`dates`), postal addresses and numbers
 (`formats`), deciding which finding is replaced (`scrub`).
 
-Within a document, values are fresh from the operating system's randomness and derived from nothing. Within an owner
-they are drawn by a generator that HMAC-SHA256 seeds from a secret key, the owner's fingerprint and the original:
-without the key nobody can try originals out, and even with it a value says only that it is one of the many originals
-that lead to the same name. Whoever has both key and a guess can test the guess, hence the key stays in the vault.
+Within a document, values are drawn from the operating system's randomness. Within an owner, HMAC-SHA256 seeds a
+generator from a secret key, the owner's fingerprint and the original. Without the key nobody can test guesses of
+originals; with it a match is one of many originals with the same value. So the key stays in the vault.
 
-Names, towns and companies come from Faker's lists. Numbers are our own, from ranges that are kept free for examples
-where there are such: domains of RFC 2606, addresses of RFC 5737, 3849 and 7042, phone numbers that end in 555-0100 to
-555-0199 (free in North America only), social security numbers that are not issued, cards and IBANs whose issuer does
-not exist. Other numbers (passports, accounts, ids) keep their shape and nothing else, so that chance may make them
-somebody's.
+Names, towns and companies come from Faker's lists. Numbers are made here, if possible from ranges reserved for
+examples: domains of RFC 2606, addresses of RFC 5737, 3849 and 7042, phone numbers that end in 555-0100 to 555-0199
+(reserved in North America only), social security numbers that are not issued, cards and IBANs whose issuer does not
+exist. Other numbers (passports, accounts, ids) keep their shape only, and may by chance be real.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ from dpsynth_platform.scrub.nationalities import other_nationality
 _ATTEMPTS = 20
 _NAMES = ("PERSON", "LOCATION", "ORGANIZATION")
 Maker = Callable[[str, Any], str]
-"""Makes a value in an original's place, given a generator's Faker."""
+"""Makes a value from an original, given a Faker with its generator."""
 
 
 @dataclass
-class _Stage:
-    """What holds for one document: words that no fictional value may repeat, the owner, the choices made so far."""
+class _Record:
+    """One record: words that no fictional value may repeat, the owner, and the values made so far."""
 
     names: set[str]
     owner: str | None
@@ -49,11 +47,11 @@ class _Stage:
 
 
 class Replacer:
-    """Replaces findings by fictional values. Holds nothing from one document to the next.
+    """Replaces findings by fictional values. Keeps no state between records.
 
     Args:
-        locale: Faker's, whose names, towns and companies are used.
-        key: secret of 32 bytes: values are the same throughout an owner; None: fresh in each document.
+        locale: Faker's locale for names, towns and companies.
+        key: secret of 32 bytes, for values that are consistent within an owner; None: fresh for each record.
     """
 
     def __init__(self, locale: str = "en_US", key: bytes | None = None) -> None:
@@ -74,30 +72,30 @@ class Replacer:
             "URL": formats.url,
             "DATE_TIME": lambda text, fake: other_date(text, fake.random),
             "AGE": lambda text, fake: other_age(text, fake.random),
-            **{entity: _of_number(make) for entity, make in formats.NUMBERS.items()},
+            **{entity: _with_faker(make) for entity, make in formats.NUMBERS.items()},
         }
 
     def whole(self, text: str, entity: str, owner: str | None = None) -> str:
-        """A fictional value for a whole column's value."""
+        """A fictional value for a column's whole value."""
         return self.values([(text, entity)], owner)[text, entity]
 
     def values(self, originals: Iterable[tuple[str, str]], owner: str | None = None) -> dict[tuple[str, str], str]:
         """A fictional value for each (original, entity type) of one record."""
         distinct = sorted(set(originals), key=lambda pair: (-len(pair[0].split()), pair))
         names = {word for original, entity in distinct if entity in _NAMES for word in _words(original)}
-        stage = _Stage(names, owner if self._key is not None else None)
-        # Full names first, so that a first name that follows alone is known as one.
-        return {(original, entity): self._fictional(original, entity, stage) for original, entity in distinct}
+        record = _Record(names, owner if self._key is not None else None)
+        # Full names come first, so that a first name alone is recognized afterwards.
+        return {(original, entity): self._fictional(original, entity, record) for original, entity in distinct}
 
-    def _fictional(self, original: str, entity: str, stage: _Stage) -> str:
+    def _fictional(self, original: str, entity: str, record: _Record) -> str:
         if entity == "PERSON":
-            return self._person(original, stage)
-        return self._remembered(original, entity, stage, self._makers.get(entity, formats.same_shape_of))
+            return self._person(original, record)
+        return self._remembered(original, entity, record, self._makers.get(entity, formats.same_shape_of))
 
-    def _person(self, original: str, stage: _Stage) -> str:
+    def _person(self, original: str, record: _Record) -> str:
         """Word by word: titles and particles stay, an initial becomes another, the last word is the family name.
 
-        Where nothing else is there, or at the end, they are somebody's name themselves ("Hon", "le").
+        Alone, or at the end, titles and particles are names themselves ("Hon", "le").
         """
         parts = re.split(r"([^\w'\u2019.-]+)", original)
         words = [number for number in range(0, len(parts), 2) if parts[number]]
@@ -106,50 +104,32 @@ class Replacer:
         for number in named:
             word = parts[number]
             if len(word.rstrip(".")) == 1:
-                parts[number] = self._remembered(word, "INITIAL", stage, formats.same_shape_of)
+                parts[number] = self._remembered(word, "INITIAL", record, formats.same_shape_of)
             else:
-                family = number == named[-1] and (len(named) > 1 or not self._is_first_name(word))
-                parts[number] = self._remembered(word, "PERSON", stage, self._family if family else self._given)
+                first_name = word.casefold() in self._lists.first_names
+                family = number == named[-1] and (len(named) > 1 or not first_name)
+                make: Maker = (lambda _, fake: str(fake.last_name())) if family else _given_name
+                parts[number] = self._remembered(word, "PERSON", record, make)
         value = "".join(parts)
         return "***" if original.strip() and value.casefold() == original.casefold() else value
-
-    @staticmethod
-    def _family(_: str, fake: Any) -> str:
-        return str(fake.last_name())
-
-    def _given(self, original: str, fake: Any) -> str:
-        folded = original.casefold()
-        women, men = (self._first_names(kind) for kind in ("female", "male"))
-        if (folded in women) != (folded in men):
-            return str(fake.first_name_female() if folded in women else fake.first_name_male())
-        return str(fake.first_name())
-
-    @staticmethod
-    def _first_names(kind: str) -> frozenset[str]:
-        from faker.providers.person.en_US import Provider
-
-        return frozenset(name.casefold() for name in getattr(Provider, f"first_names_{kind}"))
-
-    def _is_first_name(self, word: str) -> bool:
-        return word.casefold() in self._lists.first_names
 
     def _place(self, original: str, fake: Any) -> str:
         return str(fake.country() if original.casefold() in self._lists.countries else fake.city())
 
-    def _remembered(self, original: str, entity: str, stage: _Stage, make: Maker) -> str:
+    def _remembered(self, original: str, entity: str, record: _Record, make: Maker) -> str:
         key = (entity, original.casefold())
-        if key not in stage.fictional:
-            stage.fictional[key] = self._other_value(original, entity, stage, make)
-        return _in_style(stage.fictional[key], original)
+        if key not in record.fictional:
+            record.fictional[key] = self._other_value(original, entity, record, make)
+        return _in_style(record.fictional[key], original)
 
-    def _other_value(self, original: str, entity: str, stage: _Stage, make: Maker) -> str:
-        """A value other than the original and without its names; a mask where chance does not give one."""
-        # Other names of the record are not looked at where values hold throughout an owner: they differ by record.
-        barred = stage.names if stage.owner is None else set(_words(original)) & stage.names
-        self._faker.random = self._generator(original, entity, stage.owner)
+    def _other_value(self, original: str, entity: str, record: _Record, make: Maker) -> str:
+        """A value that differs from the original and shares no names; a mask if no attempt succeeds."""
+        # An owner's values must not depend on other names of the record, since these differ by record.
+        excluded = record.names if record.owner is None else set(_words(original)) & record.names
+        self._faker.random = self._generator(original, entity, record.owner)
         for _ in range(_ATTEMPTS):
             value = make(original, self._faker)
-            if value.casefold() != original.casefold() and barred.isdisjoint(_words(value)):
+            if value.casefold() != original.casefold() and excluded.isdisjoint(_words(value)):
                 return value
         return "***"
 
@@ -161,7 +141,7 @@ class Replacer:
 
 
 def substituted(text: str, findings: Sequence[Finding], value: Callable[[str, str], str]) -> str:
-    """The text with `value(original, entity type)` in each finding's place."""
+    """The text with each finding replaced by `value(original, entity type)`."""
     parts = []
     position = 0
     for item in findings:
@@ -170,8 +150,21 @@ def substituted(text: str, findings: Sequence[Finding], value: Callable[[str, st
     return "".join([*parts, text[position:]])
 
 
-def _of_number(make: Callable[[str, random.Random], str]) -> Maker:
+def _with_faker(make: Callable[[str, random.Random], str]) -> Maker:
     return lambda text, fake: make(text, fake.random)
+
+
+def _given_name(original: str, fake: Any) -> str:
+    from faker.providers.person.en_US import Provider
+
+    folded = original.casefold()
+    female, male = (
+        any(name.casefold() == folded for name in names)
+        for names in (Provider.first_names_female, Provider.first_names_male)
+    )
+    if female != male:
+        return str(fake.first_name_female() if female else fake.first_name_male())
+    return str(fake.first_name())
 
 
 def _is_name(word: str) -> bool:
@@ -184,7 +177,7 @@ def _is_particle(word: str) -> bool:
 
 
 def _in_style(value: str, original: str) -> str:
-    """All capitals or all small letters, where the original is written so."""
+    """In capitals, or in lower case, like the original."""
     letters = [letter for letter in original if letter.isalpha()]
     if len(letters) > 1 and original.isupper():
         return value.upper()

@@ -1,6 +1,6 @@
-"""What a rule is: a shape, with the check and the context words that tell it from other text.
+"""Rules: patterns with a check and context words that distinguish personal data from other text.
 
-What belongs here: the type and the helpers that all modules of rules share. What does not: any shape (`rules`,
+What belongs here: the type and the helpers that all modules of rules share. What does not: patterns (`rules`,
 `national_numbers`, `coordinates`, `nationalities`).
 """
 
@@ -18,21 +18,21 @@ Check = Callable[[str], bool]
 Around = Callable[[str, int, int], bool]
 
 CONTEXT_BEFORE, CONTEXT_AFTER = 60, 25
-"""Characters before a match in which a context word makes it likely, and after it."""
+"""Characters before and after a match that are searched for context words."""
 DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One shape.
+    """One pattern with its conditions.
 
     Attributes:
-        pattern: what to look for; the group `value`, where there is one, is the finding.
-        check: says whether a match is one; None: every match is.
-        context: words of which one must stand near; None: none is needed.
-        unless_checked: with `context`: a match that passes `check` needs no context, any other does.
-        around: says of a text and of where the finding begins and ends in it whether the words around make it one.
-        needs: a character without which no match is possible, so that most texts are passed over quickly.
+        pattern: the group `value`, if there is one, is the finding.
+        check: condition on the finding's text.
+        context: pattern of words that must occur nearby.
+        unless_checked: with `context`: only matches that fail `check` need it.
+        around: condition on the text around the finding, given text, start and end.
+        needs: every match contains a match of this fast pattern, so that most texts are skipped.
     """
 
     entity: str
@@ -45,7 +45,6 @@ class Rule:
     around: Around | None = None
 
     def find(self, text: str) -> Iterator[Candidate]:
-        """Matches in the text that hold."""
         if self.needs is not None and not self.needs.search(text):
             return
         for match in self.pattern.finditer(text):
@@ -69,17 +68,17 @@ class Rule:
 
 
 def pattern_of(text: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    """A pattern that is written with blanks for the eye, and reads capitals and small letters alike."""
+    """A verbose pattern, by default ignoring case."""
     return re.compile(text, flags | re.VERBOSE)
 
 
 def context_of(words: str) -> re.Pattern[str]:
-    """Context words, as the beginnings of words in any case."""
+    """A pattern of beginnings of words, ignoring case."""
     return re.compile(rf"\b(?:{words})", re.IGNORECASE)
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern of these words, in small letters and without signs. It is a tree by letters: long lists stay quick."""
+    """A pattern of these words in lower case, as a tree by letters, which is fast for long lists."""
     tree: dict[str, list[str]] = {}
     for word in sorted({word.casefold() for word in words}):
         tree.setdefault(word[:1], []).append(word[1:])
@@ -88,13 +87,13 @@ def any_of(words: Iterable[str]) -> str:
 
 
 def digits_in(text: str) -> str:
-    """The digits alone."""
+    """The digits of a text."""
     return re.sub(r"\D", "", text)
 
 
 @functools.cache
 def presidio(name: str) -> Any:
-    """One of Presidio's recognizers, for its sums; imported late."""
+    """One of Presidio's recognizers, for its check sums."""
     from presidio_analyzer import predefined_recognizers
 
     return getattr(predefined_recognizers, name)()

@@ -1,11 +1,10 @@
-"""Personal data that has a shape: e-mail addresses, numbers, dates, URLs and the like.
+"""Personal data with a pattern: e-mail addresses, numbers, dates, URLs and others.
 
-What belongs here: one rule for each shape, with the check (sum, date, number plan) and the context words that tell it
-from any other number. What does not: names and places (`names`), postal addresses (`addresses`).
+What belongs here: one rule for each pattern, with the check (sum, date) and the context words that distinguish it from
+other numbers. What does not: names and places (`names`), postal addresses (`addresses`).
 
-A shape that cannot be anything else needs no check: Presidio's recognizers hold numbers against the rules of those who
-issue them, so that a mistyped or fictional number passes as harmless. Sums and context only decide where the shape
-alone could be anything. Sums are Presidio's, number plans those of `phonenumbers`.
+An unambiguous pattern needs no check. Presidio's recognizers validate numbers, so that mistyped ones would pass as
+harmless; here check sums (Presidio's) and context only decide about ambiguous patterns.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 
 from dpsynth_platform.scrub.coordinates import coordinate_rules
 from dpsynth_platform.scrub.findings import Trust
-from dpsynth_platform.scrub.letters import word_list
+from dpsynth_platform.scrub.letters import alternatives, word_list
 from dpsynth_platform.scrub.national_numbers import national_rules
 from dpsynth_platform.scrub.nationalities import nationality_rules
 from dpsynth_platform.scrub.rule import DIGIT, Rule, context_of, digits_in, pattern_of, presidio
@@ -28,7 +27,7 @@ MONTHS = (
 WEEKDAYS = r"(?:mon|tues?|wednes|thurs?|fri|satur|sun)day"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:\s?[ap]\.?m\b\.?)?"
 _ORDINAL = r"(?:st|nd|rd|th)?"
-_COUNTRIES = "|".join(word_list("rules", "countries"))
+_COUNTRIES = alternatives("rules", "countries")
 _DOMAIN_ENDS = f"com|org|net|edu|gov|mil|int|info|biz|name|museum|app|dev|io|tv|{_COUNTRIES}"
 
 
@@ -40,16 +39,13 @@ _CODES = re.compile(r"(?i:codes\s\d)")
 _ZIP = re.compile(r"[Zz][Ii][Pp]")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,4}[:-][0-9A-Fa-f]")
 _CARD_WORDS = context_of(r"cards?\b|credit|debit|cc\b|visa|master\s?card|amex|american express|discover|maestro|diners")
-_PHONE_WORDS = context_of(
-    r"phones?\b|tel\b|tel[.:]|telephone|fax|mobile|cell|call|dial|text\b|message|voice\s?mail|reach|contact|number|whats\s?app|ring|voice|"
-    r"home\b|office\b|work\b|pager|hotline|helpline|sms|line\b|ext\b"
-)
+_PHONE_WORDS = context_of(alternatives("rules", "phone_words"))
 _SSN_WORDS = context_of(r"ssns?\b|social security|soc\.? sec|ss#|itin|taxpayer|tax\s?id")
 
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-    """All rules; the check sums come from Presidio, hence late."""
+    """All rules, made on first use, since their check sums come from Presidio."""
     return (
         Rule(
             "EMAIL_ADDRESS",
@@ -81,7 +77,7 @@ def rules() -> tuple[Rule, ...]:
         ),
         Rule(
             "CREDIT_CARD",
-            # Not a postal code with a telephone number after it, one in ten of which has a valid sum.
+            # Excludes a postal code before a telephone number, one in ten of which has a valid sum.
             pattern_of(r"(?<![\w+-])(?!\d{5}(?:-\d{4})?[ ]\d{3}[ -]\d{3}-)[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])"),
             Trust.CHECKED,
             check=is_card,
@@ -189,13 +185,13 @@ def rules() -> tuple[Rule, ...]:
     )
 
 
-# What is called a card number, whatever its sum.
+# Numbers after a word for a card, with any check sum.
 _CARD_BY_NAME = r"""
     (?:\bcards?|\bcc|visa|master\s?card|amex|maestro)\b
     (?:\s?(?:numbers?|num\b|no\b\.?|nr\b\.?|\#))?(?:\s\([^()\n]{1,20}\))?
     (?:\s(?:ends?|ending|begins?|beginning|starting)\s(?:in|with))?\s{0,2}(?:is|was|are|[:=\#])?:?\s{0,2}\#?
     (?P<value>\d(?:[ -]?\d){11,18})(?![\w-]|[ ]\d)"""
-# Years of age: what follows keeps turns of a road, degrees and pages out.
+# Years of age; the following words exclude turns of a road, degrees and pages.
 _AGE_TURNED = r"""
     \b(?:turned|turning|(?<!\bthe\ )(?<!\bat\ )(?<!\bmy\ )(?<!\bour\ )(?<!\bin\ )(?<!\beach\ )(?<!\bof\ )turns?)
     \s(?P<value>(?:1[01])?\d{1,2})(?!\w|[.,:/-]\d|,\s\d|\s?[%°])
@@ -204,28 +200,20 @@ _AGE_TURNED = r"""
         {MONTHS}|{WEEKDAYS})\b(?!\s\d+\s(?:and|,)))""".replace("{MONTHS}", MONTHS).replace("{WEEKDAYS}", WEEKDAYS)
 _YEAR = r"(?:19\d\d|20[0-3]\d)"
 _NEEDS_YEAR = re.compile(rf"(?<!\d){_YEAR}(?!\d)")
-# A number of things may look like a year; a year of a range, or of a version, tells of nobody's life.
+# Excludes quantities, and years of ranges or versions.
 _NO_YEAR = r"""
     (?![\w%'\u2019]|[.,:/-]\d|-\w|\s?(?:to|until|through|\u2013|-)\s?\d|\s(?:of\s(?:the|them|these|those|our)|people|
         persons|cases|words|lines|bytes|copies|units|feet|met(?:er|re)s|miles|patients|percent|times|rpm|hz|mhz|km|
         dollars|euros|pounds|million|thousand|hours|minutes|days|pages|points|shares|samples|items|votes|steps|rows|
         records|cells)\b)"""
-_BEFORE_YEAR = "|".join(
-    rf"(?<=\b{words}\s\d{{4}})"
-    for words in (
-        "in", "since", "born", "until", "till", r"class\sof", "spring", "summer", "autumn", "fall", "winter",
-        "christmas", r"spring\sof", r"summer\sof", r"autumn\sof", r"fall\sof", r"winter\sof", r"christmas\sof",
-        "early", "late", "mid",
-        "year", r"year\sof\sbirth", r"year\sof\sbirth:", "anno", "circa",
-    )
-)  # fmt: skip
+_BEFORE_YEAR = "|".join(rf"(?<=\b{words}\s\d{{4}})" for words in word_list("rules", "before_year"))
 _YEAR_ALONE = rf"(?<!\w)(?P<value>{_YEAR})(?:{_BEFORE_YEAR}){_NO_YEAR}"
 _RANGE = r"\s(?:to|until|till|through|and|up\sto)\s"
 _YEAR_BEFORE_YEAR = rf"(?<!\w){_YEAR}(?:(?<=\bfrom\s\d{{4}})|(?<=\bbetween\s\d{{4}}))(?={_RANGE}{_YEAR}(?!\w|[.,]\d))"
 _YEAR_AFTER_YEAR = (
     rf"(?<!\w){_YEAR}(?:(?<=\bfrom\s\d{{4}})|(?<=\bbetween\s\d{{4}})){_RANGE}(?P<value>{_YEAR})(?!\w|[.,]\d)"
 )
-# Postal codes of any state: British, Canadian, Irish, Dutch, with a state's letters before them, with hyphens, digits.
+# Postal codes: British, Canadian, Irish, Dutch, with a country's letters, with hyphens, digits only.
 _ZIP_LETTERS = r"""
     (?:[A-Z]{1,2}\d[A-Z\d]?\s?\d[A-Z]{2} | [A-Z]\d[A-Z][\s-]?\d[A-Z]\d | [A-Z]\d[\dW]\s?[A-Z\d]{4}
       | \d{4}\s?(?-i:[A-Z]{2}) | [A-Z]{1,3}[- ]?\d{3,6}(?:[ -]\d{2,4})?)"""
@@ -233,7 +221,7 @@ _ZIP_DIGITS = r"(?:\d{5}[- ]\d{3,4} | \d{2}-\d{3} | \d{3}[- ]\d{2,4} | \d{3,8})"
 _ZIP_JOINT = r"(?:\s?(?:numbers?|no\b\.?|\#))?\s{0,2}(?:is|was|of|[:=\#])?:?\s{0,2}"
 _ZIP_NAMES = r"(?:(?:zip|postal|post|pin)[\s-]?codes?|zip\+4|plz|postleitzahl|eircode|code\spostal|c[oó]digo\spostal)"
 _ZIP_BY_NAME = rf"\b{_ZIP_NAMES}{_ZIP_JOINT}(?P<value>{_ZIP_LETTERS}|{_ZIP_DIGITS})(?!\w|[.,:/-]\d)"
-# Files are zipped, too: without the word "code" only the commonest forms.
+# Files are zipped, too; so without the word "code" only the most frequent formats.
 _ZIP_SHORT = rf"""
     \bzips?{_ZIP_JOINT}(?P<value>\d{{5}}(?:-\d{{4}})?|[A-Z]\d[A-Z]\s\d[A-Z]\d|[A-Z]{{1,2}}\d[A-Z\d]?\s\d[A-Z]{{2}})
     (?!\w|[.,:/-]\d|\s?(?:files?|archives?|bytes|[kmg]b)\b)"""
@@ -242,10 +230,10 @@ _ZIP_AFTER_ZIP = (
 )
 
 _EXTENSION = r"(?:\s?(?:x|ext\.?|extension|/)\s?\d{1,5}(?!\w|-\d))?"
-# A number in the form of North America, whatever stands beside it.
+# A number in the format of North America, in any context.
 _PHONE_AMERICAN = rf"""
     (?<!\d)(?<!\d[.-])(?:\+?1[\ ./-]?)?(?:\(\d{{3}}\)[\ -]?|\d{{3}}[\ ./-])\d{{3}}[\ .-]?\d{{4}}(?!\d){_EXTENSION}"""
-# A number that is written as only telephone numbers are.
+# Formats that only telephone numbers have.
 _PHONE_SURE = rf"""
     (?<![\w./-])(?<!\d[ ])(?:
         (?:\+|00)\d{{1,3}}[\ ./-]?(?:\(?\d{{1,5}}\)?[\ ./-]?){{2,5}}\d{{2,5}}
@@ -254,11 +242,10 @@ _PHONE_SURE = rf"""
       | 0\d{{1,4}}[\ ./-]\d{{3,8}}(?:[\ ./-]\d{{2,4}}){{0,3}}
       | 0\d{{9,10}}
     ){_EXTENSION}(?![^\W_]|[./-]\d|[ ]\d)"""
-# A number that may be anything: groups of digits, or one long one.
+# Ambiguous: groups of digits, or one long group.
 _PHONE_MAYBE = rf"""
     (?<![\w./$-])(?<!\d,)(?:\d{{2,5}}(?:[\ ./-]\d{{2,8}}){{1,4}} | \d{{7,12}}){_EXTENSION}(?![\w%]|[./,-]\d)"""
-# The same, with so many groups that little else is written so (tables have more), or of the length and with the first
-# digits of a North American number.
+# Less ambiguous: several groups (tables have more), or the length and first digits of a North American number.
 _PHONE_GROUPS = rf"""
     (?<![\w./$-])(?<!\d[, ])(?:
         \d{{2,4}}(?:\ \d{{2,4}}){{2,4}} | \d{{4}}[\ -]\d{{4}} | \d{{2,4}}(?:-\d{{2,4}}){{2,3}} | \d{{2,4}}-\d{{6,8}}
@@ -267,22 +254,13 @@ _PHONE_GROUPS = rf"""
       | (?:(?<=\n)|\A)\d{{8,11}}(?=\s*(?:\n|\Z)) | 1?[2-9]\d{{2}}[2-9]\d{{6}} | 0\d{{8}}
     ){_EXTENSION}(?![\w%]|[./,-]\d|[ ]\d)"""
 
-# Numbers that have no shape of their own, told by what is said before them.
-_NAMED_NUMBERS = {
-    "US_DRIVER_LICENSE": r"(?:driver'?s?|driving)['\u2019]?s?\s?(?:license|licence|permit)|\bdl",
-    "US_PASSPORT": r"passport",
-    "US_BANK_NUMBER": r"(?:bank\s)?(?:account|acct|a/c)|routing|aba|sort\scode|swift(?:\scode)?|bic",
-    "MEDICAL_RECORD": r"medical\srecord|mrn|patient|npi|medicare|medicaid|health\s(?:plan|insurance)|member(?:ship)?",
-    "TAX_ID": r"ein|vat|tax\sid|tin|utr",
-    "ID": (
-        r"customer|client|employee|staff|student|badge|policy|claim|case|record|file|order|invoice|reference|ref|"
-        r"booking|reservation|ticket|tracking|serial|registration|licen[sc]e\splate|plate|vehicle|vin|id|identity\scard"
-    ),
-}
+# Numbers without a specific format, found by the name before them.
+_NAMED_NUMBERS = ("US_DRIVER_LICENSE", "US_PASSPORT", "US_BANK_NUMBER", "MEDICAL_RECORD", "TAX_ID", "ID")
 
 
 def _numbers_by_name() -> Iterator[Rule]:
-    for entity, words in _NAMED_NUMBERS.items():
+    for entity in _NAMED_NUMBERS:
+        words = alternatives("numbers_by_name", entity)
         yield Rule(
             entity,
             pattern_of(
@@ -310,7 +288,7 @@ def _iban(text: str) -> bool:
 
 
 def is_card(text: str) -> bool:
-    """Whether the digits are a card number: of a known issuer's kind, with a valid check digit (Luhn)."""
+    """Whether the digits are a card number of a known kind of issuer, with a valid check digit (Luhn)."""
     digits = digits_in(text)
     return digits[0] in "3456" and bool(presidio("CreditCardRecognizer").validate_result(digits))
 
@@ -330,16 +308,16 @@ _YEARS = re.compile(r"(?:1[5-9]|20)\d\d[ ./-](?:1[5-9]|20)\d\d")
 
 
 def _separated(text: str) -> bool:
-    """Ten digits in a row may be anything."""
+    """Ten digits without a separator are ambiguous."""
     return re.search(r"\d{7}", text) is None or "(" in text
 
 
-_MOSTDIGITS = 15
+_MOST_DIGITS = 15
 
 
 def _phone(text: str) -> bool:
-    """Six to fifteen digits that are not two years; more are two numbers with the same beginning."""
+    """Six to fifteen digits that are not two years; of more digits, those before a slash."""
     number = re.split(r"\s?(?:x|ext)", text, maxsplit=1, flags=re.IGNORECASE)[0]
-    if len(digits_in(number)) > _MOSTDIGITS:
+    if len(digits_in(number)) > _MOST_DIGITS:
         number = number.rpartition("/")[0]
-    return 6 <= len(digits_in(number)) <= _MOSTDIGITS and not _YEARS.fullmatch(number.strip())
+    return 6 <= len(digits_in(number)) <= _MOST_DIGITS and not _YEARS.fullmatch(number.strip())

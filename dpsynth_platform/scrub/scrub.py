@@ -1,29 +1,27 @@
 """Scrubbing a table, batch by batch.
 
-What belongs here: whether the source's columns are those of the contract, what becomes of each column, and counting
-what was done. What does not: finding and replacing (`detection`, `clues`, `replacement`), a look at columns that stay
-(`columns`, `matching`), processes (`parallel`), keys and files.
+What belongs here: checking the source's columns, the treatment of each column, and counting. What does not: finding and
+replacing (`detection`, `clues`, `replacement`), checks of unchanged columns (`columns`, `matching`), processes
+(`parallel`), keys and files.
 
 | column | in the scrubbed table |
 | --- | --- |
-| integer, float, date, categorical, boolean | as it is, in the source's type, unless it looks like personal data |
+| integer, float, date, categorical, boolean | unchanged, in the source's type, unless it looks like personal data |
 | categorical, whole numbers listed | texts of whole numbers have one form (`matching`) |
-| identifier | gone; owners and record keys live on as `_owner` (several: `_owners`) and `_record` |
-| text, `pii: drop` | gone |
-| any, `ignore: true` | gone, and never looked at |
+| identifier | removed; owners and record keys become `_owner` (several: `_owners`) and `_record` |
+| text, `pii: drop` | removed |
+| any, `ignore: true` | removed, and never read |
 | text, `pii: hash` | HMAC-SHA256 of the whole value, 32 hex characters |
-| text, `pii: mask` | the kind (`<PHONE_NUMBER>`) for a column of one kind; in free text, in each finding's place |
-| text, `pii: replace` | a fictional value of the kind; in free text, in each finding's place |
+| text, `pii: mask` | the kind (`<PHONE_NUMBER>`) of the column; in free text, the type of each finding |
+| text, `pii: replace` | a fictional value of the kind; in free text, for each finding |
 
-Null stays null. A column is of one kind where its name says so (`clues.column_kind`), free text otherwise. In free
-text, `scrub.actions` of the contract says otherwise for an entity type: dropped, masked, hashed (`<PERSON:1f0c...>`)
-or replaced.
+Null stays null. A column's name decides whether it has one kind (`clues.column_kind`) or is free text. In free text,
+the contract's `scrub.actions` can choose another action for an entity type.
 
-Odd input has one outcome each, and is counted: text that is not UTF-8 keeps what can be read of it, the rest becomes
-U+FFFD; a record with an owner's id that is not UTF-8 leaves as a whole, since an owner who is left out of it would take
-part in it unasked; a text of any length is read to its end, unless patterns of the contract take too long for it, then
-it is masked as a whole (and the run stops where they do for texts of `owners.LEAST_OWNERS` owners); a batch of other
-types than the source's schema stops the run.
+Unusual input is counted. In text that is not UTF-8, invalid bytes become U+FFFD. A record with an owner's id that is
+not UTF-8 is removed; else that owner would take part without being counted. A text for which the contract's patterns
+take too long is masked as a whole (and the run stops if that happens for texts of `owners.LEAST_OWNERS` owners). A
+batch with another schema stops the run.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.compute.plain_types import plain, plain_schema
+from dpsynth_platform.compute.plain_types import plain, plain_schema, type_name
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
@@ -52,21 +51,23 @@ from dpsynth_platform.scrub.fingerprints import (
     RECORD_COLUMN,
     FingerprintKeys,
     canonical_text,
+    canonical_texts,
+    keyed,
     owner_column,
-    record_id,
+    record_ids,
 )
 from dpsynth_platform.scrub.fitting import TEXT, fits
 from dpsynth_platform.scrub.matching import MatchCheck
-from dpsynth_platform.scrub.owners import EachItsOwn, OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
+from dpsynth_platform.scrub.owners import ColumnOwners, OwnerCount, OwnerReader, RowUnits, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
 from dpsynth_platform.sources.periods import local, local_schema
 
-# Small enough that progress moves and memory stays flat, large enough that the model works in full batches.
+# Small enough for regular progress and constant memory, large enough for full batches of the model.
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 8_000_000
 LEAST_SHOWN = 10
-"""Smaller counts of findings are not shown, so that a report does not tell of single people."""
+"""Smaller counts of findings are not shown, since they could reveal single people."""
 LIMITS = (
     "Scrubbing is best effort. It is blind to who a person is without being named (a rare illness, a job title in a "
     "small town, how somebody writes), to nicknames and names that are everyday words, to names in languages other "
@@ -78,17 +79,14 @@ LIMITS = (
 """What scrubbing cannot find, for reports."""
 
 Progress = Callable[[int, int | None], None]
-"""Called with the rows done and the total, or None where it is not known."""
+"""Called with the number of finished rows and the total, or None if it is unknown."""
 
 
 @dataclass(frozen=True, repr=False)
 class ScrubKeys:
-    """The secrets of scrubbing (32 bytes each).
+    """The secrets of scrubbing (32 bytes each): of the identity namespace, of record ids, and of hashed columns.
 
-    Attributes:
-        owner: the identity namespace's two keys.
-        record: for record ids.
-        column: for columns and findings with `pii: hash`, and for fictional values that hold throughout an owner.
+    Fictional values that are consistent within an owner use the key `column`, too.
     """
 
     owner: FingerprintKeys
@@ -98,17 +96,15 @@ class ScrubKeys:
 
 @dataclass
 class ScrubReport:
-    """What scrubbing did, filled while its batches are read. Exact numbers: for the operator, never for the public.
+    """Exact counts, filled while the batches are read. For the operator, never for the public.
 
     Attributes:
-        rows_read: rows of the source.
-        rows_without_owner: rows left out because all their owners are null or empty, or one is not UTF-8: nobody could
-            answer for them.
-        owners_without_id: ids that are null or empty beside other owners of their row; they are left out of it.
-        owners_repeated: ids that stand again in their row; they count once.
+        rows_without_owner: rows removed because all their owners are null or empty, or one is not UTF-8.
+        owners_without_id: null or empty ids in rows that have other owners; they are ignored.
+        owners_repeated: repeated ids within rows; they count once.
         texts: free texts examined, by column.
-        findings: what was found in free text, by column and entity type; `UNREAD`: texts that were masked as a whole.
-        actions: what became of each text column.
+        findings: findings in free text, by column and entity type; `UNREAD`: texts that were masked as a whole.
+        actions: the declared treatment of each text column.
         damaged: values that were not UTF-8, by column.
     """
 
@@ -122,18 +118,12 @@ class ScrubReport:
     damaged: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain JSON values; counts of findings and damages below `LEAST_SHOWN` are not told."""
-        return {
-            "rows_read": self.rows_read,
-            "rows_without_owner": self.rows_without_owner,
-            "owners_without_id": self.owners_without_id,
-            "owners_repeated": self.owners_repeated,
-            "texts": dict(self.texts),
-            "findings": {column: _shown(counts) for column, counts in self.findings.items()},
-            "actions": dict(self.actions),
-            "damaged": _shown(self.damaged),
-            "limits": LIMITS,
-        }
+        """JSON values, without exact counts of findings and damages below `LEAST_SHOWN`."""
+        findings = {column: _shown(counts) for column, counts in self.findings.items()}
+        # By name: a count that is added one day must not be shown unmasked.
+        shown = ("rows_read", "rows_without_owner", "owners_without_id", "owners_repeated", "texts", "actions")
+        masked = {"findings": findings, "damaged": _shown(self.damaged), "limits": LIMITS}
+        return {name: deepcopy(getattr(self, name)) for name in shown} | masked
 
 
 def _shown(counts: Mapping[str, int]) -> dict[str, int | str]:
@@ -145,38 +135,42 @@ def _shown(counts: Mapping[str, int]) -> dict[str, int | str]:
 
 
 def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
-    """Refuses a source whose columns are not those that the contract declares.
-
-    Raises:
-        SourceError: one line for each fault, naming columns and types only.
-    """
+    """Raises `SourceError`, one line per fault, if the source's columns are not those that the contract declares."""
     faults = []
     for name in sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        faults.append(f"column {name!r} stands in the source more than once")
-    undeclared = [name for name in schema.names if name not in contract.columns]
+        faults.append(f"the source contains column {name!r} more than once")
+    undeclared = {place: name for place, name in enumerate(schema.names, 1) if name not in contract.columns}
     if undeclared:
-        faults.append(
-            f"not declared in the contract: {', '.join(undeclared)}; declare each, with ignore: true to leave it out"
-        )
+        # A contract declares what counts as a header, also of a file that its editor cannot read.
+        places = f"the fields no. {', '.join(map(str, undeclared))} of its first line, which are not shown"
+        shown = places if contract.source.format == "csv" else ", ".join(dict.fromkeys(map(_bare, undeclared.values())))
+        faults.append(f"not declared in the contract: {shown}; declare each, with ignore: true to leave it out")
     for name, column in contract.columns.items():
         if name in contract.ignored:
             continue
         if name not in schema.names:
-            faults.append(f"column {name!r} ({column.type}) is declared and not in the source")
+            faults.append(f"column {name!r} ({column.type}) is declared, but not in the source")
             continue
         found = schema.field(schema.names.index(name)).type
         lists = contract.privacy.multi_owner and column.type == "identifier" and name in contract.privacy.owner_columns
         read, accepted = fits(column, found.value_type if lists and is_id_list(found) else found)
         if not read:
-            accepted += ", or a list of these" if lists else ""
-            faults.append(f"columns.{name}: declared {column.type}, found Arrow type {found}; accepted: {accepted}")
+            accepted += ", or a list of strings or integers" if lists else ""
+            shown = type_name(found)
+            faults.append(f"columns.{name}: declared {column.type}, found Arrow type {shown}; accepted: {accepted}")
     faults = [f"source: {fault}" for fault in faults] + named_faults(contract)
     if faults:
         raise SourceError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
 
+def _bare(name: str) -> str:
+    """A name without those of a struct's fields, which may have been keys in the data."""
+    struct, divided, _ = name.partition(".")
+    return f"{struct!r} has fields, which are not shown (dpsynth contract init lists them)" if divided else name
+
+
 def scrubbed_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
-    """Columns of the scrubbed table: those that stay, in the declared order, `_owner` or `_owners`, and `_record`."""
+    """Columns of the scrubbed table: those that remain, in the declared order, `_owner` or `_owners`, and `_record`."""
     schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     fields = []
     for name, column in contract.columns.items():
@@ -199,53 +193,39 @@ def scrub_batches(
     total: int | None = None,
     processes: int | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], ScrubReport]:
-    """Scrubs a stream of rows.
+    """Scrubs a stream of rows: the scrubbed schema and batches, and a report that is complete after the last batch.
 
     Args:
-        schema: the batches' schema.
-        progress: called with rows done and `total` after each chunk of rows.
-        total: number of rows, where it is known.
-        processes: how many look for personal data, once there is enough to look at; None: one for each core.
-
-    Returns:
-        The scrubbed schema, the scrubbed batches, and the report, which is complete when the last batch was taken.
+        progress: called after each chunk of rows.
+        total: number of rows, for `progress`.
+        processes: number of detector processes, if there is enough work; None: one for each core.
 
     Raises:
-        SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
-            of another schema, a column that stays and looks like personal data (see `columns`), patterns of the
-            contract that take too long on texts of `owners.LEAST_OWNERS` owners; or, after the last batch, no row had
-            an owner, or hardly a value of a column is as declared (see `matching`).
+        SourceError: at once, see `check_source_schema`; while batches are read: a batch of another schema, personal
+            data in a column that remains (`columns`), or patterns of the contract that take too long on texts of
+            `owners.LEAST_OWNERS` owners; after the last batch: no row had an owner, or a column's values hardly ever
+            match its declaration (`matching`).
     """
     check_source_schema(contract, schema)
-    read = _read_schema(contract, schema)
+    read = plain_schema(pa.schema([item for item in schema if item.name not in contract.ignored]))
     scrubber = _Scrubber(contract, scrubbed_schema(contract, read), keys)
     return scrubber.schema, _scrubbed(batches, read, scrubber, progress, total, processes), scrubber.report
 
 
-def _read_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
-    """The columns that are looked at, as plain values."""
-    return plain_schema(pa.schema([item for item in schema if item.name not in contract.ignored]))
-
-
-def looked_through(
+def checked_batches(
     batches: Iterable[pa.RecordBatch], contract: DataContract, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of which each is a unit of its own, without free text: nothing is replaced, and nobody gets an id.
-
-    Args:
-        batches: the rows.
-        contract: declares the columns.
-        schema: the batches' schema.
+    """Checks rows without free text, of which each is a privacy unit. Nothing is replaced, and no ids are made.
 
     Raises:
-        SourceError: while batches are taken: one of another schema, or a column looks like personal data (`columns`);
-            or, after the last batch, hardly a value of a column is as declared (`matching`).
+        SourceError: while batches are read: one of another schema, or a column with personal data (`columns`); after
+            the last batch: a column's values hardly ever match its declaration (`matching`).
     """
     scan, matching, done = ColumnScan(contract), MatchCheck(contract, schema), 0
     for batch in batches:
         _check_schema(contract.dataset, batch, schema)
         readable, _ = _in_utf8(batch)
-        readable, units = matching.canonical(readable), EachItsOwn(done, batch.num_rows)
+        readable, units = matching.canonical(readable), RowUnits(done, batch.num_rows)
         scan.look(readable, units)
         matching.look(readable, units)
         done += batch.num_rows
@@ -274,16 +254,18 @@ def _scrubbed(
             f"{scrubber.dataset}: source: no row has an owner in {', '.join(map(repr, scrubber.owner_columns))}; "
             "accepted: owners that are not null and not blank"
         )
-    scrubber.check_matches()
+    scrubber.matching.check()
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
     """The batches in pieces of at most `CHUNK_ROWS` rows and, unless one row has more, `CHUNK_BYTES` of free text."""
     for batch in batches:
-        batch = _plain_batch(batch.select([name for name in batch.schema.names if name not in scrubber.ignored]))
+        batch = batch.select([name for name in batch.schema.names if name not in scrubber.ignored])
+        plain_columns = [plain(column) for column in batch.columns]
+        batch = pa.RecordBatch.from_arrays(plain_columns, schema=plain_schema(batch.schema))
         _check_schema(scrubber.dataset, batch, schema)
         sizes = np.zeros(batch.num_rows, np.int64)
-        for name in scrubber.free_columns:
+        for name in scrubber.free:
             sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
         ends = np.cumsum(sizes)
         start = 0
@@ -295,10 +277,6 @@ def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scr
             start = stop
 
 
-def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], schema=plain_schema(batch.schema))
-
-
 def _check_schema(dataset: str, batch: pa.RecordBatch, schema: pa.Schema) -> None:
     if not batch.schema.equals(schema, check_metadata=False):
         raise SourceError(f"{dataset}: source: {_differences(batch.schema, schema)}")
@@ -306,7 +284,7 @@ def _check_schema(dataset: str, batch: pa.RecordBatch, schema: pa.Schema) -> Non
 
 def _differences(found: pa.Schema, expected: pa.Schema) -> str:
     other = [
-        f"{name!r} is {found.field(name).type} instead of {expected.field(name).type}"
+        f"{name!r} is {type_name(found.field(name).type)} instead of {type_name(expected.field(name).type)}"
         for name in expected.names
         if name in found.names and found.field(name).type != expected.field(name).type
     ]
@@ -317,17 +295,11 @@ def _differences(found: pa.Schema, expected: pa.Schema) -> str:
 
 @dataclass(frozen=True, repr=False)
 class _Chunk:
-    """Rows that have an owner, made ready.
-
-    Attributes:
-        owners: fingerprints of the rows' owners.
-        texts: the free-text columns' values.
-        places: (row, column) of each document.
-    """
+    """Rows that have an owner, before detection; `places` are the (row, column) of each document."""
 
     batch: pa.RecordBatch
     rows_read: int
-    owners: list[RowOwners]
+    owners: ColumnOwners
     texts: dict[str, list[str | None]]
     places: list[tuple[int, str]]
     documents: list[Document]
@@ -346,45 +318,40 @@ class _Scrubber:
         self._owners = OwnerReader(contract.privacy, keys.owner)
         self._key_columns = [name for name in contract.source.key if name not in self.owner_columns]
         self._keys = keys
+        self._record_key = keyed(keys.record)
         self._scan = ColumnScan(contract)
-        self._matching = MatchCheck(contract, schema)
+        self.matching = MatchCheck(contract, schema)
         self._unread = OwnerCount()
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
             name: pii for name, pii in texts.items() if pii == "hash" or (pii != "drop" and column_kind(name))
         }
-        self._free = {name: pii for name, pii in texts.items() if pii != "drop" and name not in self._whole}
+        self.free = {name: pii for name, pii in texts.items() if pii != "drop" and name not in self._whole}
         self._identifying = [
             name
             for name, column in contract.columns.items()
-            if name not in self._free and column.type in ("text", "identifier")
+            if name not in self.free and column.type in ("text", "identifier")
         ]
         self.report = ScrubReport(
-            texts=dict.fromkeys(self._free, 0), findings={name: Counter() for name in self._free}, actions=dict(texts)
+            texts=dict.fromkeys(self.free, 0), findings={name: Counter() for name in self.free}, actions=dict(texts)
         )
         self._replacer: Replacer | None = None
 
-    @property
-    def free_columns(self) -> list[str]:
-        """Columns of free text that stay in the table."""
-        return list(self._free)
-
     def prepare(self, batch: pa.RecordBatch) -> _Chunk:
-        """The rows that have an owner, and their texts, before anything is looked for in them."""
         rows_read = batch.num_rows
-        batch = self._matching.canonical(self._readable(batch))
+        batch = self.matching.canonical(self._readable(batch))
         owners = self._owners.read(batch)
-        owned = pa.array([bool(found) for found in owners], pa.bool_())
+        owned = owners.owned
         self.report.rows_read += rows_read
         self.report.rows_without_owner += rows_read - owned.true_count
         self.report.owners_without_id = self._owners.missing
         self.report.owners_repeated = self._owners.repeated
         batch = batch.filter(owned)
-        found = [found for found in owners if found]
+        found = ColumnOwners(owners.column.filter(owned))
         self._scan.look(batch, found)
-        self._matching.look(batch, found)
-        texts = {name: batch.column(name).to_pylist() for name in self._free}
-        places = [(row, name) for row in range(batch.num_rows) for name in self._free if texts[name][row] is not None]
+        self.matching.look(batch, found)
+        texts = {name: batch.column(name).to_pylist() for name in self.free}
+        places = [(row, name) for row in range(batch.num_rows) for name in self.free if texts[name][row] is not None]
         rows = sorted({row for row, _ in places})
         identifying = batch.select(self._identifying).take(pa.array(rows, pa.int64())).to_pylist()
         values = {
@@ -404,24 +371,20 @@ class _Scrubber:
             documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
         )
 
-    def check_matches(self) -> None:
-        """Refuses columns of which hardly a value is as declared, once all rows are read. Raises `SourceError`."""
-        self._matching.check()
-
     def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:
         """The scrubbed rows."""
         batch = chunk.batch
-        columns: dict[str, Sequence[Any]] = self._free_texts(chunk, found) | {
-            owner_column(self.schema): self._shown_owners(chunk.owners),
-            RECORD_COLUMN: self._records(batch, chunk.owners),
-        }
+        columns: dict[str, Sequence[Any]] = self._free_texts(chunk, found)
+        made = {owner_column(self.schema): chunk.owners.column, RECORD_COLUMN: self._records(batch, chunk.owners)}
         for name, pii in self._whole.items():
             columns[name] = [
                 None if value is None else self._whole_value(name, pii, value, owners[0])
                 for value, owners in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
             ]
         arrays = [
-            pa.array(columns[item.name], item.type)
+            made[item.name]
+            if item.name in made
+            else pa.array(columns[item.name], item.type)
             if item.name in columns
             else local(batch.column(item.name), item.type, self._zone)
             for item in self.schema
@@ -429,7 +392,7 @@ class _Scrubber:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _readable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with all its texts in UTF-8; a row with an owner's id that is not is gone."""
+        """The batch with valid UTF-8, without rows that have an invalid owner's id."""
         whole = np.ones(batch.num_rows, np.bool_)
         batch, damaged = _in_utf8(batch)
         for name, rows in damaged.items():
@@ -438,24 +401,22 @@ class _Scrubber:
                 whole &= np.array(rows) == 0
         return batch if whole.all() else batch.filter(pa.array(whole))
 
-    def _shown_owners(self, owners: Sequence[RowOwners]) -> Sequence[Any]:
-        return owners if owner_column(self.schema) == OWNERS_COLUMN else [found for (found,) in owners]
-
-    def _records(self, batch: pa.RecordBatch, owners: Sequence[RowOwners]) -> list[str]:
-        keys = [[canonical_text(value) for value in batch.column(name).to_pylist()] for name in self._key_columns]
-        return [
-            record_id(",".join(found), [values[row] for values in keys], self._keys.record)
-            for row, found in enumerate(owners)
-        ]
+    def _records(self, batch: pa.RecordBatch, owners: ColumnOwners) -> pa.Array:
+        joined = pc.binary_join(owners.column, ",") if pa.types.is_list(owners.column.type) else owners.column
+        if not self._key_columns:  # an owner's records have one id
+            encoded = joined.dictionary_encode()
+            return record_ids(encoded.dictionary.to_pylist(), [], self._record_key).take(encoded.indices)
+        keys = [canonical_texts(batch.column(name)) for name in self._key_columns]
+        return record_ids(joined.to_pylist(), keys, self._record_key)
 
     def _whole_value(self, name: str, pii: str, value: str, owner: str) -> str:
         if pii == "hash":
             return self._hashed(value)
         kind = column_kind(name) or "ID"
-        return f"<{kind}>" if pii == "mask" else self._ready_replacer().whole(value, kind, owner)
+        return f"<{kind}>" if pii == "mask" else self._fictional().whole(value, kind, owner)
 
     def _free_texts(self, chunk: _Chunk, found: Findings) -> dict[str, Sequence[str | None]]:
-        """The free-text columns, scrubbed record by record: a record's texts are one document."""
+        """The scrubbed free-text columns. Fictional values are consistent within a record."""
         records: dict[int, list[tuple[str, list[Finding]]]] = {}
         for (row, name), findings in zip(chunk.places, found, strict=True):
             records.setdefault(row, []).append((name, findings))
@@ -466,7 +427,7 @@ class _Scrubber:
         if self._unread.enough:
             raise SourceError(
                 f"{self.dataset}: scrub.patterns: the contract's own patterns take too long on texts of many owners; "
-                "accepted: patterns without a repeat inside of a repeat, such as (x+)+"
+                "accepted: patterns without nested repeats, such as (x+)+"
             )
         for row, record in records.items():
             self._scrub_record(row, record, chunk)
@@ -480,7 +441,7 @@ class _Scrubber:
             for item in findings
             if self._action(name, item.entity) == "replace"
         ]
-        values = self._ready_replacer().values(replaced, chunk.owners[row][0]) if replaced else {}
+        values = self._fictional().values(replaced, chunk.owners[row][0]) if replaced else {}
         for name, findings in record:
 
             def value(original: str, entity: str, column: str = name) -> str:
@@ -496,14 +457,14 @@ class _Scrubber:
     def _action(self, column: str, entity: str) -> str:
         if entity == UNREAD:
             return "mask"
-        return self.own_rules.actions.get(entity) or self._free[column]
+        return self.own_rules.actions.get(entity) or self.free[column]
 
     def _hashed(self, value: str) -> str:
         return hmac.digest(self._keys.column, value.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16].hex()
 
-    def _ready_replacer(self) -> Replacer:
+    def _fictional(self) -> Replacer:
         if self._replacer is None:
-            # A key of its own, derived, so that a hash and a fictional value of one original have nothing in common.
+            # A derived key, so that a hash and a fictional value of one original cannot be linked.
             key = hmac.digest(self._keys.column, b"fictional values of an owner", hashlib.sha256)
             own = self.own_rules
             self._replacer = Replacer(own.locale, key if own.consistent == "owner" else None)
@@ -511,7 +472,7 @@ class _Scrubber:
 
 
 def _in_utf8(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, list[int]]]:
-    """A batch with all its texts in UTF-8; and of columns that were not, how many of each row's values."""
+    """The batch with valid UTF-8, and for each invalid column the number of invalid values per row."""
     found = {}
     for position, item in enumerate(batch.schema):
         column = batch.column(position)
@@ -527,7 +488,7 @@ def _in_utf8(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, list[int]
 
 
 def _decoded(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column's texts, or lists of texts, with U+FFFD for what is not UTF-8; and how many in each row were so."""
+    """A column's texts, or lists of texts, with U+FFFD for invalid bytes, and the number of invalid ones per row."""
     values: list[Any] = []
     damaged: list[int] = []
 

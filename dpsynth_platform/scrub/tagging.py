@@ -1,21 +1,20 @@
-"""The language model's decisions, for many texts at once.
+"""Named entity recognition of a spaCy model, for many texts at once.
 
-What belongs here: running a spaCy pipeline of `tok2vec` and `ner` with numpy. What does not: which texts, what its
-labels mean and what becomes of them (`names`).
+What belongs here: running a spaCy pipeline of `tok2vec` and `ner` with numpy. What does not: which texts, and the use
+of its labels (`names`).
 
-spaCy takes one decision after the other, each with calls into a library of linear algebra (BLIS) that knows no
-processor of today and locks on every call. Here one step decides for one token of every text of the batch, equal tokens
-are embedded once, and numpy multiplies. It is the very same model: the entities are those that spaCy gives (a test
-compares them).
+spaCy decides token by token, with calls to a slow library of linear algebra (BLIS) that locks on each call. Here one
+step decides for one token of every text in the batch, equal tokens are embedded once, and numpy multiplies. The model
+is the same: a test compares the entities with spaCy's.
 
-A text's entities depend on that text alone: what is found in one person's text must not change with what stands in
-another's. But a product's sums are rounded in an order that libraries choose by its shape, so that scores differ by
-some 1e-5 with the company that a text is in. Where a decision is close enough for that, its text is decided alone.
+A text's entities must depend on that text alone, not on other people's texts. But the rounding of a matrix product
+depends on its shape, so that scores differ by some 1e-5 with the other texts of the batch. If a decision is close, its
+text is decided alone.
 
-The model is a transition system (Lample et al. 2016, section 3; spaCy's `TransitionBasedParser.v2` for `ner`): from
-left to right, each token begins an entity (B), goes on in it (I), ends it (L), is one by itself (U) or is outside (O).
-What a decision sees is the token, the first token of the open entity and the token before. A token is seen as a vector
-of its own features (`MultiHashEmbed.v2`) after layers that look at its neighbours (`MaxoutWindowEncoder.v2`).
+The model is a transition system (Lample et al. 2016, section 3; spaCy's `TransitionBasedParser.v2` for `ner`). From
+left to right, each token begins an entity (B), continues it (I), ends it (L), is an entity (U) or is outside (O). A
+decision depends on the token, the first token of the open entity and the previous token, each as a vector of its
+features (`MultiHashEmbed.v2`) and its neighbours (`MaxoutWindowEncoder.v2`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Floats = npt.NDArray[np.float32]
 _Whole = npt.NDArray[np.intp]
 _LEAST_VARIANCE = np.float32(1e-8)
 _CLOSE = 1e-3
-"""Scores that differ by less make a close decision: far more than rounding, and in one text of two hundred only."""
+"""Difference of scores below which a decision is close: far above rounding, and in one of two hundred texts only."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +44,13 @@ class Entity:
 
 
 class Tagger:
-    """A spaCy pipeline whose entities are decided batch by batch. Loading takes a second."""
+    """A spaCy pipeline for batches of texts. Loading takes a second."""
 
     def __init__(self, name: str) -> None:
         import spacy
 
         with warnings.catch_warnings():
-            # The model says that it was trained with an older spaCy; its quality was measured with this one.
+            # The model was trained with an older spaCy; its quality was measured with this one.
             warnings.filterwarnings("ignore", message=r"\[W095\]")
             model: Any = spacy.load(name)
         recognizer = model.get_pipe("ner")
@@ -61,10 +60,8 @@ class Tagger:
         projection = recognizer.model.get_ref("tok2vec").layers[-1]
         self._projection: _Floats = projection.get_param("W").T
         self._projection_bias: _Floats = projection.get_param("b")
-        # Pieces come before hidden units, so that the larger of two pieces is one comparison of two halves.
-        self._lower: _Floats = np.ascontiguousarray(
-            lower.get_param("W").swapaxes(1, 2)
-        )  # features, pieces, hidden, width
+        # Pieces come before hidden units, so that maxout compares two halves: features, pieces, hidden, width.
+        self._lower: _Floats = np.ascontiguousarray(lower.get_param("W").swapaxes(1, 2))
         self._pad: _Floats = lower.get_param("pad")[0].swapaxes(1, 2)
         self._bias: _Floats = lower.get_param("b").T
         self._upper: _Floats = np.ascontiguousarray(upper.get_param("W").T)  # hidden, moves
@@ -72,7 +69,7 @@ class Tagger:
         self._moves = _Moves([recognizer.moves.get_class_name(number) for number in range(len(self._upper_bias))])
 
     def entities(self, texts: Sequence[str]) -> list[list[Entity]]:
-        """The entities of each text, in order. Memory grows with the characters of all texts together."""
+        """The entities of each text, in order. Memory grows with the total number of characters."""
         documents = list(self._tokenizer.pipe(texts))
         found, close = self._together(documents)
         for number in close if len(documents) > 1 else ():
@@ -80,9 +77,9 @@ class Tagger:
         return found
 
     def _together(self, documents: Sequence[Any]) -> tuple[list[list[Entity]], list[int]]:
-        """The entities of each text, in order; and the texts with a close decision."""
+        """The entities of each text, in order, and the texts with a close decision."""
         found: list[list[Entity]] = [[] for _ in documents]
-        # The longest first, so that the texts which are still going on stand at the front of every array.
+        # The longest first, so that unfinished texts are at the front of every array.
         order = sorted((number for number, item in enumerate(documents) if len(item)), key=lambda n: -len(documents[n]))
         if not order:
             return found, []
@@ -100,9 +97,7 @@ class Tagger:
     def _decide(
         self, vectors: _Floats, lengths: _Whole, blank: npt.NDArray[np.bool_]
     ) -> tuple[list[tuple[int, int, int, str]], Sequence[int]]:
-        """(text, first token, last token, label) of each entity, for texts in order of falling length; and the texts
-        with a close decision.
-        """
+        """(text, first token, last token, label) of each entity, and texts with a close decision. Longest first."""
         seen = (vectors @ self._lower.reshape(-1, self._lower.shape[-1]).T).reshape(-1, *self._lower.shape[:-1])
         closed = self._pad[1] + self._pad[2] + self._bias
         offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -157,18 +152,18 @@ class _Encoder:
             layer.ops = NumpyOps(use_blis=False)
         self._mixed = _Maxout(mixed)
         self._windows = [_Maxout(layer) for layer in encode.layers[0].layers]
-        # Texts are parted by so many rows of zeros that none sees another through all layers.
-        self._apart = len(self._windows)
+        # Rows of zeros between texts, so that no text influences another through all layers.
+        self._padding = len(self._windows)
 
     def vectors(self, documents: Sequence[Any]) -> _Floats:
         """A vector (row) for each token of all texts, one text after the other."""
         ids = np.concatenate([item.to_array(self._features) for item in documents])
-        # What a token is embedded as depends on nothing but these; most tokens of a batch repeat.
+        # Only these features determine a token's embedding, and most tokens of a batch repeat.
         distinct, of_token = np.unique(ids, axis=0, return_inverse=True)
         embedded = self._mixed(self._hashed.predict(distinct))
         text = np.repeat(np.arange(1, len(documents) + 1), [len(item) for item in documents])
-        places = np.arange(len(ids)) + self._apart * text
-        rows = np.zeros((len(ids) + self._apart * (len(documents) + 1), embedded.shape[1]), np.float32)
+        places = np.arange(len(ids)) + self._padding * text
+        rows = np.zeros((len(ids) + self._padding * (len(documents) + 1), embedded.shape[1]), np.float32)
         rows[places] = embedded[of_token.reshape(-1)]
         for layer in self._windows:
             edge = np.zeros((1, rows.shape[1]), np.float32)
@@ -179,7 +174,7 @@ class _Encoder:
 
 
 class _Maxout:
-    """A layer that takes the largest of its pieces (Goodfellow et al. 2013), then normalizes each row."""
+    """A maxout layer (Goodfellow et al. 2013) with layer normalization."""
 
     def __init__(self, model: Any) -> None:
         params = {
@@ -208,7 +203,7 @@ class _Maxout:
 
 
 def _largest(pieces: _Floats) -> _Floats:
-    """The largest of a row's pieces (axis 1), unit by unit; numpy compares halves faster than it reduces an axis."""
+    """The maximum over pieces (axis 1); comparing slices is faster than reducing an axis."""
     largest = np.maximum(pieces[:, 0], pieces[:, 1])
     for number in range(2, pieces.shape[1]):
         np.maximum(largest, pieces[:, number], out=largest)
@@ -216,7 +211,7 @@ def _largest(pieces: _Floats) -> _Floats:
 
 
 class _Moves:
-    """The transition system's moves, and which of them are barred in which state (as -inf to add to scores)."""
+    """The transition system's moves, and scores to add (0 or -inf) that exclude invalid ones."""
 
     OUTSIDE, BEGIN, INSIDE, LAST, UNIT = range(5)
 
@@ -228,9 +223,9 @@ class _Moves:
         named = np.array([bool(label) for _, _, label in parts])
         outside = self.kind == self.OUTSIDE
         begin, unit = named & (self.kind == self.BEGIN), named & (self.kind == self.UNIT)
-        # No entity is open. By (is the token blank) * 2 + (is it the last one).
+        # Without an open entity, by (is the token white space) * 2 + (is it the last one).
         self.barred_outside = self._barred([outside | begin | unit, outside | unit, outside, outside])
-        # An entity of a label is open. By (is the token the last one), label.
+        # With an open entity, by (is the token the last one), label.
         inside, last = self.kind == self.INSIDE, self.kind == self.LAST
         self.barred_inside = np.stack(
             [

@@ -1,22 +1,22 @@
-"""Which keeper a vault has: files, unless a file of its directory says otherwise.
+"""The choice of a vault's keeper: files, unless a file of its directory names another.
 
-What belongs here: that file's models, and reading it. What does not: a keeper. It lies in the vault and is no setting
-of the environment, so that every process of a deployment asks the same one, whoever started it. Either of
+What belongs here: that file's models, and reading it. What does not: a keeper. The choice is a file in the vault, no
+environment variable, so that all processes of a deployment use the same keeper. Either of
 
     command         one line: a program and its words (`program`)
     manager.yaml    a cloud's secret manager:
 
         manager: aws                    # AWS Secrets Manager
         region: eu-central-1
-        prefix: dpsynth/                # before each key's name; for each deployment one of its own
+        prefix: dpsynth/                # before each key's name; separate for each deployment
 
         manager: google                 # Google Cloud Secret Manager
         project: my-project
         prefix: dpsynth-
-        locations: [europe-west3]       # where keys may lie; unless it is said, wherever Google likes
+        locations: [europe-west3]       # regions of keys; by default Google chooses
 
-Both take an `endpoint` for a network's own way there. Credentials are no word of it: the libraries find those of the
-machine, the pod or the user.
+Both accept an `endpoint` for a private network address. Credentials are not part of the file: the libraries find those
+of the machine, the pod or the user.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dpsynth_platform.secrets.keeper import Keeper, own_text
 from dpsynth_platform.secrets.program import COMMAND, ProgramKeeper
 
 MANAGER = "manager.yaml"
-"""The vault's file that says which secret manager has the keys."""
+"""The vault's file that names the secret manager."""
 
 
 def _endpoint(address: str) -> str:
@@ -50,7 +50,7 @@ def _endpoint(address: str) -> str:
 
 def _encrypted(address: str) -> str:
     if not address.startswith("https://"):
-        raise ValueError("accepted: https://HOST[:PORT]; this manager is spoken to in no other way")
+        raise ValueError("accepted: https://HOST[:PORT]; this manager requires TLS")
     return address
 
 
@@ -63,7 +63,7 @@ class _Manager(BaseModel, ABC):
     lock: ClassVar[str]
 
     def open(self) -> Keeper:
-        """The keeper. Raises `ConfigurationError` where its library is not installed."""
+        """Raises `ConfigurationError` where the manager's library is not installed."""
         try:
             return self._opened()
         except ImportError:
@@ -73,15 +73,15 @@ class _Manager(BaseModel, ABC):
 
     @abstractmethod
     def _opened(self) -> Keeper:
-        """The keeper; imports the manager's library."""
+        """Imports the manager's library."""
 
 
 class AwsManager(_Manager):
     """AWS Secrets Manager.
 
     Attributes:
-        prefix: before each key's name. Whoever shares region and prefix shares the keys.
-        endpoint: for a network's own way there. None: the region's public address.
+        prefix: before each key's name. Deployments with the same region and prefix share keys.
+        endpoint: a private network address. None: the region's public address.
     """
 
     lock = "requirements/aws.lock"
@@ -101,9 +101,9 @@ class GoogleManager(_Manager):
     """Google Cloud Secret Manager.
 
     Attributes:
-        prefix: as of `AwsManager`.
+        prefix: before each key's name. Deployments with the same project and prefix share keys.
         locations: regions that a new key is replicated to. Empty: Google chooses.
-        endpoint: likewise.
+        endpoint: a private network address. None: Google's public address.
     """
 
     lock = "requirements/google.lock"
@@ -124,10 +124,10 @@ _MANAGERS: dict[str, type[_Manager]] = {"aws": AwsManager, "google": GoogleManag
 
 
 def keeper_of(directory: Path) -> Keeper:
-    """What keeps the keys of the vault in a directory.
+    """The keeper of the vault in a directory.
 
     Raises:
-        ConfigurationError: its file cannot be used, others could write it, or there are two.
+        ConfigurationError: its file is invalid or writable for others, or there are two.
     """
     command, manager = own_text(directory / COMMAND), own_text(directory / MANAGER)
     if command is not None and manager is not None:

@@ -1,6 +1,6 @@
 """Keys as files of 32 random bytes under one directory: mode 0700, files 0600.
 
-What belongs here: reading and writing them. What does not: their names' form and when one is made (`vault`).
+What belongs here: reading and writing them. What does not: the form of names, and when a key is made (`vault`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class FileKeeper:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def found(self, name: str) -> bytes | None:
-        """The file's bytes. What others may do with it and its directory is taken from them, as from a backup's."""
+    def read(self, name: str) -> bytes | None:
+        """Reads the file; first makes it and its directory private, as after a restore from a backup."""
         path = self._directory / f"{name}.key"
         try:
             make_private(path)
@@ -41,8 +41,8 @@ class FileKeeper:
             raise ConfigurationError(f"key {name!r} is damaged ({len(key)} bytes, not {KEY_BYTES}); restore it")
         return key
 
-    def keep(self, name: str, key: bytes) -> None:
-        """Writes it under another name first, so that nobody ever reads a half."""
+    def store(self, name: str, key: bytes) -> None:
+        """Writes under a temporary name first, so that no process reads a partial key."""
         path = closed_directory(self._directory) / f"{name}.key"
         partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -58,5 +58,5 @@ class FileKeeper:
             partial.unlink()
         sync(self._directory)
 
-    def lacks(self, name: str) -> str:
+    def place_of(self, name: str) -> str:
         return "the vault"

@@ -1,10 +1,10 @@
 """Keys in Google Cloud Secret Manager, by google-cloud-secret-manager.
 
-What belongs here: the manager's calls and what their failures mean. What does not: credentials (the library finds those
-of the machine, the pod or the user) and when a key is made (`vault`).
+What belongs here: the manager's calls and the meaning of their failures. What does not: credentials (the library finds
+those of the machine, the pod or the user) and when a key is made (`vault`).
 
-A key is one secret, and in it version 1, for ever. Whatever rotates the secret afterwards adds another version, and the
-key stays what accounts and signatures depend on; of two that make one at the same time, the first one's counts.
+A key is version 1 of one secret. A later rotation adds another version, so the key never changes; of two processes that
+create it at the same time, the first wins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.secrets.keeper import key_of
 
 SECONDS = 30.0
-"""The longest that a call takes, with all its attempts."""
+"""Limit of a call with all its attempts."""
 _LOGGER = "google.cloud.secretmanager_v1"
 
 Answer = TypeVar("Answer")
@@ -45,9 +45,9 @@ class GoogleKeeper:
         self._project, self._prefix, self._locations = project, prefix, locations
         self._options = {"api_endpoint": endpoint.removeprefix("https://")} if endpoint else {}
 
-    def found(self, name: str) -> bytes | None:
-        """The secret's first version. One that is disabled or destroyed is a fault, no free name."""
-        answer = self._asked(
+    def read(self, name: str) -> bytes | None:
+        """Raises `ConfigurationError` also where version 1 is disabled or destroyed."""
+        answer = self._request(
             name,
             "secretmanager.versions.access",
             lambda client, timeout, retry: client.access_secret_version(
@@ -57,11 +57,11 @@ class GoogleKeeper:
         )
         if answer is None:
             return None
-        return key_of(name, answer.payload.data.decode("ascii", "replace"), self._of(name))
+        return key_of(name, answer.payload.data.decode("ascii", "replace"), self._label(name))
 
-    def keep(self, name: str, key: bytes) -> None:
-        """Makes the secret, where nobody has, and adds a version, which is the key if it is the first."""
-        self._asked(
+    def store(self, name: str, key: bytes) -> None:
+        """Creates the secret unless it exists, and adds a version, which is the key if it is the first."""
+        self._request(
             name,
             "secretmanager.secrets.create",
             lambda client, timeout, retry: client.create_secret(
@@ -73,7 +73,7 @@ class GoogleKeeper:
             ),
             AlreadyExists,
         )
-        self._asked(
+        self._request(
             name,
             "secretmanager.versions.add",
             lambda client, timeout, retry: client.add_secret_version(
@@ -84,13 +84,13 @@ class GoogleKeeper:
             ),
         )
 
-    def lacks(self, name: str) -> str:
-        return f"the vault ({self._of(name)})"
+    def place_of(self, name: str) -> str:
+        return f"the vault ({self._label(name)})"
 
     def _secret(self, name: str) -> str:
         return f"projects/{self._project}/secrets/{self._prefix}{name}"
 
-    def _of(self, name: str) -> str:
+    def _label(self, name: str) -> str:
         return f"Google Secret Manager, project {self._project}, secret {self._prefix + name!r}"
 
     def _replication(self) -> Replication:
@@ -99,18 +99,18 @@ class GoogleKeeper:
         replicas = [Replication.UserManaged.Replica(location=location) for location in self._locations]
         return Replication(user_managed=Replication.UserManaged(replicas=replicas))
 
-    def _asked(
+    def _request(
         self,
         name: str,
         permission: str,
         call: Callable[[SecretManagerServiceClient, float, Retry], Answer],
         nothing: type[GoogleAPICallError] | None = None,
     ) -> Answer | None:
-        """The answer, or None where the manager says what means nothing to have, or nothing to do."""
+        """The answer, or None where the call fails with `nothing`."""
         retry = Retry(if_exception_type(ServiceUnavailable, ResourceExhausted), timeout=SECONDS)
         try:
             with SecretManagerServiceClient(client_options=self._options) as client:
-                # At DEBUG it logs what is sent and received, keys included, whatever level the deployment's logs have.
+                # At DEBUG it logs requests and answers, keys included, whatever the level of the deployment's logs.
                 logging.getLogger(_LOGGER).setLevel(logging.WARNING)
                 return call(client, SECONDS, retry)
         except GoogleAPICallError as error:
@@ -120,14 +120,12 @@ class GoogleKeeper:
         except RetryError:
             problem = f"no answer within {SECONDS:g} seconds"
         except GoogleAuthError as error:
-            problem = (
-                f"cannot be asked ({type(error).__name__}); accepted: credentials that the library finds by itself"
-            )
-        raise ConfigurationError(f"key {name!r} ({self._of(name)}): {problem}") from None
+            problem = f"no request was possible ({type(error).__name__}); accepted: credentials that the library finds"
+        raise ConfigurationError(f"key {name!r} ({self._label(name)}): {problem}") from None
 
 
 def _meaning(error: GoogleAPICallError, permission: str) -> str:
-    """What a refusal means. Of its words only the status is shown."""
+    """The meaning of a refusal. Shows only its status."""
     status = error.grpc_status_code.name if error.grpc_status_code is not None else type(error).__name__
     if isinstance(error, Forbidden | Unauthorized):
         return f"denied ({status}); accepted: credentials with the permission {permission}"

@@ -1,7 +1,7 @@
-"""What a vault asks of whatever keeps its keys.
+"""The interface between a vault and its keeper of keys.
 
-What belongs here: the interface, and what keepers have in common: the form of a key elsewhere, and reading a file that
-says where keys are. What does not: a keeper.
+What belongs here: the interface, and what keepers share: a key's text form, and reading the files that choose a keeper.
+What does not: a keeper.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ KEY_BYTES = 32
 
 
 class Keeper(Protocol):
-    """Has keys by their names. What a manager says of a failure is told by its code alone: it knows keys."""
+    """Keys by name. Errors show only the code of a manager's failure: its text may contain keys."""
 
-    def found(self, name: str) -> bytes | None:
-        """The key of that name, or None where the keeper is sure that there never was one.
+    def read(self, name: str) -> bytes | None:
+        """The key, or None only where the keeper is certain that there is none.
 
         Raises:
-            ConfigurationError: it is damaged, or cannot be had: "none" is never a guess.
+            ConfigurationError: the key is damaged, or the keeper cannot be reached.
         """
 
-    def keep(self, name: str, key: bytes) -> None:
-        """Keeps a key under a name that is free, durable on return; one that is there stays. Raises as `found`."""
+    def store(self, name: str, key: bytes) -> None:
+        """Stores a key, durable on return; an existing key of that name stays. Raises as `read`."""
 
-    def lacks(self, name: str) -> str:
-        """Where there is no such key, for the message that says so: `the vault`."""
+    def place_of(self, name: str) -> str:
+        """Where the keeper looks for such a key, for messages, such as `the vault`."""
 
 
 def key_of(name: str, text: str, writer: str) -> bytes:
-    """A key from its hexadecimal digits. Raises `ConfigurationError`, which tells how many characters there were."""
+    """A key from its hexadecimal digits. Raises `ConfigurationError` with the number of characters only."""
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:
@@ -49,10 +49,10 @@ def key_of(name: str, text: str, writer: str) -> bytes:
 
 
 def own_text(file: Path) -> str | None:
-    """A file that says where keys are, or None where there is none.
+    """The text of a file that chooses the keeper, or None where there is none.
 
     Raises:
-        ConfigurationError: it cannot be read, or others could write it, and so have keys go where they like.
+        ConfigurationError: it cannot be read, or other users could write it and so redirect keys.
     """
     try:
         found, text = file.stat(), read_regular(file).decode()
@@ -60,7 +60,9 @@ def own_text(file: Path) -> str | None:
         return None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file}: {file_problem(error)}") from None
-    # Root may put anything in anything's place anyway; a cluster mounts its files as root's.
+    # Root can replace any file anyway, and a cluster mounts its files as root's.
     if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigurationError(f"{file}: others may write it; accepted: a file of this user's or root's, mode 0600")
+        raise ConfigurationError(
+            f"{file}: other users can write to it; accepted: a file of this user's or root's, mode 0600"
+        )
     return text

@@ -1,9 +1,8 @@
 """The keys: fingerprint keys of a namespace, hashing keys, and the deployment's signing key.
 
-What belongs here: making a key once, reading it, telling which key it is. What does not: where keys are (`keepers`:
-files of the vault's directory, a program, a cloud's secret manager), and using keys (fingerprints are made in `scrub`,
-signatures in `release` and `ledger`). Losing a fingerprint key freezes the accounts that depend on it, so a key that is
-missing is never made anew in silence: only `create` and `add` make keys.
+What belongs here: making, reading and identifying keys. What does not: where keys are (the keepers), and using them
+(fingerprints in `scrub`, signatures in `release` and `ledger`). Losing a fingerprint key freezes the accounts that
+depend on it, so a missing key is never replaced silently: only `create` and `add` make keys.
 """
 
 from __future__ import annotations
@@ -24,41 +23,43 @@ SIGNING_KEY = "signing"
 
 
 class Vault:
-    """The keys of one directory: its files, or whatever a file of it says has them.
+    """The keys of the keeper that a directory chooses.
 
-    Every call asks anew, so that what is changed there counts at once and no key stays in memory longer than its use.
-    All raise `ConfigurationError` where keys cannot be had, or a name is none.
+    Every call reads again, so that changes apply at once and no key stays in memory longer than its use. All raise
+    `ConfigurationError` where the keeper fails or a name is invalid.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def create(self, name: str) -> bytes:
-        """The key of that name, made from the operating system's randomness if there is none yet."""
+        """Returns the key of that name; makes one from the operating system's randomness if there is none."""
         keeper = keeper_of(self._directory)
-        found = keeper.found(_checked(name))
+        found = keeper.read(_checked(name))
         if found is not None:
             return found
-        keeper.keep(name, secrets.token_bytes(KEY_BYTES))
-        return self.read(name)  # of two makers the first one's counts
+        keeper.store(name, secrets.token_bytes(KEY_BYTES))
+        return self.read(name)  # of two concurrent calls the first wins
 
     def has(self, name: str) -> bool:
-        """Whether there is a key of that name. Raises `ConfigurationError` if it is damaged, too."""
-        return keeper_of(self._directory).found(_checked(name)) is not None
+        """Raises `ConfigurationError` also if the key is damaged."""
+        return keeper_of(self._directory).read(_checked(name)) is not None
 
     def add(self, prefix: str) -> bytes:
-        """A new key, always, kept as `<prefix>-<its key_id>`; durable on return."""
+        """Always makes a new key, named `<prefix>-<its key_id>`; durable on return."""
         key = secrets.token_bytes(KEY_BYTES)
         name = f"{prefix}-{key_id(key)}"
-        keeper_of(self._directory).keep(_checked(name), key)
+        keeper_of(self._directory).store(_checked(name), key)
         return self.read(name)
 
     def read(self, name: str) -> bytes:
-        """The key of that name. Raises `ConfigurationError` if it is missing or damaged."""
+        """Raises `ConfigurationError` if the key is missing or damaged."""
         keeper = keeper_of(self._directory)
-        found = keeper.found(_checked(name))
+        found = keeper.read(_checked(name))
         if found is None:
-            raise ConfigurationError(f"key {name!r} is missing from {keeper.lacks(name)}; restore it from its backup")
+            raise ConfigurationError(
+                f"key {name!r} is missing from {keeper.place_of(name)}; restore it from its backup"
+            )
         return found
 
     def signing_key(self) -> Ed25519PrivateKey:
@@ -67,7 +68,7 @@ class Vault:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What the signing key depends on, on this machine; none of them needs to be there."""
+        """Files that the signing key depends on; each may be missing."""
         return tuple(self._directory / file for file in (f"{SIGNING_KEY}.key", COMMAND, MANAGER))
 
 
@@ -78,18 +79,17 @@ def _checked(name: str) -> str:
 
 
 def keyed_name(key: bytes, purpose: str, content: str) -> str:
-    """A name of restricted content that may be exported: HMAC-SHA256 (32 hex characters) under a secret key.
+    """An exportable name of restricted content: HMAC-SHA256 (32 hex characters) under a secret key.
 
-    A plain hash, or one with a short or public addition, would confirm a guess at the content; this tells nothing to
-    whoever lacks the key, and equal contents have equal names.
+    Without the key it reveals nothing, whereas a plain hash would confirm a guess. Equal contents have equal names.
 
     Args:
-        purpose: keeps names apart from whatever else the key signs or names; without a null character.
+        purpose: separates the key's uses; without a null character.
     """
     message = b"dpsynth name\x00" + purpose.encode() + b"\x00" + content.encode()
     return hmac.new(key, message, hashlib.sha256).hexdigest()[:32]
 
 
 def key_id(key: bytes) -> str:
-    """A short public name of a key that tells nothing of it (truncated HMAC of a constant)."""
+    """A short public name of a key that reveals nothing about it (truncated HMAC of a constant)."""
     return hmac.new(key, b"dpsynth key id", hashlib.sha256).hexdigest()[:16]

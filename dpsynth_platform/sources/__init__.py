@@ -1,6 +1,6 @@
-"""Tables in files, of whatever layout: which files hold rows, which columns they have, which version they are.
+"""Tables in files: which files hold rows, their columns and versions; and the source that a run pins.
 
-What belongs here: opening a table (`tables`), the layouts that there are (`delta`, `directories`), versions of a Delta
-table that hold other rows (`versions`), and the boundaries of periods (`periods`). What does not: a contract's source
-as a run pins it (`dpsynth_platform.sources.source`), a judgement on columns, any change to a value.
+What belongs here: opening a table (`tables`, `table_files`), layouts (`delta`, `directories`), versions with other rows
+(`versions`), boundaries of periods (`periods`), and a contract's pinned source (`source`). What does not: judging
+columns, or changing values.
 """

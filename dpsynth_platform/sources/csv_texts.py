@@ -1,9 +1,9 @@
-"""The values that the fields of a CSV file stand for, each by its own text alone.
+"""The values of the fields of a CSV file, each from its own text only.
 
-What belongs here: one fixed rule for each type that a declaration gives a column. What does not: reading files
-(`sources`), and guessing types. A reader that infers a column's type from all rows lets one row decide what everybody
-else's text means: a single half second makes moments nanoseconds, a single decimal point rounds large whole numbers.
-Here a row decides on its own value, or stops the run.
+What belongs here: one fixed rule for each declared type of a column. What does not: reading files (`table_files`), and
+guessing types. If a reader infers a column's type from all rows, one row changes the values of all others: a single
+half second makes timestamps nanoseconds, a single decimal point rounds large whole numbers. Here a text affects its own
+value only, or stops the run.
 
 | declared | texts |
 | --- | --- |
@@ -13,8 +13,8 @@ Here a row decides on its own value, or stops the run.
 | boolean | `true`, `false`, `1`, `0`, `1.0`, `0.0`, in any case |
 | others | the text as it is |
 
-Of texts only an empty field is missing: `NA` and the like may be somebody's code. In other columns blanks around a
-value do not count, and what Arrow takes for missing is.
+In text columns only an empty field is missing, since `NA` may be a code. In other columns, blanks around a value are
+ignored, and Arrow's null values are missing.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ MOMENT = pa.timestamp("us")
 _WHOLE = r"^(-?\d{1,19}|0[xX][0-9a-fA-F]{1,15})$"
 _LARGEST_EXACT = 2.0**53
 _ZONED = r"[ T].*(Z|[+-]\d{2}(:?\d{2})?)$"
-_TRUE, _FALSE = pa.array(["true", "1", "1.0"]), pa.array(["false", "0", "0.0"])
+_TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0")
 
 
 def values_of(texts: pa.Array, type_: pa.DataType, decimal: str = ".") -> pa.Array:
-    """The values of a column; row for row, each follows from its own text.
+    """The values of a column, row by row.
 
     Args:
         texts: of type string, without null.
         type_: int64, float64, date32, timestamp in microseconds, bool or string.
-        decimal: the decimal mark of numbers and truth values; where it is a comma, a point is no part of either.
+        decimal: the decimal mark of numbers and truth values; with a comma, a point in them is invalid.
 
     Raises:
-        pyarrow.ArrowInvalid: a text is no such value. Its own text quotes the data.
+        pyarrow.ArrowInvalid: a text is no such value. The error's text quotes the data.
     """
     if pa.types.is_string(type_):
         return _where(pc.not_equal(texts, ""), texts)
@@ -56,7 +56,7 @@ def values_of(texts: pa.Array, type_: pa.DataType, decimal: str = ".") -> pa.Arr
     if pa.types.is_boolean(type_):
         return _truth(known)
     if pa.types.is_temporal(type_):
-        # Where only the date of a moment is declared, its time of day goes.
+        # A timestamp in a column of dates loses its time of day.
         return _moments(known).cast(type_, safe=False)
     return known.cast(type_)
 
@@ -74,11 +74,11 @@ def _whole(texts: pa.Array) -> pa.Array:
 
 def _truth(texts: pa.Array) -> pa.Array:
     lower = pc.ascii_lower(texts)
-    true = pc.is_in(lower, value_set=_TRUE)
-    said = pc.or_(true, pc.is_in(lower, value_set=_FALSE))
-    if said.true_count != len(texts) - texts.null_count:
+    true = pc.is_in(lower, value_set=pa.array(_TRUE))
+    valid = pc.or_(true, pc.is_in(lower, value_set=pa.array(_FALSE)))
+    if valid.true_count != len(texts) - texts.null_count:
         raise pa.ArrowInvalid("neither true nor false")
-    return _where(said, true)
+    return _where(valid, true)
 
 
 def _moments(texts: pa.Array) -> pa.Array:
@@ -89,7 +89,7 @@ def _moments(texts: pa.Array) -> pa.Array:
 
 
 def _where(kept: pa.Array, values: pa.Array) -> pa.Array:
-    """The values where something holds, null elsewhere."""
+    """The values where `kept` is true, null elsewhere."""
     return pc.if_else(kept, values, pa.scalar(None, values.type))
 
 

@@ -1,18 +1,19 @@
-"""Delta tables of other people: which features of the protocol are honoured, and which are refused by name.
+"""Foreign Delta tables: the supported reader features of the protocol, and the refusal of all others by name.
 
 What belongs here: opening a version of a Delta table for reading, whatever wrote it. What does not: the platform's own
-tables, which have none of these features (`storage`), and which version is news (`versions`).
+tables, which have none of these features (`storage`), and which versions have new rows (`versions`).
 
-Of the protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md), readers have to understand the reader
-features alone. Those that only writers have to know (row tracking, identity and generated columns, invariants, check
-constraints, in-commit timestamps, change data feed, domain metadata, clustering and the like) leave rows as they are.
+Readers must understand the reader features of the protocol only
+(https://github.com/delta-io/delta/blob/master/PROTOCOL.md). Writer features (row tracking, generated columns, check
+constraints, change data feed, clustering and others) do not affect reading.
 
 | feature | here |
 | --- | --- |
-| columnMapping (by name or id) | columns have their logical names; not inside of nested columns |
-| deletionVectors | rows that are marked as deleted are left out; not together with the next two |
-| typeWidening | values of older files are brought to the column's type |
-| vacuumProtocolCheck, v2Checkpoint, timestampNtz | say nothing of rows, or are read by the library |
+| columnMapping (by name or id) | columns have their logical names; not inside nested columns |
+| deletionVectors | deleted rows are left out; not together with typeWidening or vacuumProtocolCheck |
+| typeWidening | values of older files are cast to the column's type |
+| variantType | nothing, in a table without a variant: delta-rs names it beside deletionVectors |
+| vacuumProtocolCheck, v2Checkpoint, timestampNtz | do not affect rows, or are read by the library |
 | any other | refused by name |
 """
 
@@ -20,27 +21,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.sources.files import FileTable, StoredColumn
+from dpsynth_platform.foundation.storage import arrow_files, unusable_place
+from dpsynth_platform.sources.files import FileTable, StoredColumn, partition_of
 from dpsynth_platform.sources.versions import Log
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    import pyarrow.fs as fs
     from deltalake import DeltaTable
 
 _MAPPING, _DELETIONS, _NTZ = "columnMapping", "deletionVectors", "timestampNtz"
 _NOT_WITH_DELETIONS = ("typeWidening", "typeWidening-preview", "vacuumProtocolCheck")
 HONOURED = frozenset({_MAPPING, _DELETIONS, _NTZ, "v2Checkpoint", *_NOT_WITH_DELETIONS})
-"""Reader features that are understood here."""
+"""Supported reader features."""
+_VARIANTS = frozenset({"variantType", "variantType-preview"})
 _MODE = "delta.columnMapping.mode"
 _READER_VERSION = 3
 _FEATURE = re.compile(r"Kernel error: Unsupported: Feature '([A-Za-z][\w-]*)' is not supported", re.ASCII)
@@ -52,7 +55,7 @@ _NESTED_UNMAPPED = (
 
 
 class DeltaProblem(SourceError):
-    """A Delta table is not read. Its words do not name the place, which the caller knows."""
+    """A Delta table cannot be read. The message does not name the place, which the caller knows."""
 
 
 class NoDeltaTable(DeltaProblem):
@@ -61,24 +64,12 @@ class NoDeltaTable(DeltaProblem):
 
 @dataclass(frozen=True)
 class DeltaVersion:
-    """One version of a Delta table, opened.
-
-    Attributes:
-        table_id: the table's own id, random.
-        version: its number.
-        table: its columns and rows.
-        log: its versions.
-    """
+    """One opened version of a Delta table; `table_id` is the table's own random id."""
 
     table_id: str
     version: int
     table: FileTable
     log: Log
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, with their logical names."""
-        return self.table.schema
 
 
 def open_delta(uri: str, version: int | None = None) -> DeltaVersion:
@@ -86,11 +77,15 @@ def open_delta(uri: str, version: int | None = None) -> DeltaVersion:
 
     Raises:
         NoDeltaTable: there is none at this place.
-        DeltaProblem: it cannot be read, or needs a reader feature that is not understood.
+        DeltaProblem: it cannot be read, or needs an unsupported reader feature.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+    unusable = None if "://" in local else unusable_place(Path(local).absolute())
+    if unusable is not None:
+        raise DeltaProblem(unusable)
     try:
         opened = DeltaTable(uri, version=version)
         if (problem := _refused(opened)) is None:
@@ -106,7 +101,7 @@ def open_delta(uri: str, version: int | None = None) -> DeltaVersion:
 
 
 def _problem(error: Exception) -> str:
-    """The library's own text may quote statistics of the data, so its type must do, or the name of a feature."""
+    """The error's type or the name of a feature: the library's own text may quote statistics of the data."""
     text = str(error)
     if named := _FEATURE.fullmatch(text):
         return _unknown([named[1]])
@@ -117,7 +112,7 @@ def _problem(error: Exception) -> str:
 
 def _unknown(features: list[str]) -> str:
     return (
-        f"the Delta table needs its readers to know {', '.join(features)}, which is not read here; accepted: a table "
+        f"the Delta table needs the reader feature {', '.join(features)}, which is not supported; accepted: a table "
         f"without it (ALTER TABLE ... DROP FEATURE, or a copy), or with {', '.join(sorted(HONOURED))}"
     )
 
@@ -132,6 +127,8 @@ def _features(opened: DeltaTable) -> set[str]:
 def _refused(opened: DeltaTable) -> str | None:
     """Why a table is not read, or None."""
     protocol, features = opened.protocol(), _features(opened)
+    if not _holds(json.loads(opened.schema().to_json()), "variant"):
+        features -= _VARIANTS
     if protocol.min_reader_version > _READER_VERSION:
         return _unknown([f"protocol version {protocol.min_reader_version}"])
     if others := sorted(features - HONOURED):
@@ -142,7 +139,7 @@ def _refused(opened: DeltaTable) -> str | None:
     together = sorted(features.intersection(_NOT_WITH_DELETIONS))
     if _DELETIONS in features and together:
         return (
-            f"the Delta table has {_DELETIONS} together with {', '.join(together)}, which is not read here; accepted: "
+            f"the Delta table has {_DELETIONS} together with {', '.join(together)}, which is not supported; accepted: "
             "either of them, after REORG TABLE ... APPLY (PURGE) and ALTER TABLE ... DROP FEATURE, or a copy"
         )
     return None
@@ -150,7 +147,7 @@ def _refused(opened: DeltaTable) -> str | None:
 
 def _file_table(opened: DeltaTable) -> FileTable:
     if _features(opened) <= {_NTZ}:
-        return FileTable(opened.to_pyarrow_dataset())
+        return FileTable(opened.to_pyarrow_dataset(filesystem=_local_files(opened)))
     stored, nested = _stored(opened)
     dataset = _dataset(opened)
     kept = _kept(opened, dataset) if _DELETIONS in _features(opened) else {}
@@ -158,7 +155,7 @@ def _file_table(opened: DeltaTable) -> FileTable:
 
 
 def _stored(opened: DeltaTable) -> tuple[dict[str, StoredColumn] | None, list[str]]:
-    """Where the files of a table with column mapping keep its columns, and which of those are nested."""
+    """The columns' places in the files of a table with column mapping, and the names of nested columns."""
     mode = opened.metadata().configuration.get(_MODE, "none")
     if mode == "none":
         return None, []
@@ -167,16 +164,24 @@ def _stored(opened: DeltaTable) -> tuple[dict[str, StoredColumn] | None, list[st
         about = item["metadata"]
         number = int(about["delta.columnMapping.id"]) if mode == "id" else None
         stored[item["name"]] = StoredColumn(about["delta.columnMapping.physicalName"], number)
-        if _has_fields(item["type"]):
+        if _holds(item["type"], "struct"):  # whose fields have other names in the files, too
             nested.append(item["name"])
     return stored, nested
 
 
-def _has_fields(type_: Any) -> bool:
-    """Whether a type has fields of its own, whose names would be mapped, too."""
-    if not isinstance(type_, dict):
-        return False
-    return type_["type"] == "struct" or any(_has_fields(part) for part in type_.values())
+def _holds(type_: Any, name: str) -> bool:
+    """Whether a type is another one by its name, or has a part that is."""
+    if isinstance(type_, list):
+        return any(_holds(item, name) for item in type_)
+    if isinstance(type_, dict):
+        return any(_holds(type_.get(key), name) for key in ("fields", "type", "elementType", "keyType", "valueType"))
+    return bool(type_ == name)
+
+
+def _local_files(opened: DeltaTable) -> fs.FileSystem | None:
+    """The table's directory by Arrow itself (`storage.arrow_files`); None: it is not on this machine."""
+    place = urlsplit(opened.table_uri)
+    return arrow_files(Path(unquote(place.path))) if place.scheme == "file" else None
 
 
 def _dataset(opened: DeltaTable) -> ds.FileSystemDataset:
@@ -187,39 +192,20 @@ def _dataset(opened: DeltaTable) -> ds.FileSystemDataset:
 
     schema = pa.schema(opened.schema().to_arrow())
     actions = pa.table(opened.get_add_actions(flatten=False))
-    sizes = dict(zip(_paths(actions), actions["size_bytes"].to_pylist(), strict=True))
-    files = PyFileSystem(DeltaStorageHandler(opened.table_uri, None, sizes))
+    # Paths in the log are URLs.
+    sizes = dict(zip(map(unquote, actions["path"].to_pylist()), actions["size_bytes"].to_pylist(), strict=True))
+    files = _local_files(opened) or PyFileSystem(DeltaStorageHandler(opened.table_uri, None, sizes))
     layout = ds.ParquetFileFormat()
     values = actions["partition"].to_pylist() if "partition" in actions.column_names else [{}] * actions.num_rows
     fragments = [
-        layout.make_fragment(path, files, partition_expression=_place(schema, found))
+        layout.make_fragment(path, files, partition_expression=partition_of(schema, found))
         for path, found in zip(sizes, values, strict=True)
     ]
     return ds.FileSystemDataset(fragments, schema, layout, files)
 
 
-def _paths(actions: pa.Table) -> Iterator[str]:
-    """Paths below the table's root; in the log, they are URLs."""
-    return (unquote(path) for path in actions["path"].to_pylist())
-
-
-def _place(schema: pa.Schema, values: Mapping[str, Any]) -> pc.Expression:
-    """What all rows of a file have in common."""
-    place = pc.scalar(True)
-    for name, value in values.items():
-        known = (
-            pc.field(name).is_null() if value is None else pc.field(name) == pa.scalar(value, schema.field(name).type)
-        )
-        place = place & known
-    return place
-
-
 def _kept(opened: DeltaTable, dataset: ds.FileSystemDataset) -> dict[str, pa.BooleanArray]:
-    """By file, which rows its deletion vector leaves.
-
-    Raises:
-        ValueError: a vector is of no file, so that rows would come back.
-    """
+    """The rows that deletion vectors leave, by file. ValueError: a vector has no file, so deleted rows would return."""
     paths = set(dataset.files)
     root = unquote(opened.table_uri).rstrip("/") + "/"
     kept = {}
@@ -227,6 +213,6 @@ def _kept(opened: DeltaTable, dataset: ds.FileSystemDataset) -> dict[str, pa.Boo
         for row, place in enumerate(batch["filepath"].to_pylist()):
             path = unquote(place).removeprefix(root)
             if path not in paths or path in kept:
-                raise ValueError("a deletion vector is of no file of this version")
+                raise ValueError("a deletion vector belongs to no file of this version")
             kept[path] = pa.concat_arrays([batch["selection_vector"][row].values])
     return kept

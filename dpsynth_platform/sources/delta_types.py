@@ -1,8 +1,8 @@
-"""Types that Delta tables lack, and what their values are kept as.
+"""Types that Delta tables lack, and their replacements.
 
-What belongs here: Arrow columns to ones that a Delta table can hold, without a loss that a domain would notice. What
-does not: writing tables (`storage`). Delta tables know no times of day, no integers without a sign, no nanoseconds, and
-no years far from ours.
+What belongs here: converting Arrow columns to types of Delta tables, without a loss that a domain would notice. What
+does not: writing tables (`storage`). Delta tables have no times of day, unsigned integers, nanoseconds, or years before
+1 or after 9999.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_type
+from dpsynth_platform.foundation.reading import in_microseconds
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
 
 
 def kept_type(type_: pa.DataType, *, codes: bool = False) -> pa.DataType:
-    """What a column of a type is kept as: times of day as texts, the largest integers in double precision.
+    """The stored type of a column: times of day become texts, 64-bit unsigned integers double precision.
 
     Args:
-        codes: whether whole numbers are categories, which must stay distinct: then the largest are kept as texts.
+        codes: whether integers are categories, which must stay distinct: then 64-bit unsigned ones become texts.
     """
     type_ = plain_type(type_)
     if codes and pa.types.is_uint64(type_):
@@ -36,19 +37,19 @@ def kept_type(type_: pa.DataType, *, codes: bool = False) -> pa.DataType:
 
 
 def kept(column: pa.Array | pa.ChunkedArray, *, codes: bool = False) -> pa.Array | pa.ChunkedArray:
-    """A column as one of its `kept_type`."""
-    column = plain(column)
+    """A column, cast to its `kept_type`."""
+    column = in_microseconds(plain(column))
     if column.type == pa.time64("ns"):
         column = column.cast(pa.time64("us"), safe=False)
     return in_calendar(column).cast(kept_type(column.type, codes=codes), safe=False)
 
 
 def in_calendar(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Days and moments before the year 1 or after 9999 become the nearest inside, as in any range declared of them."""
+    """Dates and timestamps before the year 1 or after 9999 become the nearest inside."""
     type_ = column.type
     if pa.types.is_date(type_):
         plain, ends = type_, (pa.scalar(end, type_) for end in (dt.date.min, dt.date.max))
-    elif pa.types.is_timestamp(type_) and type_.unit != "ns":  # nanoseconds do not reach so far
+    elif pa.types.is_timestamp(type_) and type_.unit != "ns":  # the range of nanoseconds is smaller
         plain = pa.timestamp(type_.unit)
         widest = (pa.scalar(end, pa.timestamp("us")) for end in (dt.datetime.min, dt.datetime.max))
         ends = (end.cast(plain, safe=False) for end in widest)

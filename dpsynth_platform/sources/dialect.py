@@ -1,11 +1,11 @@
-"""How a CSV file is written: its separator, quotes, decimal mark, encoding and blanks; and the names in its first line.
+"""The dialect of a CSV file (separator, quotes, decimal mark, encoding, blanks), and the names in its first line.
 
-What belongs here: the dialect that somebody declares, what of a first line says that the file is of another one, and
-whose word says that the line is a header. What does not: rows (`sources`), and what a field stands for (`texts`).
+What belongs here: the declared dialect, signs of another dialect in a first line, and whether that line is a header.
+What does not: rows (`table_files`), and the values of fields (`csv_texts`).
 
-A dialect is declared and not found out: rows are not asked. What looks like another one is refused, with the option to
-give. Nothing in a file tells a header from a row of ordinary words. So its first line is a header where somebody says
-so: by a name in it that they know, or by `header`. Of any other nothing is shown, since it may be somebody's values.
+A dialect is declared and never inferred from rows. A file that looks like another dialect is refused, with the option
+to set. A header cannot be told from a row of ordinary words. So a first line counts as header only by declaration: it
+holds a known column name, or `header` is set. Any other first line is never shown, since it may hold data.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import bare
@@ -25,10 +26,11 @@ from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
 
 SEPARATORS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
-"""What stands between fields in most files, and how it is given as an option."""
+"""The usual separators, and their names as an option's value."""
 _LONGEST_HEADER = 1 << 24
+_QUOTES_BLOCK = 1 << 22
 _LONGEST_FIELD = 1 << 30
-"""Longer than any that Arrow takes."""
+"""More than Arrow accepts."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,11 @@ class Dialect:
     """A dialect of CSV. All of it is public.
 
     Attributes:
-        separator: between fields, one character, or `tab`; None: a comma, unless the first line looks otherwise.
+        separator: one character, or `tab`; None: a comma, and a first line with another separator is refused.
         quote: around fields that hold separators, one character; empty: none.
         decimal: the decimal mark of numbers, `.` or `,`.
-        encoding: of the file, by a name that Python knows.
-        skip_blanks: whether blanks around fields are no part of them; None: they are, unless they look otherwise.
-        header: somebody's word that a file's first line holds the columns' names. It changes no value that is read.
+        skip_blanks: whether blanks around fields are removed; None: they are not, and names with blanks are refused.
+        header: declares that the first line holds the columns' names. It changes no value.
     """
 
     separator: str | None = None
@@ -52,7 +53,7 @@ class Dialect:
     header: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what no file can be read by. Raises `ContractError`."""
+        """Raises `ContractError` for an impossible dialect."""
         if self.separator is not None and (not _is_mark(self.delimiter) or self.delimiter == self.quote):
             raise ContractError(
                 f"--csv-separator {self.separator!r}; accepted: one character other than the quote, such as ';', or tab"
@@ -72,12 +73,11 @@ class Dialect:
 
     @property
     def delimiter(self) -> str:
-        """The separator's character."""
         return "," if self.separator is None else {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What is read otherwise than by default; empty: nothing is."""
+        """The settings that differ from the default."""
         found = asdict(self) | {"separator": self.delimiter, "encoding": codecs.lookup(self.encoding).name}
         del found["header"]
         usual = asdict(Dialect()) | {"separator": ",", "skip_blanks": False}
@@ -95,7 +95,7 @@ class Dialect:
 
     @property
     def accepted(self) -> str:
-        """What a file must be, in words for a refusal."""
+        """The accepted files, as text for a refusal."""
         return (
             f"{self.in_words}, with a header and as many fields in every row; or another dialect by --csv-separator, "
             "--csv-quote, --csv-decimal, --csv-encoding, --csv-skip-blanks"
@@ -103,7 +103,7 @@ class Dialect:
 
     @property
     def utf8(self) -> bool:
-        """Whether files are UTF-8, with or without a mark for it."""
+        """Whether files are UTF-8, with or without a byte order mark."""
         return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig", "ascii")
 
     def options(self, block_bytes: int) -> tuple[Any, Any]:
@@ -111,28 +111,27 @@ class Dialect:
         from pyarrow import csv as arrow_csv
 
         reading = arrow_csv.ReadOptions(block_size=block_bytes, encoding="utf8" if self.utf8 else self.encoding)
-        # With line breaks in values, rows are told apart before blocks are: where one ends hangs on no other row.
+        # newlines_in_values makes Arrow split rows before blocks, so the end of a row depends on no other row.
         parsing = arrow_csv.ParseOptions(
             delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
         )
         return reading, parsing
 
     def fields(self, texts: pa.Array) -> pa.Array:
-        """Fields as they are meant: without blanks around them, and quotes inside of those, where they are skipped."""
+        """Fields without blanks around them and quotes inside the blanks, if blanks are skipped."""
         return bare(texts, self.quote) if self.skip_blanks else texts
 
     def names(self, path: Path, known: Collection[str] = ()) -> list[str]:
         """The columns' names in a file's first line.
 
         Args:
-            path: of the file.
-            known: names of columns that somebody gives; where one stands in the line, it is a header.
+            known: names of columns; a line that holds one is a header.
 
         Raises:
-            SourceError: it cannot be read, is of another dialect, or nobody says that it is a header. Nothing of it is
-                shown.
+            SourceError: it cannot be read, has another dialect, or is not declared a header. The error shows nothing of
+                it.
         """
-        problem, accepted = "the file is empty", self.accepted
+        problem, accepted, header = "the file is empty", self.accepted, ""
         try:
             check_regular(path)
             header = self._first_line(path)
@@ -149,22 +148,24 @@ class Dialect:
             accepted = "--csv-encoding with the file's, such as cp1252, latin-1 or utf-16"
         except (ValueError, pa.ArrowException) as error:
             problem = f"its first line cannot be read ({reason_of(error)})"
+            if self.quote and header.count(self.quote) % 2:
+                problem, accepted = "its header is more than one line", "names without line breaks"
         raise SourceError(f"{path}: {problem}; accepted: {accepted}")
 
     def raw_names(self, path: Path) -> list[str]:
-        """The fields of a file's first line as they stand there. Raises what reading raises."""
+        """The unchanged fields of a file's first line. Raises what reading raises."""
         return self._parsed(self._first_line(path))
 
     def check_quotes(self, path: Path) -> None:
-        """Refuses a file in which a quote is not closed, or is closed inside of a field: rows would vanish in a field.
+        """Refuses a file with an unclosed quote, or one that is closed inside a field: Arrow would lose rows.
 
-        Arrow reads on to the next quote, and to the end of the file where there is none.
+        Arrow reads to the next quote, or to the end of the file if there is none.
 
         Raises:
-            SourceError: what is wrong and what is accepted; nothing of the file.
+            SourceError: shows nothing of the file.
             OSError, UnicodeError: it cannot be read.
         """
-        if not self.quote:
+        if not self.quote or (self.utf8 and self._quotes_fit(path)):
             return
         limit = csv.field_size_limit(_LONGEST_FIELD)
         try:
@@ -173,26 +174,49 @@ class Dialect:
                     pass
             return
         except csv.Error:
-            pass  # outside, so that nothing of the file is the error's context
+            pass  # raise outside, so that the error's context holds nothing of the file
         finally:
             csv.field_size_limit(limit)
         raise SourceError(
-            f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside of a field, so that rows would "
-            "be lost; accepted: quotes around whole fields, doubled inside of them; --csv-quote with another one, or "
-            "'' where quotes are part of values"
+            f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside a field, so that rows would be "
+            "lost; accepted: quotes around whole fields, doubled inside them; --csv-quote with another one, or '' if "
+            "quotes are part of values"
         )
 
-    def _first_line(self, path: Path) -> str:
-        """Up to the first end of a line, which may be a carriage return."""
-        line = self._line_feed(path).rstrip("\r\n").partition("\r")[0]
-        return f"{line}\n" if line else ""
+    def _quotes_fit(self, path: Path) -> bool:
+        """Whether each quote, by its neighbours alone, begins or ends a field, or is doubled; much faster than `csv`.
 
-    def _line_feed(self, path: Path) -> str:
+        Every second quote must follow the beginning of a field, or the quote before it; the others must precede the end
+        of a field, or the next quote. Of other files `csv` decides: in an unquoted field a quote is a character.
+        """
+        quote, ends = ord(self.quote), np.zeros(256, np.bool_)
+        ends[[*b"\r\n", ord(self.delimiter), quote]] = True
+        inside, held = False, b"\n"
+        with path.open("rb") as file:
+            if file.read(3) != codecs.BOM_UTF8:
+                file.seek(0)
+            while True:
+                block = file.read(_QUOTES_BLOCK)
+                text = np.frombuffer(held + (block or b"\n"), np.uint8)
+                places = np.flatnonzero(text[1:-1] == quote) + 1
+                opening, closing = places[inside::2], places[not inside :: 2]
+                if not (ends[text[opening - 1]].all() and ends[text[closing + 1]].all()):
+                    return False
+                inside ^= places.size % 2 == 1
+                if not block:
+                    return not inside
+                held = text[-2:].tobytes()
+
+    def _first_line(self, path: Path) -> str:
+        """The text up to the first line feed or carriage return."""
         if "\n".encode(self.encoding) == b"\n":
             with path.open("rb") as file:
-                return file.readline(_LONGEST_HEADER).decode(self.encoding).removeprefix("\ufeff")
-        with path.open(encoding=self.encoding, newline="\n") as text:
-            return text.readline(_LONGEST_HEADER)
+                line = file.readline(_LONGEST_HEADER).decode(self.encoding).removeprefix("\ufeff")
+        else:
+            with path.open(encoding=self.encoding, newline="\n") as text:
+                line = text.readline(_LONGEST_HEADER)
+        line = line.rstrip("\r\n").partition("\r")[0]
+        return f"{line}\n" if line else ""
 
     def _parsed(self, header: str) -> list[str]:
         from pyarrow import csv as arrow_csv
@@ -201,15 +225,15 @@ class Dialect:
         return list(arrow_csv.read_csv(pa.BufferReader(header.encode()), parse_options=parsing).column_names)
 
     def _other_dialect(self, names: list[str]) -> tuple[str, str] | None:
-        """What in a first line speaks for another dialect, and what is accepted; None: nothing does."""
+        """A sign of another dialect in a first line, and what is accepted; None if there is none."""
         mine = SEPARATORS.get(self.delimiter, repr(self.delimiter))
         for mark, shown in SEPARATORS.items():
             marks = sum(name.count(mark) for name in names)
-            # One that is declared is only doubted where it separates nothing.
+            # A declared separator is doubted only if it separates nothing.
             doubtful = marks >= len(names) if self.separator is None else marks and len(names) == 1
             if mark != self.delimiter and doubtful:
                 return (
-                    f"its first line holds {shown} where {mine} is the separator",
+                    f"its first line holds {shown}, but the separator is {mine}",
                     f"--csv-separator {shown}, or names of columns without it",
                 )
         if self.quote != "'" and all(len(name) > 1 and name[0] == name[-1] == "'" for name in names):
@@ -219,17 +243,18 @@ class Dialect:
         if self.skip_blanks is None and any(name.strip() and name != name.strip() for name in names):
             return (
                 "names in its first line have blanks around them",
-                "--csv-skip-blanks, or --csv-keep-blanks where blanks are part of names and values",
+                "--csv-skip-blanks, or --csv-keep-blanks if blanks are part of names and values",
             )
         return None
 
     def _no_header(self, names: list[str], known: Collection[str]) -> tuple[str, str] | None:
-        """Why a first line is not taken for a header, and what is accepted; None: it is one."""
+        """Why a first line is not accepted as a header, and what is accepted; None: it is one."""
         if not (self.header or any(name in known for name in names)):
-            why = "it has none of the names that are declared or given" if known else "nothing says so"
+            why = "it has none of the declared or given names" if known else "nothing declares it"
             return (
                 f"its first line may be no header, since {why} (it is not shown)",
-                "--csv-header, if it holds the names of the columns, or --schema that declares one of them",
+                "--csv-header, if it holds the names of the columns, or a declaration of one of them (--schema, where "
+                "there is that option)",
             )
         twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
         if twice is not None:

@@ -1,91 +1,127 @@
-"""Directories of Parquet files: which files hold rows, which columns they have together.
+"""Directories of Parquet files: which files hold rows, and their common columns.
 
-What belongs here: what is read of a directory, and what is refused since it could be read in two ways. What does not:
-tables with a log of their own (`delta`).
+What belongs here: finding the files of a directory, and refusing what is ambiguous. What does not: tables with a log
+(`delta`).
 
-Rows are in files whose names end with `.parquet`, `.parq` or `.pq`, at any depth. What begins with `.` or `_` is not
-read, nor what lies below (`_temporary/`, `_SUCCESS`): writers keep there what they have not finished. Other files are
-left alone (`notes.txt`, `x.parquet.crc`, `x.parquet.part`); one that is Parquet by its content is refused all the same,
-unless its name says that it is a leftover.
+Rows are in files whose names end with `.parquet`, `.parq` or `.pq`, at any depth. Names that begin with `.` or `_` are
+skipped, with everything below (`_temporary/`, `_SUCCESS`): writers keep unfinished files there. Other files are ignored
+(`notes.txt`, `x.parquet.crc`, `x.parquet.part`), except that Parquet content under another name is refused, unless the
+name marks a leftover.
 
-Tables of other layouts (Delta, Hudi, Iceberg) below are refused: of their files, only a log says which hold rows.
+Tables of other layouts (Delta, Hudi, Iceberg) inside the directory are refused: only their logs say which files count.
 
-Directories named `column=value` give a column each (hive partitioning): whole numbers where all values are written as
-such, without leading zeros, and text otherwise; `__HIVE_DEFAULT_PARTITION__` is a missing value.
+Each directory level named `column=value` is a column (hive partitioning): dates if it is declared so and all values are
+(`2026-01-31`), integers if all values are written so without leading zeros, and text otherwise;
+`__HIVE_DEFAULT_PARTITION__` is a missing value. Categories and ids have the type of their declaration whatever the
+values are, since a release has it, too: integers if the listed values are, and text otherwise.
 
-All files have the same columns. Types may differ where all values fit into one: whole numbers, real numbers, texts, or
-nothing but nulls. Anything else is refused, with two files that differ.
+All files must have the same columns. Types may differ if one type holds all values: integers, floats, decimals, texts,
+moments of one time zone, or only nulls. Moments of several units are read in microseconds at the finest, which every
+step counts in: pandas 2 wrote nanoseconds, and pandas 3 writes microseconds. Anything else is refused, with the names
+of two files that differ.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem
 
+from dpsynth_platform.compute.plain_types import type_name
+from dpsynth_platform.contracts.columns import CategoricalColumn, Column
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.sources.files import FileTable
+from dpsynth_platform.sources.files import FileTable, parquet_layout, partition_of
+from dpsynth_platform.sources.packing import is_packed
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-_NAMES = (".parquet", ".parq", ".pq")
+PARQUET_NAMES = (".parquet", ".parq", ".pq")
 _LEFTOVERS = (".part", ".partial", ".tmp", ".temp", ".inprogress", ".crc", ".bak", ".old", "~")
 _NOT_READ = (".", "_")
 _LOGS = ("_delta_log", ".hoodie", "metadata/*.metadata.json")
-"""What Delta, Hudi and Iceberg keep beside files of which some hold no rows any more."""
+"""Logs of Delta, Hudi and Iceberg, whose files may hold deleted rows."""
 _MAGIC = b"PAR1"
 MOST_ENTRIES = 100_000
-"""Of a directory, at any depth: more is a file system rather than a table."""
+"""Limit of files and directories at any depth."""
+_MOST_DIGITS = 38
+"""Of a decimal number of 128 bits."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _VALUE = re.compile("=[^/]+(?=/|$)")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
 
 def check_no_part(path: Path) -> None:
-    """Refuses files and directories that are part of a table with a log of its own: some of their rows may be gone.
-
-    Raises:
-        SourceError: it lies inside of such a table.
-    """
+    """Raises `SourceError` for a path inside a table with a log: some of its rows may be deleted."""
     for place in path.resolve().parents:
         if any(next(place.glob(log), None) for log in _LOGS):
             raise _refused(
                 path,
-                f"is part of the table {_shown(place)}, some of whose files may hold no rows any more; accepted: "
+                f"is part of the table {_shown(place)}, some of whose files may hold deleted rows; accepted: "
                 "that table's own path, of a Delta table, or Parquet files that are no part of one",
             )
 
 
-def open_directory(directory: Path) -> FileTable | None:
+def open_directory(directory: Path, declared: Mapping[str, Column] | None = None) -> FileTable | None:
     """The table in a directory of Parquet files, or None if there is no such file; reads metadata only.
 
+    Args:
+        declared: the declared columns.
+
     Raises:
-        SourceError: what is there could be read in two ways, or is damaged; names files and columns, no values.
+        SourceError: a file is ambiguous or damaged; names files and columns, no values.
     """
+    import pyarrow.dataset as ds
+
     files = data_files(directory)
-    return _table(directory, files) if files else None
+    if not files:
+        return None
+    layout, local = parquet_layout(), LocalFileSystem()
+    places = [_partition(directory, path) for path in files]
+    for path, place in zip(files, places, strict=True):
+        if place.keys() != places[0].keys():
+            raise _refused(directory, f"{_both(directory, files[0], path)} lie below directories of different columns")
+    known = declared or {}
+    partitions = pa.schema(
+        [_partition_field(directory, name, [place[name] for place in places], known.get(name)) for name in places[0]]
+    )
+    schema = _unified(directory, files, [_stored(path, layout, local) for path in files])
+    if repeated := [name for name in partitions.names if name in schema.names]:
+        raise _refused(
+            directory,
+            f"column {repeated[0]!r} is in the files and in the names of directories; accepted: one of these",
+        )
+    schema = pa.schema([*schema, *partitions])
+    fragments = [
+        layout.make_fragment(str(path), local, partition_expression=partition_of(partitions, _typed(partitions, place)))
+        for path, place in zip(files, places, strict=True)
+    ]
+    return FileTable(ds.FileSystemDataset(fragments, schema, layout, local))
 
 
-def data_files(directory: Path) -> list[Path]:
+def data_files(directory: Path, names: tuple[str, ...] = PARQUET_NAMES) -> list[Path]:
     """The files of a directory that hold rows, in the order of their names.
 
+    Args:
+        names: the ends of their names.
+
     Raises:
-        SourceError: a file or directory could be meant to be read, and is not.
+        SourceError: it is unclear whether a file or directory belongs to the table.
     """
     found: list[Path] = []
     entries = 0
-    for place, inner, names in os.walk(directory, onerror=_unreadable):
+    for place, inner, files in os.walk(directory, onerror=_unreadable):
         here = Path(place)
-        entries += len(inner) + len(names)
+        entries += len(inner) + len(files)
         if entries > MOST_ENTRIES:
             raise _refused(
                 directory, f"has more than {MOST_ENTRIES:,} files and directories; accepted: the directory of one table"
@@ -93,13 +129,17 @@ def data_files(directory: Path) -> list[Path]:
         if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
             raise _refused(
                 here,
-                f"has a {log}, so it is a table of another layout, some of whose files may hold no rows any more; "
+                f"has a {log}, so it is a table of another layout, some of whose files may hold deleted rows; "
                 "accepted: the path of a Delta table, or a directory of Parquet files alone",
             )
         if any((here / name).is_symlink() for name in inner):
             raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")
         inner[:] = sorted(name for name in inner if not name.startswith(_NOT_READ))
-        found += [here / name for name in names if not name.startswith(_NOT_READ) and _holds_rows(here / name)]
+        if names != PARQUET_NAMES and any("=" in name for name in inner):
+            raise _refused(
+                here, "has directories named column=..., whose values only Parquet files get; accepted: other names"
+            )
+        found += [here / name for name in files if not name.startswith(_NOT_READ) and _holds_rows(here / name, names)]
     return sorted(found)
 
 
@@ -107,44 +147,27 @@ def _unreadable(error: OSError) -> None:
     raise error
 
 
-def _holds_rows(path: Path) -> bool:
+def _holds_rows(path: Path, names: tuple[str, ...]) -> bool:
     name = path.name.casefold()
-    if name.endswith(_NAMES):
+    if name.endswith(names):
         if path.is_file():
             return True
-        raise _refused(path, "has a name of data and is no file; accepted: files, or this elsewhere")
+        raise _refused(path, "has the name of a data file and is none; accepted: files, or this elsewhere")
     if name.endswith(_LEFTOVERS) or not path.is_file():
         return False
-    # Some files of the system wait for a reader's next message.
+    if names != PARQUET_NAMES:
+        if name.endswith(".md"):
+            return False
+        packed = " (compressed files are not read: unpack it)" if is_packed(name) else ""
+        raise _refused(
+            path,
+            f"is in the directory of a table, and is no file of it by its name{packed}; accepted: {', '.join(names)}",
+        )
+    # Opening a pipe would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             return False
-    raise _refused(path, f"is Parquet by its content and not by its name; accepted: {', '.join(_NAMES)}, or elsewhere")
-
-
-def _table(directory: Path, files: Sequence[Path]) -> FileTable:
-    import pyarrow.dataset as ds
-
-    layout, local = ds.ParquetFileFormat(), LocalFileSystem()
-    places = [_partition(directory, path) for path in files]
-    for path, place in zip(files, places, strict=True):
-        if place.keys() != places[0].keys():
-            raise _refused(directory, f"{_apart(directory, files[0], path)} lie below directories of different columns")
-    partitions = pa.schema([_partition_field(name, [place[name] for place in places]) for name in places[0]])
-    stored = [_stored(path, layout, local) for path in files]
-    schema = _unified(directory, files, stored)
-    for name in partitions.names:
-        if name in schema.names:
-            raise _refused(
-                directory,
-                f"column {name!r} stands in the files and in the names of directories; accepted: one of these",
-            )
-    schema = pa.schema([*schema, *partitions])
-    fragments = [
-        layout.make_fragment(str(path), local, partition_expression=_expression(partitions, place))
-        for path, place in zip(files, places, strict=True)
-    ]
-    return FileTable(ds.FileSystemDataset(fragments, schema, layout, local))
+    raise _refused(path, f"has Parquet content under another name; accepted: {', '.join(names)}, or elsewhere")
 
 
 def _stored(path: Path, layout: ds.ParquetFileFormat, local: LocalFileSystem) -> pa.Schema:
@@ -156,7 +179,7 @@ def _stored(path: Path, layout: ds.ParquetFileFormat, local: LocalFileSystem) ->
 
 
 def _partition(directory: Path, path: Path) -> dict[str, str | None]:
-    """What the names of directories say of all rows of a file."""
+    """The partition values in a file's path."""
     found: dict[str, str | None] = {}
     for part in path.relative_to(directory).parts[:-1]:
         name, equals, value = part.partition("=")
@@ -165,21 +188,37 @@ def _partition(directory: Path, path: Path) -> dict[str, str | None]:
     return found
 
 
-def _partition_field(name: str, values: Sequence[str | None]) -> pa.Field:
-    there = [value for value in values if value is not None]
-    whole = bool(there) and all(_WHOLE.fullmatch(value) for value in there)
+def _partition_field(directory: Path, name: str, values: Sequence[str | None], declared: Column | None) -> pa.Field:
+    present = [value for value in values if value is not None]
+    kind = None if declared is None else declared.type
+    if kind == "date" and all(_DAY.fullmatch(value) and _day(value) for value in present):
+        return pa.field(name, pa.date32())
+    whole = all(_WHOLE.fullmatch(value) for value in present)
+    if isinstance(declared, CategoricalColumn) and declared.whole_numbers:
+        if not whole:
+            raise _refused(
+                directory,
+                f"directories of column {name!r} are no whole numbers, and its declared values are; accepted: whole "
+                "numbers without leading zeros in the names of all of them, or other declared values",
+            )
+        return pa.field(name, pa.int64())
+    whole = whole and bool(present) and kind not in ("categorical", "identifier")
     return pa.field(name, pa.int64() if whole else pa.string())
 
 
-def _expression(partitions: pa.Schema, place: dict[str, str | None]) -> pc.Expression:
-    expression = pc.scalar(True)
-    for item in partitions:
-        value, column = place[item.name], pc.field(item.name)
-        if value is None:
-            expression = expression & column.is_null()
-        else:
-            expression = expression & (column == pa.scalar(int(value) if pa.types.is_integer(item.type) else value))
-    return expression
+def _day(value: str) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(value)
+    except ValueError:
+        return None
+
+
+def _typed(partitions: pa.Schema, place: dict[str, str | None]) -> dict[str, str | int | dt.date | None]:
+    def typed(name: str, value: str) -> str | int | dt.date | None:
+        type_ = partitions.field(name).type
+        return int(value) if pa.types.is_integer(type_) else _day(value) if pa.types.is_date(type_) else value
+
+    return {name: None if value is None else typed(name, value) for name, value in place.items()}
 
 
 def _unified(directory: Path, files: Sequence[Path], schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -190,29 +229,29 @@ def _unified(directory: Path, files: Sequence[Path], schemas: Sequence[pa.Schema
     """
     first = schemas[0]
     types = dict(zip(first.names, first.types, strict=True))
-    # The file that each type is of.
-    brought = dict.fromkeys(types, files[0])
+    source_of_type = dict.fromkeys(types, files[0])
     for path, schema in zip(files, schemas, strict=True):
         if len(set(schema.names)) != len(schema.names):
             if schema.names == first.names:
-                continue  # whoever opens the table says so
-            raise _refused(directory, f"{_apart(directory, files[0], path)} have other columns")
+                continue  # the caller refuses repeated names
+            raise _refused(directory, f"{_both(directory, files[0], path)} have other columns")
         if others := sorted(set(schema.names) ^ types.keys()):
             raise _refused(
                 directory,
-                f"{_apart(directory, files[0], path)} do not have the same columns: {', '.join(map(repr, others))} "
+                f"{_both(directory, files[0], path)} do not have the same columns: {', '.join(map(repr, others))} "
                 f"in one of them only; accepted: the same columns in each file",
             )
         for item in schema:
             both = _common(types[item.name], item.type)
             if both is None:
+                kinds = f"{type_name(types[item.name])} and {type_name(item.type)}"
                 raise _refused(
                     directory,
-                    f"{_apart(directory, brought[item.name], path)} have column {item.name!r} as {types[item.name]} "
-                    f"and {item.type}; accepted: one type, or types of which one holds all values",
+                    f"{_both(directory, source_of_type[item.name], path)} have column {item.name!r} as {kinds}; "
+                    "accepted: one type, or types of which one holds all values",
                 )
             if both != types[item.name]:
-                types[item.name], brought[item.name] = both, path
+                types[item.name], source_of_type[item.name] = both, path
     if len(types) != len(first):
         return first
     return pa.schema([item.with_type(types[item.name]) for item in first])
@@ -229,6 +268,13 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return None
     if kinds[0] == "integer":
         return None if pa.uint64() in (one, other) else pa.int64()
+    if kinds[0] == "moment":
+        units = ("s", "ms", "us")
+        finest = max(units.index(type_.unit) if type_.unit in units else 2 for type_ in (one, other))
+        return pa.timestamp(units[finest], one.tz) if one.tz == other.tz else None
+    if kinds[0] == "decimal":
+        scale, whole = max(one.scale, other.scale), max(one.precision - one.scale, other.precision - other.scale)
+        return pa.decimal128(whole + scale, scale) if whole + scale <= _MOST_DIGITS else None
     if kinds[0] == "float":
         return max(one, other, key=lambda type_: type_.bit_width)
     return pa.large_string() if kinds[0] == "text" else None
@@ -240,11 +286,15 @@ def _kind(type_: pa.DataType) -> str | None:
         return "integer"
     if pa.types.is_floating(type_):
         return "float"
+    if pa.types.is_timestamp(type_):
+        return "moment"
+    if pa.types.is_decimal(type_):
+        return "decimal"
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return "text" if any(check(values) for check in texts) else None
 
 
-def _apart(directory: Path, *files: Path) -> str:
+def _both(directory: Path, *files: Path) -> str:
     return " and ".join(_shown(path.relative_to(directory)) for path in files)
 
 
@@ -253,5 +303,5 @@ def _refused(place: Path, why: str) -> SourceError:
 
 
 def _shown(path: Path) -> str:
-    """A path without what directories say of rows: `year=2023` is a value of the data."""
+    """A path without partition values, such as 2023 in `year=2023`: they are data."""
     return _VALUE.sub("=...", path.as_posix())

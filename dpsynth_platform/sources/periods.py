@@ -1,11 +1,10 @@
-"""Periods: where a month begins and ends, in the time zone of its contract.
+"""Periods: the boundaries of a month in the time zone of its contract.
 
 What belongs here: every boundary of a period. What does not: which months a contract has, and when they are run.
 
-A period is all that is from the first instant at which clocks show its first day until the same of the next period, so
-that each instant is in exactly one. Where clocks are set back over midnight of that day (Newfoundland in 2009), the
-hour that comes twice belongs to the later period both times. Days and moments without a time zone are those of the
-contract's zone: they are compared as they stand.
+A period begins at the first instant at which clocks show its first day, and ends where the next one begins, so that
+each instant is in exactly one. If clocks are set back over midnight of that day (Newfoundland in 2009), the repeated
+hour belongs to the later period both times. Dates and timestamps without a time zone are in the contract's zone.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from zoneinfo import ZoneInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dpsynth_platform.compute.reading import Span
+    from dpsynth_platform.foundation.reading import Span
 
 MONTH = re.compile(r"(?!0000|9999)\d{4}-(0[1-9]|1[0-2])", re.ASCII)
-"""A period, `YYYY-MM`, of those with a first and a last instant."""
+"""A period, `YYYY-MM`, but not in the years 0 and 9999, whose bounds may be outside the range of Python's dates."""
 _DAY = dt.timedelta(days=1)
 _STEP = dt.timedelta(microseconds=1)
 
 
 def period_bounds(period: str) -> tuple[dt.date, dt.date]:
-    """First and last day of a month given as `YYYY-MM`."""
+    """First and last day of a month."""
     year, month = (int(part) for part in period.split("-"))
     return dt.date(year, month, 1), dt.date(year, month, calendar.monthrange(year, month)[1])
 
@@ -40,25 +39,19 @@ def period_instants(period: str, zone: str) -> tuple[dt.datetime, dt.datetime]:
 
 
 def has_ended(period: str, zone: str, now: dt.datetime) -> bool:
-    """Whether all of a month in a time zone has passed at an instant."""
+    """Whether a month in a time zone is over at an instant."""
     return _begin(period_bounds(period)[1] + _DAY, zone) <= now
 
 
 def period_span(column: str, type_: pa.DataType, period: str, zone: str) -> Span:
-    """The rows of a period, by a column of days or moments.
-
-    Args:
-        column: its name.
-        type_: its Arrow type: a date, or a timestamp with or without a time zone.
-        period: `YYYY-MM`.
-        zone: the contract's time zone.
+    """The rows of a period, by a column of dates, or of timestamps with or without a time zone.
 
     Raises:
-        pyarrow.ArrowException: the column is of another type, or cannot hold the period's bounds.
+        pyarrow.ArrowException: the column has another type, or cannot hold the period's bounds.
     """
     import pyarrow as pa
 
-    from dpsynth_platform.compute.reading import Span
+    from dpsynth_platform.foundation.reading import Span
 
     first, last = period_bounds(period)
     days = (first, last + _DAY)
@@ -73,10 +66,7 @@ def period_span(column: str, type_: pa.DataType, period: str, zone: str) -> Span
 
 
 def local_schema(schema: pa.Schema, column: str | None, zone: str) -> pa.Schema:
-    """A table's columns, where the one that says to which period a row belongs is of the zone's own clocks.
-
-    A moment's day is that of its period then, too. Moments of UTC are so as they are.
-    """
+    """A table's columns with the period column in local time, so that its dates are those of the period."""
     import pyarrow as pa
 
     if column is None or zone == "UTC" or column not in schema.names:
@@ -89,12 +79,12 @@ def local_schema(schema: pa.Schema, column: str | None, zone: str) -> pa.Schema:
 
 
 def local(values: pa.Array, type_: pa.DataType, zone: str) -> pa.Array:
-    """A column as the type that `local_schema` gives it."""
+    """A column, cast to its type in `local_schema`."""
     if values.type == type_:
         return values
     import pyarrow as pa
 
-    # Arrow knows no summer time after 2037, and may know other zones: days would not be those of the boundaries.
+    # Arrow has no summer time after 2037, and may have other zones: its days would not match the boundaries.
     there = ZoneInfo(zone)
     moments = values.cast(pa.timestamp("us", "UTC")).to_pylist()
     clocks = (None if moment is None else moment.astimezone(there).replace(tzinfo=None) for moment in moments)
@@ -102,10 +92,10 @@ def local(values: pa.Array, type_: pa.DataType, zone: str) -> pa.Array:
 
 
 def _begin(day: dt.date, name: str) -> dt.datetime:
-    """The first instant at which clocks in a zone show a day, or one after it where they skip it."""
+    """The first instant at which clocks in a zone show a day, or a later one if they skip it."""
     midnight = dt.datetime.combine(day, dt.time(), ZoneInfo(name))
     found, other = (midnight.replace(fold=fold).astimezone(dt.UTC) for fold in (0, 1))
-    # Clocks skip midnight: both are off by the gap, to either side of the instant at which it was skipped.
+    # If clocks skip midnight, both are off by the gap, one to either side of the instant of the skip.
     while other + _STEP < found:
         middle = other + (found - other) / 2
         if middle.astimezone(midnight.tzinfo).replace(tzinfo=None) < midnight.replace(tzinfo=None):

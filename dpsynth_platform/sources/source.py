@@ -1,161 +1,301 @@
 """The sensitive source table: pinning a version of it and streaming its rows.
 
-What belongs here: opening the table that a contract names, fixing the version that all later steps read, and turning
-whatever is wrong with it into a clear error that names columns and types, never values. What does not: how tables are
-laid out (`dpsynth_platform.sources`), deciding whether the columns fit the contract (`scrub` checks that), and any
-change to the rows.
+What belongs here: opening the table that a contract names, fixing the version that all later steps read, and errors
+that name columns and types, never values. What does not: formats of tables (`delta`, `plain_files`), deciding whether
+the columns fit the contract (`scrub` checks that), and any change to the rows.
 
-Pinning reads the table's log only. No record is read before the ledger has admitted the plan.
+Pinning reads a table's log, or the names, types and bytes of its files, which it hashes. No record is used before the
+ledger has admitted the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import plain, plain_type
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.sources.declared_types import read_as, read_type
+from dpsynth_platform.sources.delta_types import kept, kept_type
+from dpsynth_platform.sources.file_versions import version_of_content
+from dpsynth_platform.sources.structs import FlatTable
 
 if TYPE_CHECKING:
-    from dpsynth_platform.compute.reading import Span
+    from dpsynth_platform.contracts.source import Source
+    from dpsynth_platform.foundation.reading import Span
+    from dpsynth_platform.sources.delta import DeltaVersion
+    from dpsynth_platform.sources.iceberg import IcebergVersion
 
 _DEMONSTRATIONS = ("census", "visits", "mail", "flights")
-
-
 BATCH_ROWS = 8_192
-"""Rows that are read at once: long texts make a batch large."""
+"""Rows of a batch; few, since texts may be long."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy in the restricted zone of a source that is not on this machine, and a digest of it."""
+
+    directory: Path
+    content: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class PinnedSource:
-    """The rows of a source table as they are at one version of it.
+    """The rows of a source table at one version.
 
     Attributes:
-        table_id: the table's own id, so that a table put in another's place is noticed.
-        version: the Delta version that brought these rows, or whichever of those with the same rows a run has named.
+        table_id: the table's own id; another table at the same place has another id.
+        version: the table's version that added these rows, or the one with the same rows that a run has named.
         schema: Arrow schema of that version.
-        first: the first version that is known to hold the same rows; None: `version`.
-        read: the last one, whose files are read: compaction leaves the earlier ones to be deleted. None: `version`.
-        certain: whether the log says that `first` brought other rows or columns than the version before.
+        first: the first version that is known to hold the same rows.
+        read: the last one. Its files are read, since compaction lets earlier files be deleted.
+        certain: whether the log shows that `first` has other rows or columns than the version before.
+        content: digest of plain files, which the rows must come from; None: the table has versions of its own.
+        copy: of a source that is not on this machine; the rows are read from there.
     """
 
     uri: str
     table_id: str
     version: int
     schema: pa.Schema
-    first: int | None = None
-    read: int | None = None
+    first: int
+    read: int
     certain: bool = True
+    content: str | None = field(default=None, repr=False)
+    copy: Copy | None = None
 
     @property
     def name(self) -> str:
-        """`<table id>@<version>`, a stable name of the content, and no function of it: the id is random."""
+        """`<table id>@<version>`, a stable name of the content that does not depend on it: the id is random."""
         return f"{self.table_id}@{self.version}"
 
     def named_as(self, name: str) -> PinnedSource:
-        """The same under the name of an earlier pin, where that is of the same rows; else itself.
+        """The same source under the name of an earlier pin of the same rows; otherwise unchanged.
 
-        So a run keeps its name, whichever of the versions with its rows was the newest when it was first made.
+        So a run keeps its name, whichever version with its rows was the newest when it was first made.
         """
         table_id, version = _parts(name)
-        first, last = self._versions
-        return replace(self, version=version) if table_id == self.table_id and first <= version <= last else self
+        same = table_id == self.table_id and self.first <= version <= self.read
+        return replace(self, version=version) if same else self
 
     def unsure_since(self, name: str) -> bool:
-        """Whether this is later than an earlier pin of the table, and it is not known that it holds other rows."""
+        """Whether this is later than an earlier pin of the table, and may hold the same rows."""
         table_id, version = _parts(name)
-        return table_id == self.table_id and version < self._versions[0] and not self.certain
-
-    @property
-    def _versions(self) -> tuple[int, int]:
-        return (
-            self.version if self.first is None else self.first,
-            self.version if self.read is None else self.read,
-        )
+        return table_id == self.table_id and version < self.first and not self.certain
 
 
-def pin(contract: DataContract, *, version: int | None = None) -> PinnedSource:
-    """Opens the contract's source at its newest (or the given) version, reading metadata only.
+def pin(
+    contract: DataContract, zone: Path, *, version: int | None = None, register: bool = False, copy: Copy | None = None
+) -> PinnedSource:
+    """Opens the contract's source at its newest (or the given) version, without using a record.
 
-    The newest is the one that brought its rows or columns: versions that only compact, clean up or describe what was
-    there are none.
+    The newest version of a Delta or Iceberg table is the last that changed rows or columns; compaction and other
+    maintenance do not count. Plain files have a new version when their content is another one (`file_versions`).
+
+    Args:
+        zone: the restricted zone, which keeps the versions of plain files.
+        register: whether a new content of plain files is kept as a version; a run does so.
+        copy: that of a source that is not on this machine, which a run makes.
 
     Raises:
-        SourceError: there is no readable Delta table of that version.
+        SourceError: there is no readable table of that version.
     """
-    from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable, open_delta
-
     uri = contract.source.uri
     try:
-        found = open_delta(uri, version)
-    except NoDeltaTable as error:
-        problem = f"{error}{_made_by(contract)}; accepted: a readable Delta table"
-    except DeltaProblem as error:
+        apart = zone if register or version is not None else None  # nobody reads rows otherwise
+        if contract.source.has_versions:
+            return _pin_version(contract, contract.source.version if version is None else version, apart)
+        from dpsynth_platform.sources.plain_files import open_files
+
+        files = open_files(contract.source, contract.columns, None if copy is None else copy.directory)
+        if copy is None:
+            _check_apart(files.files.paths, apart)
+        schema = _read_schema(contract, FlatTable(files.table, contract.columns).schema)
+        if copy is not None:
+            known = version_of_content(zone, contract.source.place, copy.content, register=register)
+        else:
+            known = files.registered(zone, version) if version is not None else files.version(zone, register=register)
+        found = PinnedSource(uri, known.table_id, known.version, schema, known.version, known.version)
+        return replace(found, content=known.content, copy=copy)
+    except SourceError as error:
         problem = str(error)
-    else:
-        log = found.log
-        if version is not None:
-            return PinnedSource(uri, found.table_id, version, found.schema, version, log.same_until)
-        first = log.same_since
-        return PinnedSource(uri, found.table_id, first, found.schema, first, found.version, log.known_since)
-    raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem}")
+    except OSError as error:
+        problem = f"the record of versions cannot be used: {file_problem(error)}"
+    raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem.removeprefix(f'{uri}: ')}")
+
+
+def _open_version(source: Source, version: int | None) -> DeltaVersion | IcebergVersion:
+    """The newest (or the given) version of a table that has versions of its own."""
+    if source.format == "iceberg":
+        from dpsynth_platform.sources.iceberg import open_iceberg
+
+        return open_iceberg(source, version)
+    from dpsynth_platform.sources.delta import open_delta
+
+    return open_delta(source.uri, version)
+
+
+def _check_apart(files: Iterable[Path], zone: Path | None) -> None:
+    """Raises `SourceError` for a file in the restricted zone: a link, or a table's log, may lead to another's rows."""
+    if zone is not None and any(file.resolve().is_relative_to(zone.resolve()) for file in files):
+        raise SourceError("a data file lies among the platform's own files; accepted: files in a separate place")
+
+
+def _pin_version(contract: DataContract, version: int | None, apart: Path | None) -> PinnedSource:
+    from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable
+    from dpsynth_platform.sources.plain_files import local_path
+
+    uri = contract.source.uri
+    named = contract.source.format_by_name
+    try:
+        found = _open_version(contract.source, version)
+    except DeltaProblem as error:
+        if named is not None and not (local_path(uri) / "_delta_log").is_dir():
+            raise SourceError(
+                "there is no Delta table at this place, and delta is the format unless another one is declared; "
+                f"accepted: source.format: {named}, as the end of the name says"
+            ) from None
+        if not isinstance(error, NoDeltaTable):
+            raise
+        raise SourceError(
+            f"{error}{_made_by(contract)}; accepted: a readable Delta table, or "
+            "source.format: parquet, csv or json for plain files"
+        ) from None
+    if apart is not None:
+        _check_apart(found.table.local_files(), apart)
+    log, schema = found.log, _read_schema(contract, FlatTable(found.table, contract.columns).schema)
+    if version is not None:
+        return PinnedSource(uri, found.table_id, version, schema, version, log.same_until)
+    first = log.same_since
+    return PinnedSource(uri, found.table_id, first, schema, first, found.version, log.known_since)
 
 
 def at_version(newest: PinnedSource, name: str, schema: pa.Schema) -> PinnedSource | None:
-    """An earlier version of a table by its name (`PinnedSource.name`), or None where that is another table's.
+    """An earlier version of a table by its name (`PinnedSource.name`), or None if the name is another table's.
 
-    Nothing is opened: whether the version can still be read shows where its rows are.
+    It opens nothing: only reading the rows shows whether the version still exists.
     """
     table_id, version = _parts(name)
-    return PinnedSource(newest.uri, table_id, version, schema) if table_id == newest.table_id else None
+    if table_id != newest.table_id:
+        return None
+    content = None if newest.content is None else ""  # that of no files
+    return replace(newest, version=version, schema=schema, first=version, read=version, certain=True, content=content)
 
 
 def batches(source: PinnedSource, contract: DataContract, period: str | None) -> Iterator[pa.RecordBatch]:
-    """Streams the rows of the pinned version, of one period where the contract has a cadence.
+    """Streams the rows of the pinned version, of one period if the contract has a cadence.
 
     Raises:
-        SourceError: a data file is missing or damaged, a column cannot be read, or there is no row at all.
+        SourceError: a data file is missing, damaged or not that of the version, a column cannot be read, or there is no
+            row.
     """
-    from dpsynth_platform.sources.delta import open_delta
+    from dpsynth_platform.sources.plain_files import in_contract
 
     if contract.source.period_column is not None and period is None:
         raise SourceError(f"{contract.dataset}: releases come by period; name one, such as {contract.release.start}")
-    empty = True
-    problem = None
-    version = source.version if source.read is None else source.read
+    empty, problem = True, None
     try:
-        table = open_delta(source.uri, version).table
-        columns = [name for name in table.schema.names if name not in contract.ignored]
-        for batch in table.batches(columns, span=_span(contract, period, table.schema), most_rows=BATCH_ROWS):
+        for batch in _stored(source, contract, period):
             if batch.num_rows:
                 empty = False
                 yield batch
     except SourceError as error:
-        problem = str(error)
+        problem = in_contract(str(error)).removeprefix(f"{source.uri}: ")
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = f"a data file is missing, damaged or of another type ({reason_of(error)})"
+    place = f"{contract.dataset}: source.uri: {source.uri}: version {source.read}"
     if problem:
-        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {version}: {problem}")
+        raise SourceError(f"{place}: {problem}")
     if empty:
-        where = f"no row of period {period}" if period else "no row"
-        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {version} has {where}")
+        raise SourceError(f"{place} has {f'no row of period {period}' if period else 'no row'}")
+
+
+def _stored(source: PinnedSource, contract: DataContract, period: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows as they are stored, with plain types. Raises as the table does."""
+    from dpsynth_platform.sources.plain_files import open_files
+
+    unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
+    if source.content is None:
+        found = _open_version(contract.source, source.read)
+        if found.table_id != source.table_id:  # versions of another table have the same numbers
+            raise SourceError("another table is at this place than the one that was pinned; materialize raw again")
+        table = FlatTable(found.table, contract.columns)
+    else:
+        copy = source.copy
+        files = open_files(contract.source, contract.columns, None if copy is None else copy.directory)
+        table = FlatTable(files.table, contract.columns)
+        unchanged = partial(files.unchanged, source.content) if copy is None else nullcontext
+    columns = [name for name in table.schema.names if name not in contract.ignored]
+    span = _span(contract, period, table.schema)
+    with unchanged():
+        for batch in table.batches(columns, span=span, most_rows=BATCH_ROWS):
+            yield _read(contract, batch)
+
+
+def _read_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
+    """A schema with the types that declarations read, and that a Delta table has: the next step stores the rows in one.
+
+    A column without a type, which holds nothing, has its declared one.
+    """
+    from dpsynth_platform.sources.csv_files import text_schema
+
+    declared = text_schema(schema.names, contract.columns)
+
+    def type_of(item: pa.Field, place: int) -> pa.DataType:
+        values = plain_type(item.type)
+        read = read_type(_kind(contract, item.name), values)
+        if contract.source.format == "delta":
+            return item.type if read == values else read
+        found = declared.field(place).type if pa.types.is_null(read) else read
+        return kept_type(found, codes=_is_code(contract, item.name))
+
+    types = [type_of(item, place) for place, item in enumerate(schema)]
+    return schema if types == schema.types else pa.schema(map(pa.Field.with_type, schema, types))
+
+
+def _read(contract: DataContract, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows by `_read_schema`. Raises as `read_as` does."""
+    schema = _read_schema(contract, batch.schema)
+
+    def values(found: pa.Array, item: pa.Field) -> pa.Array:
+        if pa.types.is_null(found.type):
+            return pa.nulls(len(found), item.type)
+        if contract.source.format == "delta" and found.type == item.type:
+            return found
+        read = read_as(_kind(contract, item.name), plain(found), item.name)
+        return read if contract.source.format == "delta" else kept(read, codes=_is_code(contract, item.name))
+
+    return pa.RecordBatch.from_arrays(list(map(values, batch.columns, schema)), schema=schema)
+
+
+def _kind(contract: DataContract, name: str) -> str:
+    """The declared type of a column; empty where there is none."""
+    column = contract.columns.get(name)
+    return "" if column is None else column.type
+
+
+def _is_code(contract: DataContract, name: str) -> bool:
+    """Whether the values of a column must stay distinct, however large their numbers are."""
+    return _kind(contract, name) in ("categorical", "identifier")
 
 
 def _parts(name: str) -> tuple[str, int]:
-    """Table id and version of `PinnedSource.name`."""
     table_id, _, version = name.rpartition("@")
     return table_id, int(version)
 
 
 def _made_by(contract: DataContract) -> str:
-    """The command that makes a demonstration's table, where that is what is missing."""
+    """The command that makes a demonstration's table, if that is what is missing."""
     if contract.dataset in _DEMONSTRATIONS and Path(contract.source.uri).parts[-2:] == ("sources", contract.dataset):
-        return f"; this demonstration's is made by: dpsynth demo --source {contract.dataset}"
+        return f"; to make this demonstration's table: dpsynth demo --source {contract.dataset}"
     return ""
 
 

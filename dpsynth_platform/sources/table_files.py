@@ -1,77 +1,86 @@
-"""One table in files: its columns, a name of its content, and its rows.
+"""One table in files or in memory: its columns, a name of its content, and its rows.
 
-What belongs here: opening a Parquet file (or a directory of them), a Delta table or a CSV file, and streaming rows of
-the types that its columns have, as plain values (`compute.plain_types`). What does not: what is declared of the columns
-(`declaration`), how a CSV file is written (`dialect`), and any change to rows.
+What belongs here: opening a Parquet file (or a directory of them), a Delta table, a CSV file or an Arrow table, and
+streaming its rows as plain values (`compute.plain_types`), with the fields of structs as columns (`structs`). What does
+not: declarations of columns (`one_table.declaration`), the dialect of a CSV file (`dialect`), and any change to rows.
 
-Parquet and Delta say in their metadata which types columns have. A CSV file does not: its columns have the types that
-are declared for them, and what is not declared is text. Nothing is inferred from values, and each is read by itself
-(`texts`). Only who reads domains off the data has types guessed from it, too (`guessed`).
+Parquet, Delta and Arrow metadata give the types of columns. Columns of a CSV file have their declared types, or text.
+No type is inferred from values, and each value is read separately (`csv_files`). Only `guessed`, for reading domains
+from the data, infers types.
 
-Columns in files may have any name, those of a contract may not: in between, `Source.names` says what each is called.
+The contract of one table has plain names of letters, digits, `_` and `-`: `Source.names` maps them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_schema
-from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, CategoricalColumn, Column, TimeColumn
+from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.storage import digest_directory, digest_files
-from dpsynth_platform.sources.csv_texts import MOMENT, values_of
+from dpsynth_platform.sources.csv_files import CsvTable, open_csv, text_schema
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.packing import check_unpacked
+from dpsynth_platform.sources.structs import FlatTable, flat_schema, flat_table, shape_of
 from dpsynth_platform.sources.tables import is_delta, open_table
 
-OR_CSV = ", a CSV file (.csv)"
+_CSV_NAMES = (".csv", ".tsv")
+_CSV_FILE = f"CSV file ({', '.join(_CSV_NAMES)})"
 Format = Literal["parquet", "csv", "delta"]
+Layout = Literal[Format, "memory"]
+
+_IN_MEMORY = Path("the table")
+"""The name of a table in memory in messages."""
 
 _LONGEST_NAME = 100
-_BLOCK_BYTES = 1 << 25
-"""Of a CSV file, read at once; no row may be longer."""
+_BATCH_ROWS = 1 << 17
 _GUESSED_BYTES = 1 << 28
-_CSV_TYPES = {
-    "integer": pa.int64(),
-    "float": pa.float64(),
-    "date": pa.date32(),
-    "datetime": MOMENT,
-    "boolean": pa.bool_(),
-}
+_CODE = r"^\s*-?0[0-9]"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table at a path.
+    """A table at a path, or in memory.
 
     Attributes:
-        schema: columns that are read, with the names and types that they have in the file.
+        schema: the columns that are read, with their names and types in the file.
         dialect: of a CSV file.
-        declared: what is declared of columns, by their names in the file.
-        found: names of all columns in the file, those that are ignored among them.
+        declared: declared columns, by their names in the file.
+        found: names of all columns in the file, also of ignored ones.
+        table: a table in memory; its path is only a name.
+        shape: `structs.shape_of` the file; None: there are no structs whose fields are columns.
     """
 
     path: Path
-    format: Format
+    format: Layout
     schema: pa.Schema
     dialect: Dialect = field(default_factory=Dialect)
     declared: Mapping[str, Column] = field(default_factory=dict)
     found: tuple[str, ...] = ()
+    table: pa.Table | None = field(default=None, repr=False, compare=False)
+    shape: pa.Schema | None = None
 
     @cached_property
     def version(self) -> str:
-        """A name of the content: two tables share it only if they hold the same. A function of the data: restricted."""
+        """A name of the content: equal only for equal tables. It depends on the data, so it is restricted."""
+        if self.table is not None:
+            return _digest(self.table)
         if self.format == "delta":
             return self._delta_versions[0]
         return digest_files(self.path, data_files(self.path)) if self.path.is_dir() else digest_file(self.path)
@@ -80,12 +89,12 @@ class Source:
     def versions(self) -> tuple[str, ...]:
         """All names that the content may have had, `version` first.
 
-        A Delta table's versions that hold the same rows; a directory with what lies beside its files of rows, unless
-        leftovers were once read as rows.
+        For a Delta table its versions with the same rows. For a directory also its former name, which covered all its
+        files, unless former versions read other files as rows.
         """
         if self.format == "delta":
             return self._delta_versions
-        if self.path.is_dir() and data_files(self.path) == sorted(self.path.rglob("*.parquet")):
+        if self.table is None and self.path.is_dir() and data_files(self.path) == sorted(self.path.rglob("*.parquet")):
             return self.version, digest_directory(self.path)
         return (self.version,)
 
@@ -96,7 +105,7 @@ class Source:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What a contract calls each column, by its name in the file: the same where it can be."""
+        """The contract's name of each column, by its name in the file: the same if possible."""
         found: dict[str, str] = {}
         for name in self.schema.names:
             plain = re.sub(r"[^A-Za-z0-9_\-]+", "_", name)
@@ -108,23 +117,23 @@ class Source:
 
     @property
     def own_schema(self) -> pa.Schema:
-        """The file's types under a contract's names."""
+        """The file's types with the contract's names."""
         return pa.schema([item.with_name(self.names[item.name]) for item in self.schema])
 
     def without(self, names: Collection[str]) -> Source:
-        """The same table without some columns, which are not read."""
+        """The same table without some columns."""
         return replace(self, schema=pa.schema([item for item in self.schema if item.name not in names]))
 
     @property
     def plain_schema(self) -> pa.Schema:
-        """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
+        """The schema of `batches`: the contract's names, and plain types instead of dictionary-encoded ones."""
         return plain_schema(self.own_schema)
 
     def batches(self, columns: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, as `plain_schema` says.
+        """All rows, of type `plain_schema`.
 
         Args:
-            columns: those that are wanted, by a contract's names, in the table's order; None: all.
+            columns: by the contract's names; they come in the table's order. None: all.
 
         Raises:
             SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row.
@@ -132,145 +141,143 @@ class Source:
         items = [item for item in self.schema if columns is None or self.names[item.name] in columns]
         wanted, empty, problem = self.plain_schema, True, None
         wanted = pa.schema([wanted.field(self.names[item.name]) for item in items])
+        stored = [item.name for item in items]
         try:
-            for batch in self._csv(items) if self.format == "csv" else self._columnar(items):
+            for batch in self._stored(stored):
                 empty = empty and not batch.num_rows
                 yield pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], schema=wanted)
         except UnicodeError:
             problem = f"it is not in {self.dialect.encoding} throughout"
         except (OSError, ValueError, pa.ArrowException) as error:
-            # The library's own text may quote the data, so its type must do.
+            # Only the error's type is shown: the library's text may quote the data.
             problem = f"a file of the table is missing or damaged ({reason_of(error)})"
         if problem or empty:
             accepted = self.dialect.accepted if self.format == "csv" else "a table with rows"
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
 
-    def _columnar(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
-        yield from open_table(self.path).batches([item.name for item in items])
-
-    def _csv(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
-        self.dialect.check_quotes(self.path)
-        for batch in self._texts():
-            columns = [self._read(batch.column(self.found.index(item.name)), item) for item in items]
-            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(items))
-
-    def _texts(self) -> Iterator[pa.RecordBatch]:
-        """All fields of a CSV file as they stand there, in bytes."""
-        from pyarrow import csv
-
-        reading, parsing = self.dialect.options(_BLOCK_BYTES)
-        names = self.dialect.raw_names(self.path)
-        texts = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
-        with csv.open_csv(self.path, reading, parsing, texts) as reader:
-            if reader.schema.names != names:
-                raise SourceError(f"{self.path}: its header is more than one line; accepted: names without line breaks")
-            yield from reader
-
-    def _decoded(self, fields: pa.Array, name: str) -> pa.Array:
-        try:
-            return self.dialect.fields(fields.cast(pa.string()))
-        except pa.ArrowInvalid:
-            pass  # its text may quote the data
-        raise SourceError(
-            f"{self.path}: column {name!r} holds text that is not UTF-8; accepted: --csv-encoding with the file's, "
-            "such as cp1252, latin-1 or utf-16"
-        )
-
-    def _read(self, fields: pa.Array, item: pa.Field) -> pa.Array:
-        texts, declared = self._decoded(fields, item.name), self.declared.get(item.name)
-        if isinstance(declared, CategoricalColumn):
-            texts = self._categories(texts, declared)
-        elif isinstance(declared, TimeColumn):
-            texts = pc.utf8_trim_whitespace(texts)
-        try:
-            return values_of(texts, item.type, self.dialect.decimal)
-        except pa.ArrowInvalid:
-            pass  # its text quotes the data
-        raise SourceError(
-            f"{self.path}: column {item.name!r} is declared to hold {item.type}, and some of its values cannot be read "
-            "so; accepted: numbers (whole ones below 2^53, if written with a point; with a decimal comma by "
-            "--csv-decimal), dates as 2026-01-31, true or false; or another type"
-        )
-
-    def _categories(self, texts: pa.Array, declared: CategoricalColumn) -> pa.Array:
-        """Texts of a column with listed values, whole numbers with a point."""
-        if declared.whole_numbers and self.dialect.decimal != ".":
-            texts = pc.replace_substring_regex(texts, rf"^(\s*-?[0-9]+){self.dialect.decimal}(0*\s*)$", r"\1.\2")
-        return texts
+    def _stored(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if self.table is not None:
+            flat = flat_table(self.table, self.declared) if self.shape is not None else self.table
+            return iter(flat.select(names).to_batches(max_chunksize=_BATCH_ROWS))
+        if self.format == "csv":
+            whole = text_schema(self.found, self.declared)
+            return CsvTable((self.path,), whole, self.dialect, self.declared).batches(names)
+        return FlatTable(open_table(self.path, self.declared), self.declared).batches(names)
 
 
 def open_source(
-    path: Path, declared: Mapping[str, Column], dialect: Dialect | None = None, named: Collection[str] = ()
+    path: Path | pa.Table, declared: Mapping[str, Column], dialect: Dialect | None = None, named: Collection[str] = ()
 ) -> Source:
-    """The table at a path; reads metadata only, of a CSV file its first line. What is ignored is no part of its schema.
+    """The table at a path, without ignored columns; reads metadata only, of a CSV file its first line.
 
     Args:
-        declared: columns of which something is declared; only a CSV file's types follow from it.
+        declared: declared columns, which give a CSV file's types.
         dialect: of a CSV file; None: the usual one.
-        named: names of columns that somebody gives beside those that are declared: a CSV file's first line with one of
-            these or those is a header.
+        named: further known names: a CSV file's first line with one of these or of the declared names is a header.
 
     Raises:
-        SourceError: there is no table that can be read, two columns have the same name, or nobody says that a CSV file
-            has a header.
-        ContractError: a dialect is declared of a table that is no CSV file.
+        SourceError: there is no readable table, two columns have the same name, also as fields of structs, or a CSV
+            file has no declared header.
+        ContractError: a dialect is declared for a table that is no CSV file.
     """
-    if path.suffix.lower() == ".csv":
+    if isinstance(path, pa.Table):
+        source = _columnar(_IN_MEMORY, "memory", path.schema, declared, path)
+    elif path.suffix.lower() in _CSV_NAMES:
         dialect = dialect or Dialect()
-        names = dialect.names(path, {*declared, *named})
-        schema = pa.schema([pa.field(name, _csv_type(declared.get(name))) for name in names])
-        source = Source(path, "csv", schema, dialect, declared, tuple(names))
+        if path.is_file():
+            check_unpacked(path)
+        schema = open_csv([path], declared, dialect, tuple(named)).schema
+        source = Source(path, "csv", schema, dialect, declared, tuple(schema.names))
     else:
+        if path.is_file():
+            check_unpacked(path)
         if dialect is not None and (dialect.declared or dialect != Dialect()):
-            raise ContractError(f"--csv-...: {path} is no CSV file (.csv); accepted: those options for one that is")
-        schema = open_table(path, also=OR_CSV).schema
-        source = Source(
-            path,
-            "delta" if is_delta(path) else "parquet",
-            schema,
-            declared=declared,
-            found=tuple(schema.names),
-        )
+            raise ContractError(f"--csv-...: {path} is no {_CSV_FILE}; accepted: those options for one that is")
+        schema = open_table(path, declared, also=f", a {_CSV_FILE}").schema
+        layout: Format = "delta" if is_delta(path) else "parquet"
+        source = _columnar(path, layout, schema, declared)
     twice = sorted({name for name in source.found if source.found.count(name) > 1})
     if twice:
-        raise SourceError(f"{path}: column {twice[0]!r} stands in the table more than once; accepted: distinct names")
+        raise SourceError(
+            f"{source.path}: column {twice[0]!r} is in the table more than once; accepted: distinct names"
+        )
     return source.without([name for name, column in declared.items() if column.type == "ignored"])
 
 
-def guessed(source: Source) -> pa.Table:
-    """All rows by the names in the file, of a CSV file with the types that all of its values together suggest.
+def _columnar(
+    path: Path, layout: Layout, schema: pa.Schema, declared: Mapping[str, Column], table: pa.Table | None = None
+) -> Source:
+    """A table with types, the fields of whose structs are columns."""
+    try:
+        flat = flat_schema(schema, declared)
+    except SourceError as error:
+        raise SourceError(f"{path}: {error}") from None
+    shape = None if flat.equals(schema) else shape_of(schema)
+    return Source(path, layout, flat, declared=declared, found=tuple(flat.names), table=table, shape=shape)
 
-    For reading domains off the data alone, which no guarantee covers.
+
+def _digest(table: pa.Table) -> str:
+    """SHA-256 (hex) of a table's columns and values, whatever their chunks."""
+    digest, combined = hashlib.sha256(), table.combine_chunks().replace_schema_metadata(None)
+    with pa.ipc.new_stream(_Writes(digest.update), combined.schema) as writer:
+        writer.write_table(combined)
+    return digest.hexdigest()
+
+
+class _Writes(io.RawIOBase):
+    """A file that passes on what is written."""
+
+    def __init__(self, to: Callable[[Any], None]) -> None:
+        self._to = to
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._to(data)
+        return len(data)
+
+
+def check_exists(path: Path) -> None:
+    """Raises `SourceError` if nothing is there; for commands that refuse other arguments before they open the table."""
+    if not os.path.lexists(path):
+        raise SourceError(f"{path}: there is no such file or directory; accepted: the path of a table")
+
+
+def guessed(source: Source) -> pa.Table:
+    """All rows by the names in the file, with types that are inferred from all values of a CSV file.
+
+    Only for reading domains from the data, which no guarantee covers.
 
     Raises:
         SourceError: the rows cannot be read.
     """
-    if source.format == "csv":
-        return _guessed_csv(source)
-    return pa.Table.from_batches(source.batches()).rename_columns(source.schema.names)
-
-
-def _guessed_csv(source: Source) -> pa.Table:
     from pyarrow import csv
 
-    # Types follow from the first block alone, so it is large.
+    if source.format != "csv":
+        return pa.Table.from_batches(source.batches()).rename_columns(source.schema.names)
+    # Arrow infers types from the first block only, so it is large.
     reading, parsing = source.dialect.options(_GUESSED_BYTES)
     converting = csv.ConvertOptions(decimal_point=source.dialect.decimal)
     try:
         source.dialect.check_quotes(source.path)
-        table = csv.read_csv(source.path, reading, parsing, converting).rename_columns(list(source.found))
-        return pa.table({name: _guessed(source, table[name].combine_chunks()) for name in source.schema.names})
+        table = csv.read_csv(source.path, reading, parsing, converting)
+        whole = [item.name for item in table.schema if pa.types.is_integer(item.type)]
+        if whole:  # digits after a zero are a code, such as of a postal district, and no number
+            typed = csv.ConvertOptions(include_columns=whole, column_types=dict.fromkeys(whole, pa.string()))
+            texts = csv.read_csv(source.path, reading, parsing, typed)
+            for name in whole:
+                if pc.any(pc.match_substring_regex(texts[name], _CODE)).as_py():
+                    table = table.set_column(table.column_names.index(name), name, texts[name])
+        table = table.rename_columns(list(source.found))
+        return pa.table({name: _without_empty(source, table[name].combine_chunks()) for name in source.schema.names})
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = reason_of(error)  # the library's own text may quote the data
+        problem = reason_of(error)  # the library's text may quote the data
     raise SourceError(f"{source.path}: the table cannot be read ({problem}); accepted: {source.dialect.accepted}")
 
 
-def _guessed(source: Source, column: pa.Array) -> pa.Array:
+def _without_empty(source: Source, column: pa.Array) -> pa.Array:
     if not pa.types.is_string(column.type):
         return column
     texts = source.dialect.fields(column)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
-
-
-def _csv_type(declared: Column | None) -> pa.DataType:
-    return _CSV_TYPES.get(declared.type if declared else "", pa.string())

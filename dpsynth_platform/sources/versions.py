@@ -1,11 +1,11 @@
 """Versions of a Delta table that hold the same rows.
 
-What belongs here: reading, from the commits of a table's log, whether they changed rows or columns. What does not:
-opening a version (`delta`), and what follows from a new one (`dpsynth_platform.reviewing.new_versions`).
+What belongs here: finding from the commits of a table's log whether they changed rows or columns. What does not:
+opening a version (`delta`), and handling a new one (`dpsynth_platform.reviewing.new_versions`).
 
-Compaction, clustering, vacuum, properties, protocol and transaction markers make versions, and no news: their commits
-add and remove files with `dataChange: false` at most. What cannot be known counts as news: a commit that was cleaned up
-(the log keeps those since a checkpoint, 30 days of them by default), or an action that is not known here.
+Compaction, clustering, vacuum, properties, protocol and transaction markers make versions with the same rows: their
+commits add and remove files only with `dataChange: false`. Unknown commits count as changes: deleted ones (by default
+the log keeps 30 days, since a checkpoint), and those with an unknown action.
 """
 
 from __future__ import annotations
@@ -21,24 +21,19 @@ if TYPE_CHECKING:
     from deltalake import Schema
 
 _QUIET = frozenset({"commitInfo", "txn", "protocol", "domainMetadata", "checkpointMetadata", "sidecar"})
-"""Actions that are of no row and no column."""
+"""Actions that affect no row and no column."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """The commits of a Delta table.
-
-    Attributes:
-        uri: of the table.
-        version: the one that was opened.
-    """
+    """The commits of a Delta table around its opened version."""
 
     uri: str
     version: int
 
     @cached_property
     def same_since(self) -> int:
-        """The first version of those up to this one that are known to hold the same rows and columns."""
+        """The first version that is known to hold the rows and columns of this one."""
         version = self.version
         while version > 0 and self._quiet(version):
             version -= 1
@@ -46,7 +41,7 @@ class Log:
 
     @cached_property
     def same_until(self) -> int:
-        """The last version of those from this one on that are known to hold the same rows and columns."""
+        """The last version that is known to hold the rows and columns of this one."""
         version = self.version
         while self._quiet(version + 1):
             version += 1
@@ -54,30 +49,27 @@ class Log:
 
     @property
     def known_since(self) -> bool:
-        """Whether the commit that made `same_since` is there, so that it is known to be news."""
+        """Whether the commit of `same_since` is readable, so that it is known to be a change."""
         return self._actions(self.same_since) is not None
 
     def _quiet(self, version: int) -> bool:
-        """Whether a version is there and known to have the rows and columns of the one before."""
+        """Whether a version exists and is known to have the rows and columns of the one before."""
         actions = self._actions(version)
         if actions is None:
             return False
-        metadata = None
-        files = {"add": 0, "remove": 0}
-        for action in actions:
-            for kind, about in action.items():
-                if kind in files:
-                    files[kind] += 1
-                if kind == "metaData":
-                    metadata = about
-                elif kind not in _QUIET and not (kind in ("add", "remove") and about.get("dataChange") is False):
-                    return False
-        if bool(files["add"]) != bool(files["remove"]):
-            return False  # whatever it says of itself: rows came or went
+        metadata, kinds = None, set()
+        for kind, about in (pair for action in actions for pair in action.items()):
+            kinds.add(kind)
+            if kind == "metaData":
+                metadata = about
+            elif kind not in _QUIET and not (kind in ("add", "remove") and about.get("dataChange") is False):
+                return False
+        if ("add" in kinds) != ("remove" in kinds):
+            return False  # rows were added or removed, even with dataChange: false
         return metadata is None or _columns(metadata) == self._columns_before(version)
 
     def _columns_before(self, version: int) -> Any:
-        """The columns of the version before one; None if that cannot be known."""
+        """The columns of the previous version; None if they are unknown."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -89,7 +81,7 @@ class Log:
             return None
 
     def _actions(self, version: int) -> list[dict[str, Any]] | None:
-        """What a version's commit did; None if it is not there or cannot be read."""
+        """The actions of a version's commit; None if it is missing or unreadable."""
         try:
             with self._files.open_input_stream(f"_delta_log/{version:020}.json") as commit:
                 actions = [json.loads(line) for line in commit.read().splitlines() if line.strip()]
@@ -109,7 +101,7 @@ def _is_action(value: Any) -> bool:
 
 
 def _columns(metadata: dict[str, Any]) -> Any:
-    """The columns that a metadata action declares; equal to no others where it is none."""
+    """The columns of a metadata action; an invalid one equals no others."""
     from deltalake import Schema
 
     try:
@@ -120,5 +112,5 @@ def _columns(metadata: dict[str, Any]) -> Any:
 
 
 def _fields(schema: Schema) -> Any:
-    """Names and types of columns; what else is said of them is no news, nor is where files keep them."""
+    """Names, types and nullability of columns, without other metadata, whose changes affect no rows."""
     return [(item["name"], item["type"], item["nullable"]) for item in json.loads(schema.to_json())["fields"]]

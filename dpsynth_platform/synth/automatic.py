@@ -1,13 +1,13 @@
-"""Which method a contract gets: the one that it names, or what `auto` stands for, and why.
+"""The method of a contract: the one that it names, or the one that `auto` selects, with the reason.
 
-What belongs here: the choice, from public facts only, before anything of the data is read. What does not: the methods.
+What belongs here: the choice, from public facts only, before any data are read. What does not: the methods.
 
-The rules for `auto`, the first that applies (with a text to write, those of `text.choice`):
+The first of these rules that applies decides (for contracts with a text to write, the rules of `text.choice`):
 
-1. One column: `independent`, since there is nothing else to keep.
-2. Noise would drown what two columns have in common: `independent`, which has all of the budget for the columns. On
-   adult (14 columns, delta 1e-9; the mean total variation of all pairs) it was better than any other method where a
-   typical combination of two columns' values held less than about 2.5 times the noise of its count, and worse above:
+1. One column: `independent`, since there are no relations to keep.
+2. Noise hides the relations of two columns: `independent`, which spends all of the budget on single columns. It was the
+   best method on adult while a typical combination of two columns' values held less than about 2.5 times the noise of
+   its count (14 columns, delta 1e-9; mean total variation of all pairs):
 
    | rows | epsilon | held / noise | `independent` | `mst` | `aim` |
    | --- | --- | --- | --- | --- | --- |
@@ -18,11 +18,9 @@ The rules for `auto`, the first that applies (with a text to write, those of `te
    | 48,842 | 0.1 | 4.9 | .115 | .112 | .102 |
    | 48,842 | 1 | 45 | .080 | .048 | .034 |
 
-3. All pairs of columns have more cells together than may be counted: `privbayes`, which counts no combination that
-   noise would drown.
-4. A time limit that even `mst` would exceed, which looks at each pair once: `independent`, which looks at none.
-5. More pairs than rounds can go through, or a time limit that leaves fewer rounds than it takes to link all columns:
-   `mst`, which links all columns.
+3. The pairs of columns have too many cells to count: `privbayes`, which counts only combinations above the noise.
+4. The time limit is too short even for `mst`, which counts each pair once: `independent`, which counts none.
+5. Too many pairs for rounds, or a time limit with fewer rounds than links between all columns: `mst`.
 6. Else `aim`, which kept most wherever counts of two columns are above the noise.
 """
 
@@ -45,13 +43,13 @@ from dpsynth_platform.synth.tabular.workload import workload_of
 AUTO = "auto"
 LEAST_OVER_NOISE = 2.5
 JOINT_SHARE = 2 / 3
-"""Part of the precision that all methods but `independent` have for joint counts, or about so."""
+"""Approximate part of the precision that all methods except `independent` spend on joint counts."""
 MOST_PAIRS = 20_000
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A method, and why it is this one, in words that fit behind a colon."""
+    """A method, and the reason as a clause that fits after a colon."""
 
     method: str
     why: str
@@ -59,20 +57,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the choice depends on. All of it is public.
+    """The public facts that the choice depends on.
 
     Attributes:
-        columns: how many are modelled.
-        pair_cells: the most cells of all pairs of columns together.
-        countable: whether so many may be counted.
-        counted: what counts are of, `records` or `owners`.
-        records: the most of these that are expected.
-        held: how many of them a combination of two columns' values holds, on average over those of a typical pair.
-        target: whether a column is declared that the others shall predict.
+        pair_cells: upper bound on the cells of all pairs of columns; `countable` if so many may be counted.
+        records: upper bound on the expected number of `counted`, which are `records` or `owners`.
+        held: their mean number in a combination of two columns' values, for a typical pair.
         error: mean absolute noise of the count of such a combination, if a tree of pairs is measured.
-        limit: seconds that a run may take, if they are limited.
-        rounds: of `aim`, within that limit.
-        tree_seconds: that `mst` takes with it.
+        limit: seconds that a run may take; with it, `aim` has `rounds`, and `mst` takes `tree_seconds`.
     """
 
     columns: int
@@ -89,22 +81,20 @@ class Facts:
 
 
 def method_for(contract: DataContract, period: str | None = None) -> Choice:
-    """The contract's method, or the one that `auto` stands for.
+    """The contract's method, or the one that `auto` selects.
 
-    Raises:
-        ContractError: the period has no day inside the period column's declared range, or the workload names a column
-            that is not modelled.
-        AccountingError: no noise scale meets the guarantee.
+    Raises `ContractError` for a period outside of the declared range, or a workload with an unmodelled column, and
+    `AccountingError` if no noise scale meets the guarantee.
     """
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
     if contract.generate.method_unresolved:
-        raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, is settled before it is planned")
+        raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, must be resolved before planning")
     return choose(facts_of(contract, period))
 
 
 def facts_of(contract: DataContract, period: str | None) -> Facts:
-    """What the choice depends on; arguments and errors as for `method_for`."""
+    """Arguments and errors as for `method_for`."""
     from dpsynth_platform.privacy.selection import calibrate_selection
     from dpsynth_platform.synth.tabular.aim import work_of
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
@@ -116,7 +106,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     privacy = contract.privacy
     owners = privacy.weighting == "owners"
     records = privacy.expected_units * (1 if owners else privacy.max_contributions)
-    # A pair of many combinations is measured coarsely, or rare values are put together.
+    # A pair of many combinations is measured coarsely, or its rare values are merged.
     pairs = [a * b for a, b in itertools.combinations([min(size, COARSE_GROUPS) for size in sizes], 2)]
     total = calibrate_selection(guarantee, 0, 0.0, domain.partitions).sigma_total
     sigma = total * math.sqrt(max(1, len(sizes) - 1) / JOINT_SHARE)
@@ -136,7 +126,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
 
 
 def choose(facts: Facts) -> Choice:
-    """The method for these facts, by the rules above."""
+    """The method for these facts, by the rules above. The reason is in a plan and in its digest: its words stay."""
     above = (
         f"a typical combination of two columns' values holds {rounded(facts.held)} of the up to {facts.records:,} "
         f"{facts.counted} expected, and its count is off by about {rounded(facts.error)}"

@@ -1,6 +1,6 @@
-"""What every generator offers, in three moments, so that an uncalibrated mechanism cannot run.
+"""The interface of all generators, in three steps, so that an uncalibrated mechanism cannot run.
 
-What belongs here: the `Generator` protocol, the sealed plan that passes between the moments, and the registry of
+What belongs here: the class `Generator` with the parts that all methods share, the sealed plan, and the registry of
 methods. What does not: any one method.
 
     plan = generator("mst").plan(contract, schema, guarantee)          # public inputs only
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.units import WEIGHTINGS
 
 if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
@@ -36,28 +39,46 @@ if TYPE_CHECKING:
 
 
 DECLARED = "it is declared"
-"""Why a method was chosen that somebody named."""
+"""The reason for a method that the contract names."""
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """What a plan is made from; all of it is public. See `Generator.plan`."""
+
+    contract: DataContract
+    schema: pa.Schema
+    guarantee: Guarantee
+    period: str | None = None
+
+
+@dataclass(frozen=True)
+class PlanParts:
+    """A method's own part of a sealed plan; see `SealedPlan`."""
+
+    columns: list[dict[str, Any]]
+    release: dict[str, Any]
+    parameters: dict[str, Any]
+    event: DpEvent
+    time_limit: float | None = None
 
 
 @dataclass(frozen=True)
 class SealedPlan:
-    """All that decides what a mechanism does, fixed before any record is read. Public, JSON throughout.
+    """Everything that decides what a mechanism does, fixed before any record is read. Public; JSON values only.
 
-    The digest covers every field but `why`, so sampler, noise and accounting cannot drift apart: the ledger entry and
-    the grant name the digest, and the worker runs nothing else.
+    The digest covers every field except `why`, so that sampler, noise and accounting cannot differ: the ledger entry
+    and the grant name the digest, and the worker runs no other plan.
 
     Attributes:
-        method: the generator's name in the registry.
-        why: why it is this one.
-        dataset: name of the contract's dataset.
         period: `YYYY-MM` for datasets with a cadence.
         mechanism_digest: digest of `DataContract.mechanism_snapshot()`.
         columns: the modelled columns' public domains (`tabular.domain`).
-        release: the released table's schema and what becomes of each column (`tabular.restore`).
-        parameters: noise scales and the like, by name.
+        release: the released table's schema and the treatment of each column (`tabular.restore`).
+        parameters: noise scales and other numbers, by name.
         event: the privacy event in JSON form (`privacy.events`).
         guarantee: the guarantee in JSON form (`privacy.guarantee`).
-        time_limit: seconds that the plan was made for, after which the last fit may end by the clock (`tabular.cost`).
+        time_limit: seconds that the plan was made for; the clock may end the last fit after them (`tabular.cost`).
     """
 
     method: str
@@ -72,9 +93,27 @@ class SealedPlan:
     guarantee: dict[str, Any]
     time_limit: float | None = None
 
+    @classmethod
+    def of(cls, method: str, inputs: PlanInputs, parts: PlanParts, why: str = DECLARED) -> SealedPlan:
+        from dpsynth_platform.privacy.events import event_to_json
+
+        return cls(
+            method=method,
+            why=why,
+            dataset=inputs.contract.dataset,
+            period=inputs.period,
+            mechanism_digest=canonical_digest(inputs.contract.mechanism_snapshot()),
+            columns=parts.columns,
+            release=parts.release,
+            parameters=parts.parameters,
+            event=event_to_json(parts.event),
+            guarantee=inputs.guarantee.to_json(),
+            time_limit=parts.time_limit,
+        )
+
     @property
     def digest(self) -> str:
-        """SHA-256 of the plan in canonical JSON, but for `why`: other words for a reason make no other run."""
+        """SHA-256 of the plan in canonical JSON without `why`: a reworded reason does not make another run."""
         return canonical_digest({name: part for name, part in asdict(self).items() if name != "why"})
 
     def to_json(self) -> str:
@@ -86,7 +125,7 @@ class SealedPlan:
         """Reads a plan back.
 
         Raises:
-            GrantRefused: it is no sealed plan, or some field does not match its digest or the expected one.
+            GrantRefused: the text is no sealed plan, or the plan does not match its digest or the expected one.
         """
         try:
             document = json.loads(text)
@@ -99,17 +138,17 @@ class SealedPlan:
         return plan
 
     def describe(self) -> dict[str, Any]:
-        """What the mechanism will do, in public words and numbers; see `Generator.describe`.
+        """`Generator.describe` of this plan.
 
-        Where columns are counted and an owner may have several records, also the expected errors by either weighting:
-        of counts of rows, in rows, and of counts of owners, in owners.
+        Where columns are counted and an owner may have several records, it includes the expected errors by either
+        weighting: of counts of rows, in rows, and of counts of owners, in owners.
         """
         from dpsynth_platform.privacy.guarantee import Guarantee
 
         described = generator(self.method).describe(self)
         guarantee = Guarantee.from_json(self.guarantee)
         if guarantee.weighting == "owners":
-            described["event"] += WEIGHTED_WORDS
+            described["event"] += "; owners are counted: the rows of each weigh one row together"
         if self.columns and guarantee.max_contributions > 1 and guarantee.adjacency != "fixed-graph":
             described |= {
                 "weighting": guarantee.weighting,
@@ -118,11 +157,8 @@ class SealedPlan:
         return described
 
 
-WEIGHTED_WORDS = "; owners are counted: the rows of each weigh one row together"
-
-
 def _by_weighting(described: Mapping[str, Any], guarantee: Guarantee) -> dict[str, dict[str, float]]:
-    """Expected errors of counts by each weighting. At the same cost, noise is in proportion to the L2 sensitivity."""
+    """Expected errors of counts by each weighting. At the same cost, noise is proportional to the L2 sensitivity."""
     errors = {key: value for key, value in described.items() if key.startswith("expected_error_per_")}
     return {
         weighting: {
@@ -135,14 +171,12 @@ def _by_weighting(described: Mapping[str, Any], guarantee: Guarantee) -> dict[st
 
 @dataclass(frozen=True)
 class Drawing:
-    """Synthetic rows that are drawn while they are read, in batches, once.
+    """Synthetic rows that are drawn in batches, once, while they are read.
 
     Attributes:
-        schema: the released one.
-        rows: how many there will be.
         batches: drawn one by one; raises `ContractError` where next to no row keeps all constraints.
-        texts: what became of the texts that were drawn for them, where a trained model writes some.
-        missing: how much of each counted column was missing or unlisted in what the mechanism read.
+        texts: counts of the texts that were drawn for the rows, where a trained model writes texts.
+        missing: the share of each counted column that was missing or unlisted in the mechanism's input.
     """
 
     schema: pa.Schema
@@ -160,7 +194,7 @@ class Ranks(Protocol):
     """Processes that train one model together with this one (`training.world`)."""
 
     def meet(self, examples: Path) -> None:
-        """Starts them; returns when each has opened the examples and all have met.
+        """Starts them; returns when each has opened the examples and all are connected.
 
         Args:
             examples: directory of all examples (`text.examples.Examples`). Sensitive.
@@ -169,16 +203,16 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What a generator needs that has a language model and can go on after a crash; never part of a plan.
+    """What a generator with a language model needs in addition to the plan, of which it is no part.
 
     Attributes:
-        base_model: file that describes the model that it starts from (`text.base_models.BaseModel`, as JSON); None
-            where an endpoint has it.
-        key: 32 bytes that the training's own checkpoints are encrypted with, for this ledger entry alone.
-        resume: go on from the last checkpoint, within the steps that the plan has paid for.
-        ranks: starts processes that train along, where there are to be any.
-        endpoint: file that says how the endpoint that writes texts is reached (`text.endpoint_access.Access`), its key
-            included; None: no endpoint does.
+        base_model: file that describes the base model (`text.base_models.BaseModel`, as JSON); None where an endpoint
+            has the model.
+        key: 32 bytes that encrypt the training's checkpoints, for this ledger entry only.
+        resume: continue from the last checkpoint, within the steps that the plan has paid for.
+        ranks: starts processes that train along; None: there are none.
+        endpoint: file that says how to reach the endpoint that writes texts (`text.endpoint_access.Access`), including
+            its key; None: no endpoint writes texts.
     """
 
     base_model: Path | None
@@ -188,8 +222,43 @@ class Checkpoints:
     endpoint: Path | None = None
 
 
-class Generator(Protocol):
-    """One way of making synthetic rows. Its state is in the plan and in the model directory, never in the object."""
+@dataclass(frozen=True)
+class MechanismRun:
+    """One run of a mechanism whose grant is for its plan; see `Generator.fit`."""
+
+    plan: SealedPlan
+    bounded: Path
+    grant: Grant
+    directory: Path
+    device: str = "cpu"
+    progress: Progress = silent
+    engine: Engine | None = None
+    checkpoints: Checkpoints | None = None
+
+    @property
+    def language_model(self) -> Checkpoints:
+        """`checkpoints`, for methods that need them. Raises `GrantRefused` if the job has none."""
+        if self.checkpoints is None:
+            raise GrantRefused("the job names no language model; accepted: a base model or an endpoint")
+        return self.checkpoints
+
+
+@dataclass(frozen=True)
+class DrawRequest:
+    """Which rows to draw, and how; see `Generator.draw`."""
+
+    directory: Path
+    rows: int | None = None
+    constraints: Sequence[Constraint] = ()
+    given: Mapping[str, Values] | None = None
+    texts: TextTerms | None = None
+    transport: Transport | None = None
+    device: str = "cpu"
+    progress: Progress = silent
+
+
+class Generator(ABC):
+    """One method of making synthetic rows. Its state is in the plan and in the model directory, never in the object."""
 
     method: str
 
@@ -202,20 +271,25 @@ class Generator(Protocol):
         period: str | None = None,
         why: str = DECLARED,
     ) -> SealedPlan:
-        """Calibrates and seals a plan from public inputs: the contract, the source's schema and the target.
+        """Calibrates and seals a plan from public inputs.
 
         Args:
-            contract: declares the columns.
             schema: of the source.
-            guarantee: what the plan may cost.
             period: of a dataset with a cadence.
-            why: why this method was chosen.
+            why: the reason for this method.
 
         Raises:
-            ContractError: the method cannot model these columns.
+            ContractError: the method cannot do what the contract asks for.
             AccountingError: no noise scale meets the guarantee.
         """
+        inputs = PlanInputs(contract, schema, guarantee, period)
+        return SealedPlan.of(self.method, inputs, self.parts(inputs), why)
 
+    @abstractmethod
+    def parts(self, inputs: PlanInputs) -> PlanParts:
+        """The method's own part of `plan`, with the same errors."""
+
+    @abstractmethod
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error and predicted memory of a plan, in public words and numbers."""
 
@@ -234,29 +308,37 @@ class Generator(Protocol):
         """Runs the mechanism over the bounded Delta table and leaves a complete model in `directory`.
 
         Args:
-            plan: the sealed plan.
-            bounded: the table.
             grant: proves the started ledger entry.
-            directory: of the model.
             device: where the model is fitted.
-            progress: called with public stages.
-            engine: an open SQL engine that may count in this process's place.
-            checkpoints: for generators that train or ask a language model.
+            progress: receives public stages.
+            engine: an open SQL engine that counts instead of this process.
+            checkpoints: for generators that train or query a language model.
 
         Raises:
             GrantRefused: the grant is for another plan.
-            MechanismFailed: the mechanism stopped; what it cost stays spent.
+            MechanismFailed: the mechanism stopped; its cost remains spent.
         """
+        if grant.plan_digest != plan.digest:
+            raise GrantRefused("the grant is for another plan than the one to run")
+        self.run(MechanismRun(plan, bounded, grant, directory, device, progress, engine, checkpoints))
 
+    @abstractmethod
+    def run(self, run: MechanismRun) -> None:
+        """The method's own part of `fit`."""
+
+    @abstractmethod
     def check(self, plan: SealedPlan) -> None:
-        """Raises `GrantRefused` if a plan's sealed event is not what its parameters cost."""
+        """Raises `GrantRefused` if a plan's sealed event is not what its parameters cost (invariant: no drift)."""
 
+    @abstractmethod
     def is_complete(self, directory: Path) -> bool:
-        """Whether `directory` holds all that the mechanism leaves, so that nothing needs the data any more."""
+        """Whether `directory` holds the mechanism's whole result, so that nothing needs the data any more."""
 
+    @abstractmethod
     def can_resume(self, directory: Path) -> bool:
-        """Whether a mechanism that was cut short there may go on, at no further cost: its plan has paid for it."""
+        """Whether a mechanism that was interrupted there may continue at no further cost: its plan has paid for it."""
 
+    @abstractmethod
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model again from the complete measurements in `directory`: post-processing, free of charge.
 
@@ -279,23 +361,28 @@ class Generator(Protocol):
         """Rows of the source's schema from the model in `directory`: post-processing, free of charge.
 
         Args:
-            directory: of the model.
-            rows: how many; None: the number of records that the noisy counts say that there are.
-            constraints: which every row keeps; the model is fitted again from its measurements under them.
-            given: values that all rows shall have, by column: the model's distribution given these.
-            texts: how texts are drawn and kept, of generators that write some; by default from the model's own
-                distribution. Where it says how many rows each label gets, `rows` has no part in it.
-            transport: how an endpoint is asked, of generators that have texts written by one.
+            rows: how many; None: the number of records that the noisy counts show.
+            constraints: hold for every row; the model is fitted again from its measurements under them.
+            given: values that all rows have, by column: rows follow the model's distribution given these.
+            texts: how texts are drawn and kept, of generators that train a language model; by default from the model's
+                own distribution. If it says how many rows each label gets, `rows` is ignored.
+            transport: how an endpoint is queried, of generators whose texts an endpoint writes.
             device: torch's, for the fit.
-            progress: called with public stages and counts of steps.
+            progress: receives public stages and counts of steps.
 
         Raises:
-            ContractError: a constraint or a given value is not of this table, or no row can keep them all.
+            ContractError: a constraint or a given value does not fit this table, or no row can keep them all.
             MechanismFailed: there is no complete model.
         """
+        return self.drawn(DrawRequest(directory, rows, constraints, given, texts, transport, device, progress))
+
+    @abstractmethod
+    def drawn(self, request: DrawRequest) -> Drawing:
+        """The method's own part of `draw`."""
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
-        """Draws a table of the source's schema from the model in `directory`: post-processing."""
+        """`draw` without any terms, in memory."""
+        return self.draw(directory, rows).table()
 
 
 _CLASSES = {
@@ -309,18 +396,14 @@ _CLASSES = {
     "dp_inference": "text.inference.DpInference",
     "aug_pe": "text.evolution.AugPe",
 }
-"""Of every method, its class."""
+"""The class of each method."""
 METHODS = tuple(_CLASSES)
 TABLE_METHODS = tuple(method for method, place in _CLASSES.items() if place.startswith("tabular."))
-"""Those that make tables without texts, from noisy counts alone."""
+"""Methods that make tables without texts, from noisy counts only."""
 
 
 def generator(method: str) -> Generator:
-    """The generator of that name.
-
-    Raises:
-        ContractError: there is none.
-    """
+    """The generator of that name. Raises `ContractError` if there is none."""
     if method not in _CLASSES:
         raise ContractError(f"generate.method: {method!r}; accepted: {', '.join(METHODS)}")
     module, _, name = _CLASSES[method].rpartition(".")

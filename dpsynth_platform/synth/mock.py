@@ -1,8 +1,7 @@
-"""A fictional table made from a contract alone, on which the whole line can be tried free of charge.
+"""A fictional table made from a contract alone, on which the whole line can be tried at no privacy cost.
 
-What belongs here: the Arrow schema that a contract suggests, and rows of it drawn without any data. What does not: rows
-that resemble anybody. Values are uniform over the declared domain, names and addresses are Faker's, so nothing but the
-contract can be learned from a mock table, and a mechanism that runs on one spends nothing.
+What belongs here: the Arrow schema that a contract suggests, and rows drawn uniformly over the declared domain, with
+names and addresses by Faker. What does not: anything that depends on data, so that a mock table reveals none.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.columns import Column, DateColumn, FloatColumn, IntegerColumn, TextColumn
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
+from dpsynth_platform.synth.tabular.domain import Codes, domain_of
 
 _TYPES = {
     "integer": pa.int64(),
@@ -30,25 +29,19 @@ _TYPES = {
 _TEXT_POOL = 200
 _NULL_SHARE = 0.5
 _MOST_INVENTED = 5
-"""Values of a column whose own are learned, unless fewer are kept. They are numbers, so that any type can hold them."""
+"""Values invented for a column with learned values. They are numbers, so that any type can hold them."""
 
 
 def source_schema_of(contract: DataContract) -> pa.Schema:
-    """The plainest Arrow schema that fits the contract; where there is a source, its own schema counts."""
+    """The plainest Arrow schema that fits the contract; use a source's own schema where there is one."""
     read = ((name, column) for name, column in contract.columns.items() if name not in contract.ignored)
     return pa.schema([pa.field(name, _TYPES[column.type], nullable=column.nullable) for name, column in read])
 
 
 def mock_table(contract: DataContract, rows: int, period: str | None = None) -> pa.Table:
-    """`rows` fictional records of `source_schema_of(contract)`; owners have one record to one more than the bound.
+    """`rows` fictional records of `source_schema_of(contract)`; an owner has 1 to `max_contributions` + 1 of them.
 
-    Args:
-        contract: the only thing that the rows depend on.
-        rows: how many.
-        period: `YYYY-MM` for datasets with a cadence; all rows fall into it.
-
-    Raises:
-        ContractError: the period lies outside the declared range.
+    All rows fall into the period (`YYYY-MM`). Raises `ContractError` if it lies outside the declared range.
     """
     rng = np.random.default_rng()
     domain = domain_of(contract, period)
@@ -58,8 +51,9 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
     }
     domains = {column.name: column for column in domain.with_values(invented)}
     first, *others = contract.privacy.owner_columns
-    owners = {first: _owners(rows, contract.privacy.max_contributions, rng)}
-    # Where a record has several owners, whoever shares one with whom is left to chance.
+    records = rng.integers(1, contract.privacy.max_contributions + 2, size=rows)
+    owners = {first: np.repeat(np.arange(rows, dtype=np.int32), records)[:rows]}
+    # Which owners share a record is random.
     owners |= {name: rng.permutation(owners[first]) for name in others}
     schema = source_schema_of(contract)
     arrays = []
@@ -68,7 +62,8 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
             arrays.append(_owner_ids(contract, field, owners[field.name]))
         elif field.name in domains:
             column = domains[field.name]
-            arrays.append(column.decode(_cells(column, rows, rng), field.type, rng))
+            cells = rng.choice(np.flatnonzero(column.allowed), size=rows).astype(np.int32)
+            arrays.append(column.decode(cells, field.type, rng))
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
         elif isinstance(declared := contract.columns[field.name], IntegerColumn | FloatColumn | DateColumn):
@@ -78,26 +73,16 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _owners(rows: int, bound: int, rng: np.random.Generator) -> Codes:
-    """Owner number of each row."""
-    records = rng.integers(1, bound + 2, size=rows)
-    return np.repeat(np.arange(rows, dtype=np.int32), records)[:rows]
-
-
 def _owner_ids(contract: DataContract, field: pa.Field, owners: Codes) -> pa.Array:
     if contract.columns[field.name].type == "text":
         return pa.array([f"fictional owner {owner}" for owner in owners], pa.string())
     return pa.array(owners + 1, pa.int64())
 
 
-def _cells(column: ColumnDomain, rows: int, rng: np.random.Generator) -> Codes:
-    return rng.choice(np.flatnonzero(column.allowed), size=rows).astype(np.int32)
-
-
 def _weights(
     declared: IntegerColumn | FloatColumn | DateColumn, kind: pa.DataType, rows: int, rng: np.random.Generator
 ) -> pa.Array:
-    """A column that orders records with several owners: not modelled, so that it has no cells to draw from."""
+    """A column that orders records with several owners; it is not modelled and has no cells."""
     if isinstance(declared, DateColumn):
         days = rng.integers(declared.min.toordinal(), declared.max.toordinal() + 1, rows)
         return pa.array([dt.date.fromordinal(int(day)) for day in days], kind)
@@ -105,7 +90,7 @@ def _weights(
 
 
 def _texts(declared: Column, rows: int, rng: np.random.Generator) -> pa.Array:
-    """Names, or for free text (what is scrubbed by replacing) remarks with a name and contacts in them."""
+    """Names, or for free text (`pii: replace`) remarks that contain a name and contacts."""
     from faker import Faker
 
     faker = Faker()

@@ -1,9 +1,7 @@
 """From a contract to a sealed plan and the key that names a run.
 
-What belongs here: the public inputs of a mechanism put together. What does not: the mechanism (`synth`), the budget
-(`ledger`). Nothing here reads a record; a source is known by its version and its schema.
-
-What plans and costs are made with is imported where they are made: who only asks what is declared needs none of it.
+What belongs here: combining a mechanism's public inputs; a source is known by its version and schema. What does not:
+reading records, the mechanism (`synth`), the budget (`ledger`). Planning and costs are imported late, where needed.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dpsynth_platform.contracts.columns import modelled_columns
 from dpsynth_platform.contracts.contract import DataContract
@@ -21,6 +20,7 @@ from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.family import FamilyBudget, family_faults
 from dpsynth_platform.contracts.loading import (
     NONE_YET,
+    VARIABLE,
     check_with_family,
     draft_contract,
     family_of,
@@ -29,11 +29,13 @@ from dpsynth_platform.contracts.loading import (
     names_of,
 )
 from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.release import Release
+from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractDraft, ContractError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import AUDITED, Place, StepRecord
+from dpsynth_platform.foundation.storage import AUDITED, Place, StepRecord, Storage, unusable_place
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.sources.periods import MONTH, has_ended, local_schema
@@ -47,16 +49,15 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 255
 _LONGEST_PATH = 3500
-"""Bytes that Linux takes, less those of what a release is made of."""
+"""The limit of Linux in bytes, less the paths inside of a release."""
 _SHOWN = 40
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
-    """Calibrates the contract's method to its guarantee, or the one that `auto` stands for, and seals the result.
+    """Calibrates the contract's method, or the one that `auto` selects, to its guarantee and seals the result.
 
-    Raises:
-        ContractError: the method cannot do what the contract asks for, or may need more memory than there is for it.
-        AccountingError: no noise scale meets the guarantee.
+    Raises `ContractError` if the method cannot do what the contract asks for, or may need more memory than there is,
+    and `AccountingError` if no noise scale meets the guarantee.
     """
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.interface import generator
@@ -73,16 +74,12 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
             "values, fewer ways, or the method independent"
         )
     if contract.separate_audit_model:
-        _check_twice(contract, plan)
+        _check_separate_audit_model(contract, plan)
     return plan
 
 
-def _check_twice(contract: DataContract, plan: SealedPlan) -> None:
-    """Refuses a mechanism of which two together promise nothing, or too little to go without a reason.
-
-    Raises:
-        ContractError: says what can be declared instead.
-    """
+def _check_separate_audit_model(contract: DataContract, plan: SealedPlan) -> None:
+    """Refuses a mechanism whose two runs together have no guarantee, or a weak one without a declared reason."""
     from dpsynth_platform.privacy.accounting import delta_slack, epsilon
     from dpsynth_platform.privacy.events import event_from_json, twice
 
@@ -102,7 +99,7 @@ def _check_twice(contract: DataContract, plan: SealedPlan) -> None:
 
 
 def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
-    """What the ledger is asked for a plan."""
+    """The request to the ledger for a plan."""
     from dpsynth_platform.ledger.records import CostRequest
     from dpsynth_platform.privacy.events import event_from_json
 
@@ -119,11 +116,10 @@ def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
 def run_key(contract: DataContract, source: PinnedSource, period: str | None, plan: SealedPlan) -> str:
     """Names a run: the same contract, source version, period and plan are the same run, and one spend.
 
-    Only what the mechanism depends on counts, so that a new description or a new approver is no new run. A plain hash,
-    which the ledger exports: it is of public facts and of the source's name, a random id with a count of its versions,
-    and not of what the source holds.
+    It depends only on what the mechanism depends on, so that a new description or approver makes no new run. The
+    ledger exports this plain hash: its inputs are public facts and the source's name (a random id with a version).
     """
-    # Named only where it says which rows a period has, so that other runs keep their keys.
+    # Included only where it decides which rows a period has, so that other runs keep their keys.
     zone = contract.release.time_zone
     by_zone = local_schema(source.schema, contract.source.period_column, zone) is not source.schema
     return canonical_digest(
@@ -138,17 +134,12 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
 
 
 def in_zone(raw: StepRecord, zone: str) -> bool:
-    """Whether a run's months were those of a time zone."""
+    """Whether a run used the months of a time zone."""
     return bool(raw.facts["contract"]["release"].get("time_zone", "UTC") == zone)
 
 
 def mechanism_keys(contract: DataContract, key: str) -> tuple[str, ...]:
-    """The ledger's keys of a run's mechanisms, in the order in which they start; the run's own is last.
-
-    Args:
-        contract: as it was sealed.
-        key: the run's (`run_key`).
-    """
+    """The ledger's keys of a sealed run's mechanisms, in the order in which they start; the run's own key is last."""
     return (audited_key(key), key) if contract.separate_audit_model else (key,)
 
 
@@ -160,18 +151,10 @@ def audited_key(key: str) -> str:
 def check_choice(
     contract: DataContract, earlier: StepRecord | None, pinned: PinnedSource, charged: Iterable[Entry]
 ) -> None:
-    """What `auto` stands for may change with what is free to change, and then would pay a second time without a word.
+    """Prevents that a changed choice of `auto` silently pays a second time for the same version of the source.
 
-    Held against the last run alone: one that was sealed in between, with a method that the contract named, is a word.
-
-    Args:
-        contract: settled.
-        earlier: what `raw` left of the last run, if any.
-        pinned: the version that a run would be of.
-        charged: what pays for releases of this dataset or period (`Ledger.charged_for`).
-
-    Raises:
-        ContractError: this version of the source is paid for by another method.
+    Raises `ContractError` if another method of the last run (`earlier`, its record of `raw`) is among the `charged`
+    entries (`Ledger.charged_for`). Runs before the last are not compared: a method named in between was explicit.
     """
     if contract.generate.why is None or earlier is None or earlier.facts["source"] != pinned.name:
         return
@@ -180,26 +163,22 @@ def check_choice(
     if now == then or paid.isdisjoint(mechanism_keys(contract, earlier.run_key)):
         return
     raise ContractError(
-        f"{Place(contract.dataset, earlier.period).label}: generate.method: auto stands for {now!r} here "
-        f"({contract.generate.why}), and this version of the source is paid for by {then!r}; accepted: method: {then} "
-        f"to go on with what is paid for, or method: {now} for another spend"
+        f"{Place(contract.dataset, earlier.period).label}: generate.method: auto selects {now!r} here "
+        f"({contract.generate.why}), but {then!r} is paid for with this version of the source; accepted: method: "
+        f"{then} to continue with what is paid for, or method: {now} for another spend"
     )
 
 
 def check_period(contract: DataContract, period: str | None) -> None:
-    """Refuses a period for a dataset without a cadence; for one with, all but a month that it has and that has ended.
-
-    Raises:
-        ConfigurationError: names the period and what is accepted.
-    """
+    """Raises `ConfigurationError` unless the period is None without a cadence, or with one a month that has ended."""
     if contract.release.cadence is None:
         if period is not None:
             raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
         return
     first = str(contract.release.start)
     if period is None:
-        raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
-    # Text of this form sorts as time does.
+        raise ConfigurationError(f"{contract.dataset} is released by month; give --period YYYY-MM, from {first}")
+    # Text of this form sorts chronologically.
     ended = MONTH.fullmatch(period) and has_ended(period, contract.release.time_zone, dt.datetime.now(dt.UTC))
     if not ended or period < first:
         raise ConfigurationError(
@@ -208,12 +187,12 @@ def check_period(contract: DataContract, period: str | None) -> None:
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
-    """Keys of a contract that differ and that the mechanism depends on, so that they make another run."""
+    """Keys that differ and that the mechanism depends on, so that they make another run."""
     return differences(before.mechanism_snapshot(), now.mechanism_snapshot())
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Keys, as paths, of which two contracts or parts of them say different things."""
+    """Keys, as paths, whose values differ between two contracts or parts of them."""
     return list(_differences(dict(before), dict(now), ""))
 
 
@@ -230,13 +209,9 @@ def load_dataset(
 ) -> tuple[DataContract, FamilyBudget]:
     """Contract and family budget of a dataset of this deployment, checked against each other.
 
-    Args:
-        settings: the deployment.
-        dataset: its name.
-        families: budgets whose files were read just before; others are read.
-
-    Raises:
-        ContractError: the dataset is unknown, or a file is not acceptable.
+    Budgets in `families` are not read again. Raises `ContractError` for an unknown dataset or an unacceptable file;
+    `ContractDraft` only where the dataset has no outputs yet: with outputs, its schedules have stopped and its present
+    retention is unknown.
     """
     path = settings.contracts / f"{dataset}.yaml"
     if not os.path.lexists(path):
@@ -244,67 +219,134 @@ def load_dataset(
         raise ContractError(
             f"dataset {printable(dataset)!r} has no contract in {settings.contracts}; accepted: {known}"
         )
+    try:
+        return _loaded(settings, path, families)
+    except ContractDraft as error:
+        if not Storage(settings.restricted).places(dataset):
+            raise
+        problem = str(error)
+    raise ContractError(problem)
+
+
+def _loaded(
+    settings: Settings, path: Path, families: Mapping[str, FamilyBudget] | None
+) -> tuple[DataContract, FamilyBudget]:
+    dataset = path.stem
     with fault_of(path):
         contract = load_contract(path, settings.variables)
         if contract.dataset != dataset:
             raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
         check_constraints(contract, str(path))
-        for fault in _in_the_open(settings, contract):
+        for fault in (*_dialect_faults(contract.source), *_own_faults(settings, "source.uri", contract.source.uri)):
+            raise ContractError(f"{path}: {fault}")
+        for fault in _uri_faults(settings, contract.source.uri, contract.release):
             raise ContractError(f"{path}: {fault}")
         return resolve_method(contract, settings), check_with_family(settings, contract, families)
 
 
 def check_contract(settings: Settings, file: Path) -> DataContract:
-    """A contract file, held against itself, its name and its family's budget.
+    """A contract file, checked for consistency with itself, its name and its family's budget.
 
-    Raises:
-        ContractError: with all faults that can be seen at once, one line each. What a part says is held against other
-            parts and against the family where that part is sound by itself.
+    Raises `ContractError` with all faults that can be found at once, one line each. Only valid parts are compared.
     """
     with fault_of(file):
-        return _checked(settings, file)
+        document = read_yaml(file)
+        draft = draft_contract(document, settings.variables)
+        faults = [f"{file}: {fault}" for fault in (*draft.faults, *_faults_of_valid_parts(settings, draft.parts))]
+        dataset = document.get("dataset")
+        if file.resolve().parent == settings.contracts and dataset != file.stem and isinstance(dataset, str):
+            faults.append(f"{file}: dataset: {dataset!r}; accepted: {file.stem!r}, as the file is named")
+        if draft.family is not None:
+            try:
+                family = family_of(settings, draft.family, str(file))
+            except ContractError as error:
+                faults.append(str(error))
+            else:
+                if (privacy := draft.parts.privacy) is not None:
+                    found = (*family_faults(draft.family, privacy, family), *_cap_faults(privacy, family))
+                    faults += [f"{file}: {fault}" for fault in found]
+        if draft.contract is None or faults:
+            raise ContractError("\n".join(faults))
+        return resolve_method(draft.contract, settings)
 
 
-def _checked(settings: Settings, file: Path) -> DataContract:
-    document = read_yaml(file)
-    draft = draft_contract(document, settings.variables)
-    faults = [f"{file}: {fault}" for fault in (*draft.faults, *constraint_faults(draft.parts))]
-    dataset = document.get("dataset")
-    if file.resolve().parent == settings.contracts and dataset != file.stem and isinstance(dataset, str):
-        faults.append(f"{file}: dataset: {dataset!r}; accepted: {file.stem!r}, as the file is named")
-    if draft.family is not None:
-        try:
-            family = family_of(settings, draft.family, str(file))
-        except ContractError as error:
-            faults.append(str(error))
-        else:
-            if draft.parts.privacy is not None:
-                found = (
-                    *family_faults(draft.family, draft.parts.privacy, family),
-                    *_unaffordable(draft.parts.privacy, family),
-                )
-                faults += [f"{file}: {fault}" for fault in found]
-    if draft.contract is not None:
-        faults += [f"{file}: {fault}" for fault in _in_the_open(settings, draft.contract)]
-        faults += [f"{file}: {fault}" for fault in (_without_effect(draft.contract),) if fault]
-    if draft.contract is None or faults:
-        raise ContractError("\n".join(faults))
-    return resolve_method(draft.contract, settings)
+def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:
+    """Faults that the planning of a run would find, one line each, as far as the parts are valid."""
+    from dpsynth_platform.synth.tabular.workload import workload_faults
+
+    yield from constraint_faults(parts)
+    modelled = modelled_columns(parts.columns, parts.privacy)
+    if parts.generate is not None and parts.generate.text is None and all(parts.columns.values()) and modelled:
+        yield from workload_faults(parts.generate, modelled)
+    if parts.source is not None:
+        yield from _dialect_faults(parts.source)
+        yield from _format_faults(parts.source)
+        yield from _own_faults(settings, "source.uri", parts.source.uri)
+    if parts.source is not None and parts.release is not None:
+        uris = parts.source.uri, parts.release.uri, *(target.uri for target in parts.release.publish)
+        if not any(VARIABLE.search(uri) for uri in uris):  # one whose variable is unknown is a fault already
+            yield from _uri_faults(settings, parts.source.uri, parts.release)
+
+
+def _format_faults(source: Source) -> Iterator[str]:
+    """A place on this machine that is named as a file of another format, and holds no Delta table."""
+    named, path = source.format_by_name, Path(source.uri.removeprefix("file://"))
+    if named is not None and not (path / "_delta_log").is_dir():
+        yield (
+            f"source.format: {source.format}, the format unless another one is declared; source.uri ends as a {named} "
+            f"file does; accepted: format: {named}, or the directory of a Delta table"
+        )
+
+
+def _own_faults(settings: Settings, key: str, uri: str) -> Iterator[str]:
+    """A source or a target among the platform's own restricted files and databases.
+
+    As a source it has rows of another dataset, whose budget would not pay.
+    """
+    scheme, remote, path = uri.partition("://")
+    with suppress(ValueError):
+        if settings.ledger_url_is_configured and remote and _database(uri) == _database(settings.ledger_url):
+            yield f"{key}: it is the ledger's database; accepted: another one"
+            return
+    if remote and scheme.partition("+")[0] not in ("file", "sqlite"):
+        return
+    # SQLite's path follows a further slash, and may be a URI itself.
+    path = unquote(path.partition("?")[0])[scheme != "file" :].removeprefix("file:") if remote else uri
+    with suppress(OSError, RuntimeError, ValueError):  # a place that cannot be is another fault
+        read = Path(path).resolve()
+        for name, kept in settings.sensitive_places.items():
+            if read.is_relative_to(kept.resolve()) or kept.resolve().is_relative_to(read):
+                yield f"{key}: {uri!r} and the {name} overlap; accepted: a separate place"
+
+
+def _database(url: str) -> tuple[str, ...]:
+    """Kind, host, port and name of a database, without its user. Raises `ValueError` for no such URL."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    host, port = given.get("host") or parts.hostname or "", given.get("port") or parts.port or 5432
+    return parts.scheme.partition("+")[0], host.lower(), str(port), unquote(parts.path).removeprefix("/file:")
+
+
+def _dialect_faults(source: Source) -> Iterator[str]:
+    if source.csv is None:
+        return
+    from dpsynth_platform.sources.plain_files import dialect_of, in_contract
+
+    try:
+        dialect_of(source)
+    except ContractError as error:
+        yield in_contract(str(error))
 
 
 def check_constraints(contract: DataContract, where: str) -> None:
-    """Refuses constraints about columns or values that a contract does not have.
-
-    Raises:
-        ContractError: one line for each fault, which begins with `where`.
-    """
+    """Raises `ContractError` for constraints on undeclared columns or values, a line each that begins with `where`."""
     faults = list(constraint_faults(contract.parts))
     if faults:
         raise ContractError("\n".join(f"{where}: {fault}" for fault in faults))
 
 
 def constraint_faults(parts: Parts) -> Iterator[str]:
-    """Constraints about columns or values that do not exist, one line each; none where a column is not sound."""
+    """Faults of constraints on undeclared columns or values, one line each; none while a column is invalid."""
     modelled = modelled_columns(parts.columns, parts.privacy)
     constraints = parts.generate.constraints if parts.generate else []
     if not constraints or not all(parts.columns.values()) or not modelled:
@@ -318,20 +360,11 @@ def constraint_faults(parts: Parts) -> Iterator[str]:
         yield from str(error).split("\n")
 
 
-def _without_effect(contract: DataContract) -> str | None:
-    from dpsynth_platform.synth.tabular.workload import without_effect
-
-    return without_effect(contract)
-
-
 def resolve_method(contract: DataContract, settings: Settings) -> DataContract:
-    """A contract of which everything that follows knows the method for its texts, also where it says `auto`.
+    """The contract with the method that `auto` selects for its texts.
 
-    What `auto` stands for is sealed with the contract and with the plan, and part of the run: with other public facts
-    it may stand for another method, and then makes another run.
-
-    Raises:
-        ContractError: the method that it stands for cannot do what the contract asks for.
+    The choice is sealed with contract and plan, so that another choice, by other public facts, is another run. Raises
+    `ContractError` if the selected method cannot do what the contract asks for.
     """
     if not contract.generate.method_unresolved:
         return contract
@@ -343,44 +376,56 @@ def resolve_method(contract: DataContract, settings: Settings) -> DataContract:
     except ContractError as error:
         problem = str(error)
     raise ContractError(
-        f"{contract.dataset}: generate.method: auto stands for {chosen.method} here ({chosen.why}), which cannot be: "
-        f"{problem}; accepted: what it says, or another method by its name"
+        f"{contract.dataset}: generate.method: auto selects {chosen.method} here ({chosen.why}), which is not "
+        f"possible: {problem}; accepted: a contract without that problem, or another method by its name"
     )
 
 
-def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
-    """Why releases would lie among what must stay restricted, or could not be written once they are paid for.
+def _uri_faults(settings: Settings, source: str, declared: Release) -> Iterator[str]:
+    """Why releases would overlap with restricted directories, or could not be written after they are paid for."""
+    yield from _place_faults(settings, source, declared.uri)
+    public = Path(declared.uri)
+    for number, target in enumerate(declared.publish):
+        key = f"release.publish.{number}.uri"
+        if target.in_database:
+            yield from _own_faults(settings, key, target.uri)
+        elif target.is_local:
+            yield from _place_faults(settings, source, target.uri, key, {"release.uri": public})
 
-    Who may read the one root would come to the other.
-    """
-    long = [part for part in Path(contract.release.uri).parts if len(os.fsencode(part)) > _LONGEST_NAME]
-    if long or len(os.fsencode(contract.release.uri)) > _LONGEST_PATH:
-        what = f"{long[0][:_SHOWN]}..." if long else f"{contract.release.uri[:_SHOWN]}..."
+
+def _place_faults(
+    settings: Settings, source: str, release: str, key: str = "release.uri", others: Mapping[str, Path] | None = None
+) -> Iterator[str]:
+    """Faults of one place; it may not overlap with `others` either."""
+    long = [part for part in Path(release).parts if len(os.fsencode(part)) > _LONGEST_NAME]
+    if long or len(os.fsencode(release)) > _LONGEST_PATH:
+        what = f"{long[0][:_SHOWN]}..." if long else f"{release[:_SHOWN]}..."
         yield (
-            f"release.uri: {what!r} is too long to be written; accepted: at most {_LONGEST_NAME} bytes for each name "
+            f"{key}: {what!r} is too long to be written; accepted: at most {_LONGEST_NAME} bytes for each name "
             f"and {_LONGEST_PATH} for the whole"
         )
         return
-    places = {"release.uri": Path(contract.release.uri), "source.uri": Path(contract.source.uri)}
+    places = {key: Path(release), "source.uri": Path(source)}
     found = {}
-    for key, place in places.items():
+    for name, place in places.items():
         try:
-            found[key] = place.resolve()
+            found[name] = place.resolve()
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                found[key].lstat()
+                found[name].lstat()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a `RuntimeError`
             why = file_problem(error) if isinstance(error, OSError) else type(error).__name__
-            yield f"{key}: {str(place)[:200]!r} cannot be a path here ({why}); accepted: another one"
+            yield f"{name}: {str(place)[:200]!r} cannot be a path here ({why}); accepted: another one"
             return
-    public = found["release.uri"]
-    sensitive = {name: place.resolve() for name, place in settings.sensitive_places.items()}
-    for name, kept in (sensitive | {"source": found["source.uri"]}).items():
+    public = found[key]
+    if (unusable := unusable_place(public)) is not None:
+        yield f"{key}: {release!r}: {unusable}"
+    apart = {name: place.resolve() for name, place in {**settings.sensitive_places, **(others or {})}.items()}
+    for name, kept in (apart | {"source": found["source.uri"]}).items():
         if public.is_relative_to(kept) or kept.is_relative_to(public):
-            yield f"release.uri: {contract.release.uri!r} and the {name} lie in one another; accepted: a place apart"
+            yield f"{key}: {release!r} and the {name} overlap; accepted: a separate directory"
 
 
-def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
-    """Why not even one release fits under the family's cap."""
+def _cap_faults(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
     if privacy.guarantee.epsilon > family.cap.epsilon:
         yield (
             f"privacy.guarantee.epsilon: {privacy.guarantee.epsilon:g} alone exceeds the cap of family "
@@ -388,8 +433,8 @@ def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
         )
 
 
-def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]], list[str]]:
-    """Every sound contract of this deployment with its family, and what is wrong with the others.
+def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]], list[ContractError]]:
+    """Every valid contract of this deployment with its family, and the errors of the others; a draft is one, too.
 
     One bad file must not stop the releases, the retention or the review of all other datasets.
     """
@@ -399,7 +444,7 @@ def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]
         try:
             contract, family = load_dataset(settings, path.stem, families)
         except ContractError as error:
-            faults.append(str(error))
+            faults.append(error)
         else:
             loaded.append((contract, family))
             families[family.family] = family

@@ -1,9 +1,8 @@
 """Causal attention over short texts on a CPU, as one operation.
 
-What belongs here: softmax(q k^T s) v below the diagonal, its way back, and putting it in the place of torch's. What
-does not: other masks, long texts and other devices, which stay torch's. Torch's kernel for the CPU keeps no
-probabilities and makes them again for the way back, which suits long texts; with short ones it is several times as slow
-as products of matrices.
+What belongs here: softmax(q k^T s) v below the diagonal, its backward pass, and replacing torch's attention. What does
+not: other masks, long texts and other devices, which use torch's. Torch's CPU kernel recomputes the probabilities in
+the backward pass, which suits long texts; for short ones it is several times as slow as matrix products.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-# Probabilities are kept for the way back: for each token as many as this, for each head and layer.
+# The backward pass needs the probabilities: for each token at most this number, per head and layer.
 LONGEST = 512
 
 
 class ShortCausalAttention(TorchFunctionMode):
-    """While it is open, torch's attention is computed here where `_is_ours`."""
+    """While active, it computes torch's attention here where `_is_short_causal`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Runs one of torch's functions, or its replacement."""
         kwargs = kwargs or {}
-        if func is scaled_dot_product_attention and _is_ours(*args, **kwargs):
+        if func is scaled_dot_product_attention and _is_short_causal(*args, **kwargs):
             query = args[0]
             scale = kwargs.get("scale")
             factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -36,10 +34,9 @@ class ShortCausalAttention(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_ours(
+def _is_short_causal(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, **how: Any
 ) -> bool:
-    """Whether it is attention of short texts, each token to itself and those before it."""
     plain = attn_mask is None and not dropout_p and bool(how.get("is_causal")) and query.device.type == "cpu"
     square = query.dim() == 4 and query.shape[2] == key.shape[2] <= LONGEST
     grouped = square and query.shape[1] % key.shape[1] == 0 and key.shape[1] == value.shape[1]
@@ -47,13 +44,13 @@ def _is_ours(
 
 
 class _Causal(torch.autograd.Function):
-    """Of queries [examples, heads, tokens, size], and keys and values of as many heads, or fewer that are shared."""
+    """Queries are [examples, heads, tokens, size]; keys and values have as many heads, or fewer shared ones."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         examples, heads, tokens, _ = query.shape
         shared = key.shape[1]
-        # Heads that share keys stand below each other, as more queries to the same keys.
+        # Heads that share keys are stacked, as more queries to the same keys.
         queries = query.reshape(examples * shared, heads // shared * tokens, -1)
         keys, values = key.reshape(examples * shared, tokens, -1), value.reshape(examples * shared, tokens, -1)
         later = torch.full((tokens, tokens), -torch.inf, dtype=query.dtype).triu_(1)

@@ -1,14 +1,14 @@
 """Encrypted checkpoints of a training, and how often to write them.
 
-What belongs here: the files (written whole or not at all, sealed for one plan and one ledger entry, the last two kept)
-and the policy. What does not: what is in them (`states`), the count of executed steps (`journal`). A checkpoint is
-differentially private, since it is made of noised gradients, and kept restricted all the same.
+What belongs here: the files (written atomically, sealed for one plan and one ledger entry, the last two kept) and the
+policy. What does not: their content (`states`), the count of executed steps (`journal`). A checkpoint is differentially
+private, since it consists of noised gradients, but stays restricted.
 
 A file is one line of JSON in clear, the header, and chunks of up to 1 MiB, each sealed by AES-256-GCM. Chunk i has the
 nonce (i, whether it is the last), and the header as associated data: plan digest, ledger entry, step, executed steps
-and a fresh salt. The key of a file is derived from the caller's and the salt (HKDF-SHA256), so that no nonce comes
-twice under one key. That is the STREAM construction (Hoang, Reyhanitabar, Rogaway & Vizár, CRYPTO 2015): chunks cannot
-be exchanged, left out or cut off, and nothing is handed out before it is authenticated, however large the file is.
+and a fresh salt. The file's key is derived from the caller's key and the salt (HKDF-SHA256), so no nonce repeats under
+one key. That is the STREAM construction (Hoang, Reyhanitabar, Rogaway & Vizár, CRYPTO 2015): chunks cannot be
+exchanged, omitted or truncated, and no content is returned before it is authenticated, for files of any size.
 """
 
 from __future__ import annotations
@@ -46,39 +46,31 @@ _LONGEST_HEADER = 4096
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When a checkpoint is due.
-
-    Attributes:
-        every: steps from one to the next, so at most what one interruption loses; None writes none by count.
-        seconds: the longest time of work that one interruption may lose.
-    """
+    """When a checkpoint is due: `every` so many steps (None: not by count), and after so many `seconds` of work."""
 
     every: int | None
     seconds: float = 600.0
 
     @classmethod
     def for_allowance(cls, replay_allowance: int, *, interruptions: int = 4) -> CheckpointPolicy:
-        """Such that so many interruptions fit under the allowance, each at the worst moment; on average twice as many.
+        """The allowance covers so many interruptions at the worst moment; on average twice as many.
 
-        Without an allowance no checkpoint is due by count: any step that is lost is then one too many.
+        Without an allowance no checkpoint is due by count, since no step may be lost at all.
         """
         if replay_allowance == 0:
             return cls(every=None)
         return cls(every=max(1, replay_allowance // interruptions))
 
     def due(self, step: int, seconds_since_last: float) -> bool:
-        """Whether to write a checkpoint now that the model has taken `step` steps."""
         by_count = self.every is not None and step % self.every == 0
         return by_count or seconds_since_last >= self.seconds
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose every chunk was authentic when it was looked for.
+    """A checkpoint after the model's `step`, and `executed` steps in all attempts.
 
-    Attributes:
-        step: how many steps its model has taken.
-        executed: how many steps had been executed when it was written, in all attempts.
+    When it was found, all its chunks were authentic.
     """
 
     step: int
@@ -87,16 +79,12 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training.
+    """The checkpoints of one training, by its sealed plan and ledger entry.
 
-    Args:
-        directory: for checkpoints alone; made where it is missing.
-        key: 32 secret bytes.
-        plan_digest: digest of the sealed plan that is trained under.
-        entry_id: the ledger entry that pays for it.
+    The directory is for checkpoints alone, and created if missing; the key has 32 secret bytes.
 
     Raises:
-        ConfigurationError: the key is of another length.
+        ConfigurationError: the key has another length.
     """
 
     def __init__(self, directory: Path, key: bytes, *, plan_digest: str, entry_id: str) -> None:
@@ -107,14 +95,13 @@ class Checkpoints:
         self._named = {"format": _FORMAT, "plan": plan_digest, "entry": entry_id}
 
     def save(self, step: int, executed: int, content: Iterable[bytes | memoryview]) -> Checkpoint:
-        """Writes a checkpoint, durably and as a whole, and deletes all but the last two.
+        """Writes a checkpoint durably and atomically, and deletes all but the last two.
 
-        Args:
-            content: its bytes, in pieces of any length; never held in memory as a whole.
+        The content comes in pieces of any length, and is never in memory as a whole.
 
         Raises:
-            CheckpointFailed: it could not be written, as where the disk is full. Earlier checkpoints are as they were,
-                and nothing of this one is left.
+            CheckpointFailed: it could not be written, for example on a full disk. Earlier checkpoints are unchanged,
+                and no part of this one remains.
         """
         header = self._named | {"step": step, "executed": executed, "salt": secrets.token_hex(32)}
         path = self._directory / f"{executed:012d}-{step:012d}{_SUFFIX}"
@@ -129,18 +116,18 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointFailed(
                 f"{self._directory}: the checkpoint of step {step} could not be written ({file_problem(error)}); the "
-                "one before is kept. Training may go on, but an interruption would cost more replayed steps"
+                "one before is kept. Training may continue, but an interruption would cost more replayed steps"
             ) from None
-        with suppress(OSError):  # the new one is there; what is too many goes with the next, or with the purge
+        with suppress(OSError):  # the new one exists; the next one or the purge deletes stale files
             for stale in [*self._files()[KEPT:], *self._directory.glob(f"{_PARTIAL}*")]:
                 stale.unlink()
         return Checkpoint(step, executed, path)
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole and authentic, or None where there is none at all.
+        """The newest authentic checkpoint, or None if there are no files.
 
         Raises:
-            ResumeRefused: one is of another plan or ledger entry, or there are some and none is authentic.
+            ResumeRefused: one belongs to another plan or ledger entry, or there are files and none is authentic.
         """
         files = self._files()
         for path in files:
@@ -155,21 +142,17 @@ class Checkpoints:
         return None
 
     def read(self, checkpoint: Checkpoint) -> Iterator[bytes]:
-        """The content in pieces, each authenticated before it is handed out.
-
-        Raises:
-            ResumeRefused: at the piece where it is damaged.
-        """
+        """The content in pieces, each authenticated first; raises `ResumeRefused` at a damaged piece."""
         try:
             with checkpoint.path.open("rb") as file:
                 header, line = _header(file)
                 self._check_named(checkpoint.path, header)
                 yield from _opened(file, _file_key(self._key, header), line)
         except (OSError, ValueError, InvalidTag):
-            raise ResumeRefused(f"{checkpoint.path}: damaged since it was looked for; resume again") from None
+            raise ResumeRefused(f"{checkpoint.path}: damaged since it was found; resume again") from None
 
     def purge(self) -> int:
-        """Deletes all checkpoints, whole and partial ones; returns how many files there were."""
+        """Deletes all checkpoints, including partial ones; returns the number of files."""
         files = [*self._files(), *self._directory.glob(f"{_PARTIAL}*")]
         for path in files:
             path.unlink(missing_ok=True)
@@ -177,7 +160,7 @@ class Checkpoints:
         return len(files)
 
     def _files(self) -> list[Path]:
-        """Newest first: names begin with the number of executed steps, which never goes down."""
+        """Newest first: names begin with the number of executed steps, which never decreases."""
         return sorted(self._directory.glob(f"*{_SUFFIX}"), reverse=True)
 
     def _authentic(self, path: Path) -> Checkpoint | None:
@@ -218,7 +201,7 @@ def _write(path: Path, key: bytes, header: dict[str, Any], content: Iterable[byt
 
 
 def _header(file: BinaryIO) -> tuple[dict[str, Any], bytes]:
-    """The header, and its line as it stands there. Raises ValueError for what is none."""
+    """The header, and its line; raises ValueError for an invalid one."""
     line = file.readline(_LONGEST_HEADER)
     header = json.loads(line)
     if not line.endswith(b"\n") or not isinstance(header, dict) or not header.keys() >= _HEADER:
@@ -227,7 +210,7 @@ def _header(file: BinaryIO) -> tuple[dict[str, Any], bytes]:
 
 
 def _opened(file: BinaryIO, key: bytes, line: bytes) -> Iterator[bytes]:
-    """The chunks in clear. Raises InvalidTag at the first that is not authentic, or where the last one is missing."""
+    """The decrypted chunks; raises InvalidTag at the first that is not authentic, or if the last one is missing."""
     cipher = AESGCM(key)
     sealed = iter(lambda: file.read(CHUNK_BYTES + _TAG_BYTES), b"")
     number = -1
@@ -247,7 +230,7 @@ def _nonce(number: int, last: bool) -> bytes:
 
 
 def _chunks(content: Iterable[bytes | memoryview]) -> Iterator[bytearray]:
-    """The same bytes in chunks of `CHUNK_BYTES`; at least one, of which the last may be shorter or empty."""
+    """The bytes in chunks of `CHUNK_BYTES`, at least one; the last may be shorter or empty."""
     chunk = bytearray()
     for piece in content:
         view = memoryview(piece)
@@ -262,7 +245,6 @@ def _chunks(content: Iterable[bytes | memoryview]) -> Iterator[bytearray]:
 
 
 def _marked(chunks: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes | bytearray, bool]]:
-    """Each chunk with whether it is the last."""
     iterator = iter(chunks)
     waiting = next(iterator, None)
     while waiting is not None:

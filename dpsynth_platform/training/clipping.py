@@ -1,14 +1,14 @@
-"""Clipped gradients of the units of a batch, summed: the only thing about the data that leaves this module.
+"""Sums of clipped gradients of the units of a batch: the only function of the data that leaves this module.
 
-What belongs here: one pass forward and one backward through a model with its layers watched, the norm of each unit's
-gradient over all trainable parameters, and the sum of the clipped gradients. What does not: the arithmetic of single
-layers (`layers`), which units are in a batch (`loop`), noise (`noise`).
+What belongs here: a forward and a backward pass with hooks on the layers, the norm of each unit's gradient over all
+trainable parameters, and the sum of the clipped gradients. What does not: the arithmetic of single layers (`layers`),
+which units are in a batch (`loop`), noise (`noise`).
 
-A unit is a record, or a user with all its records: then the loss of a user is the mean of the losses of its records,
-whose rows are taken together as one long row, so that what is clipped is the user's mean gradient (Charles et al. 2024,
-DP-SGD-ULS). A user that is too large for one pass is summed up record by record (`ClippedSums.add_large`).
+A unit is a record, or a user with all its records. A user's loss is the mean of its records' losses, whose rows form
+one long row, so its mean gradient is clipped (Charles et al. 2024, DP-SGD-ULS). A user too large for one pass is summed
+up record by record (`ClippedSums.add_large`).
 
-A unit whose gradient is not finite counts as zero: whatever it is, it must not spoil the sum, for that would show.
+A unit whose gradient is not finite counts as zero: a spoiled sum would reveal it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -27,29 +26,24 @@ from torch.nn import functional
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.attention import ShortCausalAttention
 from dpsynth_platform.training.families import IGNORED, as_called, has_encoder
-from dpsynth_platform.training.fused import FusedAdapter, is_fusible
+from dpsynth_platform.training.fused import FusedAdapter, FusedNorm, is_fusible
 from dpsynth_platform.training.head import FrozenHead, is_plain
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.layers import Grams, Use, multiplies_by_weights, rule_for, slack_of, square_norms
-from dpsynth_platform.training.norm import FusedNorm
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lowered
 
 STABILITY = 0.01
 """Gamma of automatic clipping (Bu et al. 2023, section 4)."""
-# Norms are of single precision; this much on top covers their rounding and that of the coefficients.
+# Covers the rounding of norms, which are of single precision, and of coefficients.
 ROUNDING = 2.0**-20
 
 
 def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean cross-entropy over each example's labelled tokens, each predicted from those before it; 0 without any.
 
-    Args:
-        logits: [examples, tokens, vocabulary].
-        labels: [examples, tokens]; -100 is not predicted.
-
-    Returns:
-        [examples] in single precision.
+    From logits [examples, tokens, vocabulary] and labels [examples, tokens], where -100 is not predicted, to [examples]
+    in single precision.
     """
     targets, counts = _predictions(labels)
     losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
@@ -57,20 +51,16 @@ def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What each place should predict, [examples, tokens], and how many places of each example do, at least 1."""
+    """The target of each position, [examples, tokens], and the number of targets in each example, at least 1."""
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     return targets, (targets != IGNORED).sum(1).clamp(min=1)
 
 
 def clipping_coefficients(norms: Tensor, plan: TrainingPlan) -> Tensor:
-    """By what each unit's gradient is multiplied, so that it is at most `plan.clipping_norm` long.
+    """Factors that bring each unit's gradient to a norm of at most `plan.clipping_norm`: [units], single precision.
 
-    Args:
-        norms: [units], upper bounds on the gradients' norms; in double precision. What is not finite gets 0.
-        plan: gives the kind of clipping and its norm.
-
-    Returns:
-        [units] in single precision; 0 where it would be subnormal and thus rounded by more than `ROUNDING`.
+    `norms` are upper bounds on the gradients' norms, [units] in double precision. The factor is 0 where the norm is not
+    finite, or the factor would be subnormal and thus rounded by more than `ROUNDING`.
     """
     safe = norms * (1 + ROUNDING)
     if plan.clipping == "automatic":
@@ -84,26 +74,23 @@ def clipping_coefficients(norms: Tensor, plan: TrainingPlan) -> Tensor:
 class ClippedSums:
     """Sums of clipped gradients over the trainable parameters of a language model, causal or with an encoder.
 
-    As a context: meanwhile no parameter takes part in autograd by itself, since their gradients are computed here, and
-    products of matrices in single precision are that, and no less.
+    Inside the context, parameters take no part in autograd, since their gradients are computed here, and matrix
+    products in single precision use no faster, coarser mode.
 
-    A causal model is called without an attention mask: padding is on the right, where what counts cannot see it, and by
-    a mask of all rows together kernels are chosen, which would round a row's gradient by the others' lengths. An
-    encoder needs one (`families`); where layers compute coarsely, all batches of a shape have one of the same kind.
+    A causal model is called without an attention mask: padding is on the right, where no relevant token attends to it.
+    A mask of all rows would select kernels, and so round a row's gradient by the others' lengths. An encoder needs one
+    (`families`); where layers compute coarsely, all batches of a shape have one of the same kind.
 
-    Args:
-        model: from transformers, with adapters of peft or without. Its calls give `logits`.
-        plan: says how to clip.
-        precision: in which layers compute. Trained weights that are finer are rounded to it, for passes only.
+    The model is from transformers, with or without adapters of peft. Finer trained weights are rounded to the layers'
+    precision, for passes only.
 
     Attributes:
-        precision: in which layers compute.
-        parameters: the trainable ones, by name; one of several names where they are tied.
+        parameters: the trainable ones, by name; tied ones have one of their names.
         totals: the sums so far, by name, in double precision, on the model's device. In single precision the sum over
-            tens of thousands of units would round away a part of each, and which part hangs on the others.
+            tens of thousands of units would round away a part of each, which would depend on the others.
 
     Raises:
-        MechanismFailed: nothing is trainable, or a layer's gradients are not known; see `layers.rule_for`.
+        MechanismFailed: nothing is trainable, or a layer's gradients are not known (`layers.rule_for`).
     """
 
     def __init__(self, model: nn.Module, plan: TrainingPlan, precision: torch.dtype = EXACT) -> None:
@@ -140,9 +127,7 @@ class ClippedSums:
         ]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.set_float32_matmul_precision(self._products)
         for hook in self._hooks:
             hook.remove()
@@ -155,26 +140,24 @@ class ClippedSums:
             parameter.requires_grad_(True)
 
     def reset(self) -> None:
-        """Forgets what was summed up, and takes the weights as they are now: only before this may they change."""
+        """Clears the sums, and rereads the weights, which must not change without a reset."""
         self._lowered = None
         for total in self.totals.values():
             total.zero_()
 
     def add(self, batch: Batch, weights: Tensor) -> None:
-        """Adds the clipped gradient of each unit of a batch.
+        """Adds the clipped gradient of each unit of a batch of [units * k, tokens], unit by unit.
 
-        Args:
-            batch: [units * k, tokens], the rows of a unit one after the other, padded with rows of weight 0.
-            weights: [units, k], each row's part in its unit's loss; sum 1 for each unit.
+        `weights` are each row's share of its unit's loss, [units, k], with sum 1 for each unit; 0 for padding rows.
         """
         uses = self._gradients(batch, weights)
         norms = self._norms(uses)
         self._accumulate(uses, clipping_coefficients(norms, self._plan), ~torch.isfinite(norms))
 
     def add_large(self, parts: Iterable[tuple[Batch, Tensor]]) -> None:
-        """Adds the clipped gradient of one unit that comes in several parts, as for `add`, each with one unit.
+        """Adds the clipped gradient of one unit in several parts, each in the form for `add`.
 
-        The unit's gradient is made in full, so it takes as much as `totals` once more.
+        The unit's whole gradient is materialized, which takes as much memory as `totals`.
         """
         before = self.totals
         self.totals = {name: torch.zeros_like(total) for name, total in before.items()}
@@ -185,7 +168,7 @@ class ClippedSums:
                 lengths[name] += [use.lengths for use in of_one]
             whole = torch.ones(len(weights), device=weights.device)
             self._accumulate(uses, whole, torch.zeros_like(whole, dtype=torch.bool))
-        # In parts or not, a unit is clipped alike: in how many it comes may hang on what memory the others take.
+        # The result does not depend on the number of parts, which may depend on other units' memory.
         squares = torch.stack([total.square().sum() for total in self.totals.values()]).sum()
         norm = (squares + sum(slack_of(found) for found in lengths.values())).squeeze().sqrt()
         unit, self.totals = self.totals, before
@@ -195,14 +178,14 @@ class ClippedSums:
                 total.addcmul_(unit[name], coefficient.double())
 
     def unused_layers(self) -> list[str]:
-        """Trainable layers through which no batch has passed so far: their gradients would be missing."""
+        """Trainable layers through which no batch has passed so far."""
         return sorted(self._layers.keys() - self._called)
 
     def _on_cpu(self) -> bool:
         return all(value.device.type == "cpu" for value in self._model.parameters())
 
     def _fuse(self) -> None:
-        """Has layers compute as one operation what takes many passes over memory otherwise."""
+        """Replaces layers by single operations that need fewer passes over memory."""
         for name, layer in self._model.named_modules():
             fused: Any = None
             if is_fusible(layer):
@@ -218,7 +201,7 @@ class ClippedSums:
 
     def _replace_head(self) -> None:
         layer = self._model.get_output_embeddings()  # type: ignore[operator]
-        # BART's kin add a bias to the scores of their head, which must be there for that.
+        # BART and similar models add a bias to the scores of their head, so they need the scores.
         biased = getattr(self._model, "final_logits_bias", None) is not None
         if is_plain(layer) and not biased and not self._own(layer):
             self._head = FrozenHead(layer)
@@ -230,7 +213,7 @@ class ClippedSums:
         self._head = None
 
     def _gradients(self, batch: Batch, weights: Tensor) -> dict[str, list[Use]]:
-        """One pass forward and one backward; the gradients of all units by parameter."""
+        """The gradients of all units by parameter, by one forward and one backward pass."""
         self._uses, self._units = defaultdict(list), len(weights)
         inputs, labels = self._inputs(batch)
         targets, counts = _predictions(labels)
@@ -238,7 +221,7 @@ class ClippedSums:
             with torch.enable_grad():
                 logits = self._forward(inputs)
                 if self._head is not None and not self._head.gave(logits):
-                    # The model makes something more of its head's scores, so they must be there.
+                    # The model processes its head's scores further, so it needs them.
                     self._restore_head()
                     logits = self._forward(inputs)
                 if self._head is not None:
@@ -251,13 +234,13 @@ class ClippedSums:
             self._uses = None
 
     def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """What the model is called with, and the labels of its scores."""
+        """Arguments of the model, and the labels of its scores."""
         if has_encoder(self._model):
-            return as_called(self._model, batch, alike=self.precision != EXACT)
+            return as_called(self._model, batch, fixed_width=self.precision != EXACT)
         return {name: batch[name] for name in ("input_ids", "position_ids")}, batch["labels"]
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """The model's logits, or what its replaced head gives in their place."""
+        """The model's logits, or the output of its replaced head."""
         if self._lowered is None:
             self._lowered = lowered(self._model, self.precision)
         with ShortCausalAttention():
@@ -265,7 +248,7 @@ class ClippedSums:
         return logits
 
     def _watch(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Forward hook: asks for the gradient at the output."""
+        """Forward hook: requests the gradient at the output."""
         if self._uses is None or not torch.is_grad_enabled():
             return
         if not output.requires_grad:
@@ -275,7 +258,10 @@ class ClippedSums:
     def _receive(self, name: str, inputs: Tensor, gradients: Tensor) -> None:
         layer, rule = self._layers[name]
         if self._uses is None or gradients.dim() != 3 or inputs.shape[:2] != gradients.shape[:2]:
-            raise MechanismFailed(f"layer {name} does not take [examples, tokens]; accepted: layers that do")
+            raise MechanismFailed(
+                f"layer {name}: inputs of shape {tuple(inputs.shape)}, gradients of shape {tuple(gradients.shape)}; "
+                "accepted: layers of [examples, tokens]"
+            )
         self._called.add(name)
         inputs, gradients = (values.reshape(self._units, -1, *values.shape[2:]) for values in (inputs, gradients))
         with torch.no_grad():
@@ -288,7 +274,7 @@ class ClippedSums:
 
     @torch.no_grad()
     def _norms(self, uses: dict[str, list[Use]]) -> Tensor:
-        """[units] in double precision: the norms of the units' gradients over all parameters, or a little more."""
+        """Upper bounds on the norms of the units' gradients over all parameters, [units] in double precision."""
         grams = Grams()
         squares = [square_norms(of_one, grams) for of_one in uses.values()]
         return torch.stack(squares).sum(0).clamp(min=0).sqrt()

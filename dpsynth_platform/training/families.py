@@ -1,13 +1,12 @@
-"""How the rows of a batch go into a model: as they are, or divided between an encoder and a decoder.
+"""Model inputs from the rows of a batch: unchanged, or split between an encoder and a decoder.
 
-What belongs here: telling which of the two a model is, and what it is called with. What does not: passes and gradients
-(`clipping`), and how batches are made. A batch is the same for both, and so is what a training costs: only the pass
-forward differs.
+What belongs here: detecting encoder-decoder models, and their arguments. What does not: passes and gradients
+(`clipping`), and making batches. Batches and privacy cost are the same for both kinds of models.
 
-An encoder-decoder model (T5, BART) is told a row's beginning, up to the first token that is predicted, by its encoder;
-its decoder writes the rest, after a token of the model's own with which every text starts. A batch does not say where
-a prompt ends: the labels do. The encoder sees a whole row at once, so there, and in the decoder's look at it, padding
-is hidden by a mask; the decoder is causal, and its padding is on the right, where what counts cannot see it.
+An encoder-decoder model (T5, BART) reads a row's prompt, up to the first predicted token, with its encoder. Its decoder
+writes the rest, after the model's start token. The labels show where a prompt ends. The encoder attends to a whole row,
+so a mask hides padding there and in cross-attention; the decoder is causal, with padding on the right, where no
+relevant token attends to it.
 """
 
 from __future__ import annotations
@@ -25,61 +24,54 @@ IGNORED = -100
 
 
 def has_encoder(model: Any) -> bool:
-    """Whether a model reads by an encoder and writes by a decoder."""
+    """Whether it is an encoder-decoder model."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def decoder_start(model: Any) -> int:
-    """The token that stands before every text that a decoder writes.
-
-    Raises:
-        ConfigurationError: the model's config does not say.
-    """
+    """The token before every text of a decoder; raises `ConfigurationError` if the model's config lacks it."""
     for source in (model.config, getattr(model, "generation_config", None)):
         token = getattr(source, "decoder_start_token_id", None)
         if isinstance(token, int):
             return token
-    raise ConfigurationError("the encoder-decoder base model's config does not say its decoder_start_token_id")
+    raise ConfigurationError(
+        "the encoder-decoder base model's config has no decoder_start_token_id; accepted: a token id there or in "
+        "generation_config"
+    )
 
 
-def as_called(model: Any, batch: Batch, *, alike: bool = False) -> tuple[dict[str, Tensor], Tensor]:
-    """What a model is called with for the scores of a batch, and their labels.
+def as_called(model: Any, batch: Batch, *, fixed_width: bool = False) -> tuple[dict[str, Tensor], Tensor]:
+    """Arguments of a transformers model for the scores of a batch, and labels, [rows, width of the scores].
 
-    Args:
-        model: from transformers.
-        batch: [rows, tokens] each; see `interface.Batch`.
-        alike: whether an encoder-decoder's inputs are as wide as the batch, whatever is in the rows, and not as narrow
-            as these allow. Then the mask hides something in every batch, too, so that kernels are chosen alike.
-
-    Returns:
-        The arguments, and labels of which each is predicted from those before it in its row, [rows, width of the
-        scores].
+    Each label is predicted from those before it in its row. With `fixed_width`, an encoder-decoder's inputs are as wide
+    as the batch instead of as narrow as the rows allow. Then every batch has masked positions, too, so that the choice
+    of kernels does not depend on the rows.
     """
     if not has_encoder(model):
         return {name: values for name, values in batch.items() if name != "labels"}, batch["labels"]
-    return _divided(batch, decoder_start(model), alike)
+    return _divided(batch, decoder_start(model), fixed_width)
 
 
-def _divided(batch: Batch, start: int, alike: bool) -> tuple[dict[str, Tensor], Tensor]:
+def _divided(batch: Batch, start: int, fixed_width: bool) -> tuple[dict[str, Tensor], Tensor]:
     tokens, labels = batch["input_ids"], batch["labels"]
     most = tokens.shape[1]
     places = torch.arange(most, device=tokens.device)
     lengths = batch["attention_mask"].sum(1)
-    predicted = (labels != IGNORED) & (places > 0)  # nothing stands before the first token
+    predicted = (labels != IGNORED) & (places > 0)  # no token precedes the first one
     prompts = torch.where(predicted.any(1), predicted.int().argmax(1), lengths).clamp(min=1)[:, None]
-    told = places < prompts
-    # In the decoder, a start token stands in place of the whole prompt.
+    is_prompt = places < prompts
+    # In the decoder, a start token replaces the whole prompt.
     source = prompts + places - 1
     written = (places > 0) & (source < most)
     source = source.clamp(max=most - 1)
     begun = torch.where(written, tokens.gather(1, source), start)
     wanted = torch.where(written, labels.gather(1, source), IGNORED)
     wide, long = most, most
-    if not alike:
+    if not fixed_width:
         wide, long = int(prompts.max()), int((lengths[:, None] - prompts).max().clamp(min=0)) + 1
     inputs = {
         "input_ids": tokens[:, :wide],
-        "attention_mask": told[:, :wide].long(),
+        "attention_mask": is_prompt[:, :wide].long(),
         "decoder_input_ids": begun[:, :long],
     }
     return inputs, wanted[:, :long]

@@ -1,11 +1,9 @@
 """A frozen head and the cross-entropy above it, as one operation that gives gradients only.
 
-What belongs here: the gradient of the loss at the hidden states that a frozen head turns into scores. What does not:
-the loss itself, which nobody needs for training (`clipping.example_losses`), and heads that are trained, whose own
-gradients are made of the scores'.
+What belongs here: the gradient of the loss at the hidden states below a frozen head. What does not: the loss itself,
+which training does not need (`clipping.example_losses`), and trained heads, whose gradients need the scores.
 
-Scores for each token of a vocabulary are the largest thing in a small model. Here they are made for some predictions at
-a time, only where something is predicted, and are gone before the next ones.
+Scores over a vocabulary are the largest tensors of a small model. Here they exist for a few predictions at a time only.
 """
 
 from __future__ import annotations
@@ -19,18 +17,13 @@ from torch.nn import functional
 from dpsynth_platform.training.precision import EXACT
 
 PREDICTIONS = {"cpu": 256, "cuda": 1024}
-"""How many predictions are made at a time."""
+"""Predictions at a time."""
 
 
 class FrozenHead:
-    """Takes the place of a head's `forward` and passes the hidden states on, instead of scores.
+    """Replaces a head's `forward`, and returns the hidden states instead of scores.
 
-    Args:
-        layer: the model's output embeddings.
-
-    Attributes:
-        layer: the same.
-        hidden: what was passed on last.
+    `hidden` are those of the last call.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -40,32 +33,26 @@ class FrozenHead:
         self._weights: tuple[Tensor, Tensor | None] = layer.weight, layer.bias
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Hidden states of [examples, tokens, width], as they are."""
-        # The weights too, since they may be replaced for the pass forward alone.
+        """Hidden states of [examples, tokens, width], unchanged."""
+        # The weights may be replaced for the forward pass alone.
         self.hidden, self._weights = hidden, (self.layer.weight, self.layer.bias)
         self._version = hidden._version
         return hidden
 
     def gave(self, scores: Tensor) -> bool:
-        """Whether a model's scores are what was passed on last, and nothing was done to them, not even in place."""
+        """Whether a model's scores are the last hidden states, unchanged even in place."""
         return scores is self.hidden and scores._version == self._version
 
     @torch.no_grad()
     def gradients(self, targets: Tensor, weights: Tensor) -> Tensor:
         """The gradient, at the hidden states, of the weighted sum of the cross-entropies of all predictions.
 
-        Where layers compute coarsely, all products have one shape, however many predictions there are: other
-        examples must not change the way in which one is rounded.
-
-        Args:
-            targets: [examples, tokens], of each place the token that should follow.
-            weights: [examples, tokens]; where 0, nothing is predicted.
-
-        Returns:
-            [examples, tokens, width].
+        Where layers compute coarsely, all products have one shape for any number of predictions: other examples must
+        not change the rounding of one. Targets, the token after each position, and weights, 0 without a prediction, are
+        [examples, tokens]; the result is [examples, tokens, width].
         """
         if self.hidden is None:
-            raise ValueError("no hidden states have been passed on")
+            raise ValueError("the head has not been called")
         hidden = self.hidden.flatten(0, 1)
         found = torch.zeros_like(hidden)
         places = weights.flatten().nonzero()[:, 0]
@@ -78,18 +65,18 @@ class FrozenHead:
         return found.view_as(self.hidden)
 
     def _of(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """[predictions, width]: of each prediction's cross-entropy."""
+        """The gradient of each prediction's cross-entropy, [predictions, width]."""
         weight, bias = self._weights
         scores = functional.linear(hidden, weight, bias)
         errors = scores.softmax(1)
         del scores
         right = torch.arange(len(targets), device=targets.device), targets
-        # 1 - p of the right token, from the others: close to 1, p itself has lost it.
+        # 1 - p of the right token as a sum over the others: for p close to 1, the difference would lose all digits.
         errors[right] = 0
         errors[right] = -errors.sum(1, dtype=torch.float32).to(errors.dtype)
         return errors @ weight
 
 
 def is_plain(layer: Any) -> bool:
-    """Whether a model's head is a linear layer, and nothing more."""
+    """Whether a model's head is a plain linear layer."""
     return type(layer) is nn.Linear

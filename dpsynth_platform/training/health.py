@@ -1,24 +1,24 @@
-"""Stops trainings that are dead, judged by what is differentially private already.
+"""Stops trainings that learn nothing, judged by differentially private values only.
 
-What belongs here: rules over the noised gradients and the parameters, which are post-processing of them, and what each
-rule can find and how rarely it errs. What does not: anything un-noised. A loss, a gradient's norm or a threshold on
-either would be another look at the data, which nobody has paid for; what is said here when training stops is public.
+What belongs here: rules over noised gradients and parameters, with their error rates. What does not: values without
+noise. A loss, a gradient's norm or a threshold on either would be another, unpaid access to the data; the reasons for a
+stop are public.
 
 **The rules.** D is the number of trainable coordinates, and the noise's deviation is known.
 
-* *Not finite*: a noised gradient or a parameter. Certain.
-* *Too little noise*: a noised sum is noise plus something, so its squared length over the noise's variance exceeds a
-  chi-squared variable of D degrees of freedom stochastically. Below the bound of Laurent & Massart (2000, lemma 1) the
-  noise is not the planned one; by chance once in 1 / `FALSE_ALARM` trainings.
-* *Nothing moves*: not one of the parameters' values has changed since the first step, though `WATCHED` steps were taken
-  and the warm-up is over. Noise alone moves them, so this is certain; gradients need not be looked at.
-* *No signal*: gradients of exactly zero (labels that are all ignored, an adapter that is cut off) leave pure noise. In
-  general that cannot be told from a weak signal, so weak is defined: a training counts as alive if its clipped sums
-  are, in the mean of squares, at least as long as those of a planned batch whose gradients have a share `LIVE` of the
-  clipping norm and do not agree. From the plan alone follows the one step at which pure noise would be told from that,
-  with a power of 1 - `MISSED` and a false alarm of at most `FALSE_ALARM` (Birge 2001, lemma 8.1, for the tail of the
-  noncentral chi-squared). Before it nothing is said, and nothing at all where it lies beyond the training's end (many
-  coordinates, small batches). It does not find gradients that are merely small, nor any other bad training.
+* *Not finite*: a noised gradient or a parameter. No false alarm.
+* *Too little noise*: the squared length of noise plus a sum, over the noise's variance, stochastically dominates a
+  chi-squared variable of D degrees of freedom. Below the bound of Laurent & Massart (2000, lemma 1) the noise is not
+  the planned one; at random once in 1 / `FALSE_ALARM` trainings.
+* *Nothing moves*: no parameter value has changed since the first step, after `WATCHED` steps and the warm-up. Noise
+  alone moves them, so there is no false alarm and gradients are not needed.
+* *No signal*: gradients of exactly zero (labels all ignored, an adapter without effect) leave pure noise. A weak signal
+  looks the same, so a training counts as alive if its clipped sums are, in the mean of squares, at least as long as
+  those of a planned batch whose gradients have a share `LIVE` of the clipping norm and are orthogonal. The plan alone
+  gives the one step at which pure noise can be distinguished from that, with a power of 1 - `MISSED` and a false alarm
+  of at most `FALSE_ALARM` (Birge 2001, lemma 8.1, for the tail of the noncentral chi-squared). If that step is beyond
+  the training's end (many coordinates, small batches), the rule does not apply. It does not find gradients that are
+  merely small, nor any other bad training.
 """
 
 from __future__ import annotations
@@ -35,22 +35,17 @@ from dpsynth_platform.training.plan import TrainingPlan
 FALSE_ALARM = 1e-9
 MISSED = 1e-6
 WATCHED = 5
-"""Steps after which something must have moved."""
+"""Steps after which a parameter must have moved."""
 LIVE = {"automatic": 0.5, "flat": 0.01}
-"""How long a live gradient is at least after clipping, over the clipping norm. Automatic clipping brings nearly all to
-that norm; flat clipping leaves short ones short, so that there only very large batches can be judged."""
+"""Least norm of a live gradient after clipping, in clipping norms. Automatic clipping brings nearly all to that norm;
+flat clipping leaves short ones short, so it allows a judgement of very large batches only."""
 _SAMPLED = 4096
 
 
 class Watch:
-    """Watches over one training, as the loop's `Health`. After a crash a new one begins anew.
+    """The loop's `Health` for one training, until a crash; with its live trainable parameters by name.
 
-    Args:
-        plan: gives noise, clipping and batch size.
-        parameters: the trainable ones, by name, alive.
-
-    Attributes:
-        judged_at: the step at which a training without any signal is told from a live one; None if the plan has none.
+    `judged_at` is the step at which a training without signal is detected; None if the plan has none.
     """
 
     def __init__(self, plan: TrainingPlan, parameters: Mapping[str, Tensor]) -> None:
@@ -63,15 +58,7 @@ class Watch:
         self._before: dict[str, Tensor] = {}
 
     def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
-        """Judges one step, before its gradients are applied.
-
-        Args:
-            step: its number, from 1.
-            gradients: the noised mean gradient of each trainable parameter, by name.
-
-        Raises:
-            MechanismFailed: training must stop. What it cost stays spent.
-        """
+        """Judges step number `step`, from 1, before its noised mean gradients are applied; see `interface.Health`."""
         if self._first is None:
             self._first = step
             self._before = {name: _sample(parameter) for name, parameter in self._parameters.items()}
@@ -89,9 +76,7 @@ class Watch:
     def _enough_noise(self, squares: float) -> None:
         x = math.log(self._plan.paid_steps / FALSE_ALARM)
         if squares < self._coordinates - 2 * math.sqrt(self._coordinates * x):
-            raise MechanismFailed(
-                "training: a noised gradient has less noise than the plan says; do not release this model"
-            )
+            raise MechanismFailed("training: a noised gradient has less noise than planned; do not release this model")
 
     def _something_moves(self, step: int) -> None:
         if step != max(WATCHED, self._plan.warmup_steps) + 1:
@@ -107,8 +92,8 @@ class Watch:
         freedom, x = step * self._coordinates, math.log(1 / FALSE_ALARM)
         if self._squares <= freedom + live - 2 * math.sqrt((freedom + 2 * live) * x):
             raise MechanismFailed(
-                f"training: {step} steps of noised gradients hold no signal beside the noise; check labels, adapter "
-                "and clipping_norm, and that there are about as many records as expected_units says"
+                f"training: {step} steps of noised gradients contain noise without a signal; check labels, adapter "
+                "and clipping_norm, and that the number of records is about expected_units"
             )
 
 
@@ -118,10 +103,10 @@ def live_square(plan: TrainingPlan) -> float:
 
 
 def steps_to_judge(plan: TrainingPlan, coordinates: int) -> int:
-    """After how many steps pure noise is told from a live training.
+    """Number of steps after which pure noise and a live training are distinguishable.
 
-    k steps suffice where pure noise stays below the threshold: with l = `live_square`, x = log(1 / FALSE_ALARM) and
-    y = log(1 / MISSED), where kD + 2 sqrt(kDy) + 2y <= kD + kl - 2 sqrt(k(D + 2l)x), a quadratic in sqrt(k).
+    k steps suffice if pure noise stays below the threshold: with l = `live_square`, x = log(1 / FALSE_ALARM) and
+    y = log(1 / MISSED), if kD + 2 sqrt(kDy) + 2y <= kD + kl - 2 sqrt(k(D + 2l)x), a quadratic in sqrt(k).
     """
     live, x, y = live_square(plan), math.log(1 / FALSE_ALARM), math.log(1 / MISSED)
     slope = 2 * math.sqrt(coordinates * y) + 2 * math.sqrt((coordinates + 2 * live) * x)

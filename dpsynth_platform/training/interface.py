@@ -1,8 +1,8 @@
-"""The seams of DP training: what the loop asks of the examples, the journal and the watch over its health.
+"""The interfaces of DP training: examples, journal and health checks, as the loop uses them.
 
 What belongs here: protocols and the state that passes through them. What does not: any implementation (`loop`,
-`journal`, `checkpoints`, `health`, `synth.text`). What each seam may be shown is part of it: examples are sensitive; a
-state and noised gradients are differentially private; step numbers are public.
+`journal`, `checkpoints`, `health`, `synth.text`). Examples are sensitive; states and noised gradients are
+differentially private; step numbers are public.
 """
 
 from __future__ import annotations
@@ -19,32 +19,28 @@ Batch = Mapping[str, "torch.Tensor"]
 
 
 class Examples(Protocol):
-    """The records that are trained on. Sensitive, its length included."""
+    """The training records. Sensitive, including their number."""
 
     @property
     def max_length(self) -> int:
-        """No record has more tokens. Public: it follows from what is declared, and not from the records."""
+        """The most tokens of a record. Public: it follows from declarations, not from the records."""
 
-    def __len__(self) -> int:
-        """How many records there are."""
+    def __len__(self) -> int: ...
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The records at these positions, in this order, padded on the right to the longest of them.
 
-        A record's row must not depend on the other records, but for its padding.
+        Except for its padding, a record's row must not depend on the other records.
         """
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What training goes on from: differentially private, since it is made of noised gradients and public numbers.
+    """The state from which training resumes: differentially private, by noised gradients and public numbers.
 
-    Neither batch nor noise is in it: a resumed training draws both afresh.
-
-    Attributes:
-        step: how many steps the model has taken.
-        tensors: trainable parameters (`parameter.<name>`) and the optimizer's averages (`optimizer.<slot>.<name>`). The
-            loop hands over the live ones, on its device: whoever keeps them writes or copies them at once.
+    It contains neither batch nor noise: a resumed training draws both afresh. Tensors are trainable parameters
+    (`parameter.<name>`) and the optimizer's averages (`optimizer.<slot>.<name>`). The loop passes its live ones, on its
+    device: a journal must write or copy them at once.
     """
 
     step: int
@@ -54,34 +50,28 @@ class TrainingState:
 class Journal(Protocol):
     """The durable count of executed steps, and the last state.
 
-    Every executed step costs, also one whose result was lost in a crash.
+    Every executed step costs, even if a crash loses its result.
     """
 
     def begin_step(self) -> int:
-        """Counts one more executed step, durably, before its batch is drawn.
-
-        Returns:
-            How many steps were executed so far, this one included, in all attempts.
-        """
+        """Counts one more executed step, durably, before its batch is drawn; returns the count over all attempts."""
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:
-        """Keeps a state. Called after every step; how often it really writes is the journal's to decide.
+        """Receives the state after every complete step; the journal decides how often it writes.
 
-        Args:
-            state: after a step that is complete.
-            now: the process is told to stop, so this is the last state that can be kept.
+        `now` means that the process must stop, so that this is the last state.
         """
 
     def latest(self) -> TrainingState | None:
-        """The last state that was kept, or None before the first."""
+        """The last kept state, or None before the first."""
 
 
 class Health(Protocol):
-    """Watches over training by what is private already."""
+    """Checks a training by differentially private values only."""
 
     def step(self, step: int, gradients: Mapping[str, torch.Tensor]) -> None:
         """Called once a step with the noised mean gradient of each trainable parameter, by name.
 
         Raises:
-            MechanismFailed: training must stop. What it cost stays spent.
+            MechanismFailed: training must stop. Its cost stays spent.
         """

@@ -1,14 +1,14 @@
 """The durable count of executed training steps.
 
-What belongs here: counting a step before its batch is drawn, refusing steps that nobody paid for, and noticing a count
-that was lost. What does not: the model's state (`checkpoints`), and what a step costs (`plan`). The privacy event of a
-training covers its planned steps and a replay allowance; a step whose result was lost in a crash looked at the data all
-the same, so what holds the event true is that this count never goes down.
+What belongs here: counting a step before its batch is drawn, refusing unpaid steps, and detecting a lost count. What
+does not: the model's state (`checkpoints`), and the cost of a step (`plan`). The privacy event of a training covers its
+planned steps and a replay allowance. A step whose result was lost in a crash has read the data, so the event is valid
+only if this count never decreases.
 
-The journal is a file of records of one length, one for each executed step, appended and flushed to disk before the step
-begins. A record holds its own number, the step of the model that it was meant for, and a digest over all records
-before it and itself. A record that was torn by a crash counts: its step may have begun, as far as anybody can tell
-later. Cutting records off the end leaves a sound file; that is noticed where a checkpoint has seen more of them.
+The journal is a file of fixed-length records, one for each executed step, appended and flushed to disk before the step
+begins. A record has its number, the model's step that it was meant for, and a digest over all earlier records and
+itself. A record torn by a crash counts, since its step may have begun. Truncation by whole records leaves a valid file;
+it is detected if a checkpoint was written after more steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from dpsynth_platform.foundation.digests import canonical_json
 from dpsynth_platform.foundation.errors import MechanismFailed, ReplayExhausted, ResumeRefused, file_problem
@@ -41,17 +40,12 @@ class StepJournal:
             journal.resume(checkpoint.step, checkpoint.executed)      # where there is a checkpoint
             executed = journal.begin_step()                           # then draw the batch
 
-    Open it before the ledger's grant is used up: whoever resumes can then insist that there is one.
-
-    Args:
-        directory: of this training alone; made where it is missing.
-        planned_steps: steps that the model is to take.
-        replay_allowance: how many steps more may be executed.
-        resuming: whether steps may have been executed before; then a missing journal is refused.
+    Open it before using the ledger's grant, so that resuming can require its existence: `resuming` says that steps may
+    have been executed before, and refuses a missing journal. The directory is of this training alone.
 
     Attributes:
-        executed: how many steps were begun, in all attempts.
-        position: how many steps the model has taken, the one that is under way included.
+        executed: number of begun steps, in all attempts.
+        position: the model's steps, including the current one.
 
     Raises:
         ResumeRefused: another process holds it; it is missing, damaged or of another plan.
@@ -78,8 +72,7 @@ class StepJournal:
         if not self._path.exists():
             if resuming:
                 raise ResumeRefused(
-                    f"{self._path}: the journal of executed steps is missing, so that nobody can tell how many were; "
-                    f"{_OVER}"
+                    f"{self._path}: the journal of executed steps is missing, so their number is unknown; {_OVER}"
                 )
             write_durably(self._path, header)
         self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -99,7 +92,7 @@ class StepJournal:
 
     @property
     def replayed(self) -> int:
-        """Executed steps that are not in the model: lost, or executed again since."""
+        """Executed steps that are not in the model: lost, or executed again."""
         return self.executed - self.position
 
     @property
@@ -108,31 +101,24 @@ class StepJournal:
         return self.position >= self._planned
 
     def resume(self, step: int, executed: int) -> None:
-        """Goes on from a checkpoint.
-
-        Args:
-            step: how many steps its model has taken.
-            executed: how many steps had been executed when it was written.
+        """Resumes from a checkpoint of the model's step `step`, written after `executed` steps.
 
         Raises:
-            ResumeRefused: the journal knows of fewer steps than the checkpoint does.
+            ResumeRefused: the journal has fewer steps than the checkpoint.
         """
         if executed > self.executed:
             raise ResumeRefused(
-                f"{self._path}: knows of {self.executed} executed steps, and a checkpoint was written after "
-                f"{executed}; records are missing, so that nobody can tell how many steps were executed: {_OVER}"
+                f"{self._path}: has {self.executed} executed steps, but a checkpoint was written after {executed}; "
+                f"records are missing, so the number of executed steps is unknown: {_OVER}"
             )
         self.position = step
 
     def begin_step(self) -> int:
-        """Counts one more step, on disk when it returns. To be called before the step's batch is drawn.
-
-        Returns:
-            How many steps were executed so far, this one included, in all attempts.
+        """Counts one more step durably, before its batch is drawn; returns the count over all attempts.
 
         Raises:
-            ReplayExhausted: the steps that are left to do would be more than the plan pays for. Raised as soon as that
-                is certain, since the rest of the training could not be finished either.
+            ReplayExhausted: the remaining steps would exceed those that the plan pays for. Raised as soon as that is
+                certain, since the training could not be finished.
             MechanismFailed: the model has taken all its steps, or the step could not be counted. It must not begin.
         """
         if self._file is None:
@@ -151,10 +137,10 @@ class StepJournal:
         try:
             _append(self._file, body + b" " + digest.hex()[:16].encode() + b"\n")
         except OSError as error:
-            self.close()  # part of the record may stand in the file; the next to open it counts that as a step
+            self.close()  # the file may have part of the record; opening it again counts that as a step
             raise MechanismFailed(
-                f"{self._path}: the next step cannot be counted ({file_problem(error)}), so it was not begun; the "
-                "training can be resumed once that is mended"
+                f"{self._path}: the next step cannot be counted ({file_problem(error)}), so it was not begun; resolve "
+                "that, then resume the training"
             ) from None
         self._digest = digest
         self.executed += 1
@@ -162,7 +148,7 @@ class StepJournal:
         return self.executed
 
     def close(self) -> None:
-        """Lets others open the journal; counts no more."""
+        """Lets other processes open the journal; `begin_step` is refused from now on."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
@@ -171,13 +157,11 @@ class StepJournal:
     def __enter__(self) -> StepJournal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, records: bytes, digest: bytes) -> tuple[int, bytes]:
-        """Number of records and the digest over them. The digest over a torn one is over its bytes as they are."""
+        """Number of records, and the digest over them; of a torn record, over its actual bytes."""
         count = len(records) // _RECORD_BYTES
         for number in range(1, count + 1):
             raw = records[(number - 1) * _RECORD_BYTES : number * _RECORD_BYTES]
@@ -186,25 +170,19 @@ class StepJournal:
                 digest = _next_digest(digest, raw)
                 continue
             digest = _next_digest(digest, found[1])
-            sound = found[2] == digest.hex()[:16].encode() and int(raw[:12]) == number
-            if not sound:
+            if found[2] != digest.hex()[:16].encode() or int(raw[:12]) != number:
                 raise ResumeRefused(
                     f"{self._path}: record {number} of {count} does not follow from those before it; the journal was "
-                    f"changed, so that nobody can tell how many steps were executed: {_OVER}"
+                    f"changed, so the number of executed steps is unknown: {_OVER}"
                 )
         return count, digest
 
 
-def may_go_on(directory: Path, steps_taken: int) -> bool:
-    """Whether a training that was cut short has any paid steps left to finish with. Looks without holding the journal.
+def can_resume(directory: Path, steps_taken: int) -> bool:
+    """Whether an interrupted training has enough paid steps left to finish, after its newest checkpoint's steps.
 
-    Args:
-        directory: of the training.
-        steps_taken: by the model of its newest checkpoint.
-
-    Returns:
-        Whether there is a journal, unless what it counts proves `begin_step` to refuse. Whether it is sound is found
-        when it is opened.
+    It is true if there is a journal, unless its count proves that `begin_step` refuses. It does not lock or validate
+    the journal; opening it does.
     """
     try:
         header, _, records = (directory / JOURNAL_FILE).read_bytes().partition(b"\n")

@@ -1,23 +1,23 @@
-"""Gradients of single layers for each unit of a batch, without making them where that is dear.
+"""Gradients of single layers for each unit of a batch, without materializing them where that is expensive.
 
-What belongs here: for each kind of layer, how a unit's gradient follows from the layer's inputs and the gradient at its
-outputs; its norm; its weighted sum over units. What does not: passing data through a model, and clipping (`clipping`).
+What belongs here: for each kind of layer, a unit's gradient from the layer's inputs and the gradient at its outputs;
+its norm; its weighted sum over units. What does not: passing data through a model, and clipping (`clipping`).
 
 A linear layer's gradient is a sum over tokens of outer products g_t a_t^T. Its squared norm is the sum over pairs of
 tokens of (a_t . a_s)(g_t . g_s), the *ghost norm* (Goodfellow 2015; Li et al. 2021), which costs T^2 (p + d) for T
-tokens where the gradient itself costs T p d; the weighted sum over all units is one product of matrices over the kept
-inputs and gradients (*book-keeping*, Bu et al. 2022). Where p d <= T (p + d), as in adapters of low rank, the gradients
-of the units are both cheaper and smaller, and are made (their *mixed* clipping).
+tokens where the gradient itself costs T p d; the weighted sum over all units is one matrix product over the kept inputs
+and gradients (*book-keeping*, Bu et al. 2022). Where p d <= T (p + d), as in adapters of low rank, the gradients of the
+units are both cheaper and smaller, and are materialized (their *mixed* clipping).
 
-**Rounding.** A ghost norm is a sum of terms that may cancel, so its error is not in proportion to it. Each product of
-two tokens is computed in single precision; its error is in proportion to the tokens' lengths, some 25 times 2^-24 of
-them at most as measured (widths up to 150,000), and not of random sign: where a text repeats its tokens, it repeats
-their errors. So the error of the sum, which is taken in double precision, is up to that part of the same sum over the
-lengths alone, (sum over t of |g_t| |a_t|)^2 for a linear layer; a table's rows are taken for one. Of this, 64 times
-2^-24 are added (`SLACK`): with T tokens at most T / 2^19 of the norm, where nothing cancels. As much is added where
-gradients are made, which need it not: the width of a batch decides which way is taken, and what a unit's gradient is
-clipped to must not tell what it stood beside. Everything is summed up in single precision at least, whatever precision
-the model computes in, and over the parts of a batch in double precision.
+**Rounding.** A ghost norm is a sum of terms that may cancel, so its error is not proportional to it. Each product of
+two tokens is computed in single precision; its error is proportional to the tokens' lengths, at most some 25 times
+2^-24 of them as measured (widths up to 150,000), and not of random sign: a text that repeats its tokens repeats their
+errors. So the error of the sum, which is taken in double precision, is at most that part of the same sum over the
+lengths alone, (sum over t of |g_t| |a_t|)^2 for a linear layer; a table's rows count as one. Of this, 64 times 2^-24
+are added (`SLACK`): with T tokens at most T / 2^19 of the norm, if nothing cancels. Materialized gradients, which do
+not need it, get the same: the width of a batch decides the method, and a unit's clipped gradient must not depend on
+other units. All sums have at least single precision, in any precision of the model, and double precision over the parts
+of a batch.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
 SLACK = 2.0**-18
 """Part of the sum over the tokens' lengths that covers a ghost norm's rounding."""
 
-
-TOGETHER = 8
-"""Numbers whose squares are summed up in single precision."""
+SUMMANDS = 8
+"""Number of squares in a sum of single precision."""
 
 
 class Grams:
-    """Products of tokens, a . a^T for each unit. Layers that share an input share them.
+    """Products of tokens, a . a^T for each unit, cached for layers that share an input.
 
-    The tensors are kept along with their products, so that no other can come to lie in the same place meanwhile.
+    It keeps the tensors, too, so that no other tensor can reuse their memory, which is the key.
     """
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class Use(Protocol):
 
     @property
     def lengths(self) -> Tensor | None:
-        """Their sums over the tokens' lengths alone, [units] in double precision; None where none are covered."""
+        """Sums over the tokens' lengths alone, [units] in double precision; None where no slack is needed."""
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
         """Adds the sum over units of coefficient times gradient to `total`: the parameter's shape, double precision."""
@@ -77,12 +76,7 @@ class Use(Protocol):
 
 @dataclass(frozen=True)
 class Stacked:
-    """Gradients that are there.
-
-    Attributes:
-        gradients: [units, *shape].
-        lengths: see `Use`; None where gradients are always made.
-    """
+    """Materialized gradients, [units, *shape]; `lengths` is None where they are always materialized."""
 
     gradients: Tensor
     lengths: Tensor | None = None
@@ -102,8 +96,8 @@ class Outer:
     columns: Tensor
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
-        """See `Use`. The narrower side is scaled."""
         rows, columns, scale = self.rows.float(), self.columns.float(), coefficients[:, None, None]
+        # Scaling the narrower side is cheaper.
         if rows.shape[-1] < columns.shape[-1]:
             rows = rows * scale
         else:
@@ -124,7 +118,7 @@ class Outer:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Gradients of a table, a row for each token: [units, tokens] positions and [units, tokens, width]."""
+    """Gradients of a table, one row a token: [units, tokens] positions and [units, tokens, width]."""
 
     positions: Tensor
     gradients: Tensor
@@ -147,14 +141,10 @@ class Lookup:
 
 
 def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
-    """An upper bound on the squared norm of each unit's gradient of one parameter, which is the sum over its uses.
+    """Upper bounds on the squared norms of the units' gradients of one parameter, [units] in double precision.
 
-    Args:
-        uses: all `Stacked`, or `Outer` and `Lookup` in any number (tied embeddings have one of each).
-        grams: of this batch.
-
-    Returns:
-        [units] in double precision.
+    A gradient is the sum over all `uses`: all `Stacked`, or any number of `Outer` and `Lookup` (tied embeddings have
+    one of each). `grams` are of this batch.
 
     Raises:
         MechanismFailed: `Stacked` and others are mixed, as where a layer runs several times over other tokens.
@@ -163,7 +153,7 @@ def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
 
 
 def slack_of(lengths: Iterable[Tensor | None]) -> Tensor | float:
-    """What covers the rounding of a parameter's squared norms, [units], of the `lengths` of all its uses."""
+    """A bound on the rounding of a parameter's squared norms, [units], from the `lengths` of all its uses."""
     covered = [part for part in lengths if part is not None]
     return SLACK * _sum(covered).square() if covered else 0.0
 
@@ -171,13 +161,15 @@ def slack_of(lengths: Iterable[Tensor | None]) -> Tensor | float:
 def _square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
     stacked = [use.gradients for use in uses if isinstance(use, Stacked)]
     if stacked and len(stacked) < len(uses):
-        raise MechanismFailed("a layer's uses are of different lengths; accepted: layers that all tokens pass alike")
+        raise MechanismFailed(
+            "a layer runs several times over different numbers of tokens; accepted: the same tokens each time"
+        )
     if stacked:
         return _squares(_sum(stacked).flatten(1))
     outer, lookup = _joined(uses)
     if lookup is None or outer is None:
         return (outer or lookup).squares(grams)  # type: ignore[union-attr]
-    # <sum of outer products, rows of a table>: of each outer product, the rows that are looked up.
+    # Inner product of outer products and rows of a table: of each outer product, only the looked-up rows matter.
     units, tokens = lookup.positions.shape
     picked = outer.rows.gather(2, lookup.positions[:, None, :].expand(units, outer.rows.shape[1], tokens)).double()
     along = torch.bmm(outer.columns.float(), lookup.gradients.float().transpose(1, 2))
@@ -187,14 +179,14 @@ def _square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
 Uses: TypeAlias = Iterable[tuple["Tensor", Use]]
 Rule: TypeAlias = Callable[[Any, "Tensor", "Tensor", "Shared"], Uses]
 Shared: TypeAlias = Callable[["Tensor"], bool]
-"""Whether several layers have a parameter in common."""
+"""Whether several layers share a parameter."""
 
 
 def rule_for(name: str, layer: nn.Module) -> Rule:
-    """How a layer's inputs and output gradients become gradients of its parameters.
+    """The function from a layer's inputs and output gradients to gradients of its parameters.
 
     Raises:
-        MechanismFailed: gradients for each example of such a layer are not known here.
+        MechanismFailed: per-example gradients of such a layer are not known.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -205,7 +197,7 @@ def rule_for(name: str, layer: nn.Module) -> Rule:
         (nn.LayerNorm, _layer_norm),
     )
     for kind, rule in kinds:
-        # A subclass may compute something else with the same weights.
+        # A subclass may use the same weights differently.
         if type(layer) is kind and _is_plain(layer):
             return rule
     if type(layer).__name__.endswith("RMSNorm") and _is_rms_norm(layer):
@@ -217,7 +209,6 @@ def rule_for(name: str, layer: nn.Module) -> Rule:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether an embedding is a mere table."""
     return not isinstance(layer, nn.Embedding) or not (layer.max_norm or layer.scale_grad_by_freq or layer.sparse)
 
 
@@ -262,18 +253,18 @@ def _by_root_mean_square(layer: Any, inputs: Tensor) -> Tensor:
 
 
 def norm_epsilon(layer: Any, inputs: Tensor) -> float:
-    """What an RMSNorm adds to the mean square."""
+    """The summand that an RMSNorm adds to the mean square."""
     epsilon: float = getattr(layer, "variance_epsilon", getattr(layer, "eps", 0.0))
     return epsilon or torch.finfo(inputs.dtype).eps
 
 
 def multiplies_by_weights(layer: nn.Module) -> bool:
-    """Whether a layer is an RMSNorm that multiplies its normalized input by its weights, and not by one more."""
+    """Whether a layer is an RMSNorm that multiplies its normalized input by its weights, not by weights plus one."""
     return type(layer).__name__.endswith("RMSNorm") and _is_rms_norm(layer, (0,))
 
 
-def _is_rms_norm(layer: nn.Module, mores: Sequence[int] = (0, 1)) -> bool:
-    """Whether a layer multiplies its normalized input by its weights, or by one more than them, as it is tried."""
+def _is_rms_norm(layer: nn.Module, offsets: Sequence[int] = (0, 1)) -> bool:
+    """Whether a layer multiplies a random normalized input by its weights plus one of the offsets."""
     parameters = dict(layer.named_parameters())
     weight = parameters.get("weight")
     if weight is None or len(parameters) != 1 or weight.dim() != 1:
@@ -281,22 +272,22 @@ def _is_rms_norm(layer: nn.Module, mores: Sequence[int] = (0, 1)) -> bool:
     with torch.no_grad():
         probe = torch.randn(2, 3, weight.numel(), device=weight.device)
         normalized, found = _by_root_mean_square(layer, probe), layer(probe).float()
-        return any(torch.allclose(found, normalized * (weight + more), atol=1e-2) for more in mores)
+        return any(torch.allclose(found, normalized * (weight + offset), atol=1e-2) for offset in offsets)
 
 
 def _squares(values: Tensor) -> Tensor:
-    """[units] in double precision, of [units, numbers].
+    """Squared norms of [units, numbers], [units] in double precision.
 
-    Sums of a few numbers are of single precision, whatever way they are added up: within 2^-20 of the norm.
+    Sums of few numbers have single precision; in any order they are within 2^-20 of the norm.
     """
-    filled = functional.pad(values, (0, -values.shape[1] % TOGETHER))
-    lengths = torch.linalg.vector_norm(filled.view(len(values), -1, TOGETHER), dim=2)
+    filled = functional.pad(values, (0, -values.shape[1] % SUMMANDS))
+    lengths = torch.linalg.vector_norm(filled.view(len(values), -1, SUMMANDS), dim=2)
     squares: Tensor = lengths.double().square().sum(1)
     return squares
 
 
 def _joined(uses: Sequence[Use]) -> tuple[Outer | None, Lookup | None]:
-    """All uses of a kind as one, as if it had more tokens."""
+    """All uses of each kind as one with more tokens."""
     outers = [use for use in uses if isinstance(use, Outer)]
     lookups = [use for use in uses if isinstance(use, Lookup)]
     outer = Outer(_cat([o.rows for o in outers]), _cat([o.columns for o in outers])) if outers else None
@@ -313,12 +304,11 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 
 def _outer_lengths(rows: Tensor, columns: Tensor) -> Tensor:
-    """[units] in double precision: of outer products, summed up over tokens."""
+    """Lengths of outer products, summed over tokens: [units] in double precision."""
     return (_token_lengths(rows) * _token_lengths(columns)).sum(1, dtype=torch.float64)
 
 
 def _token_lengths(vectors: Tensor) -> Tensor:
-    """[units, tokens] of [units, tokens, width], in single precision."""
     found: Tensor = torch.linalg.vector_norm(vectors, dim=2, dtype=torch.float32)
     return found
 

@@ -1,9 +1,9 @@
-"""How much memory a training on the CPU may take, and what a kill for want of it teaches.
+"""Free memory of a training on the CPU, and the size of its physical batches over several attempts.
 
-What belongs here: what the machine and its container leave, and the size of physical batches over several attempts.
-What does not: what a token takes (`physical`), and accelerators, which say themselves when their memory is short. A
-process that takes more than its container may have gets no exception: the kernel kills it. So the size that is under
-way stands in a file, and an attempt that finds it there, never ended, takes half of it.
+What belongs here: free memory of the machine and its container, and reducing the size after a kill. What does not: the
+memory of a token (`physical`), and accelerators, which raise errors on short memory. The kernel kills a process that
+exceeds its container's memory, without an exception. So a file has the current size, and an attempt that finds it
+there, marked as running, takes half of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ _RUNNING, _ENDED = "running", "ended"
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: what the machine has free, or less where a control group limits it.
+    """Bytes that this process may still allocate: the machine's free memory, or less if a control group limits it.
 
-    Limits of version 1 and 2 are known (Linux, `Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`),
-    of the process's own group and all above it. Files that the kernel would drop count as free.
-
-    Args:
-        root: where `proc` and `sys` are.
+    It reads limits of version 1 and 2 (Linux, `Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`) of
+    the process's own group and all above it. Droppable file caches count as free. `root` has `proc` and `sys`.
     """
     words = (root / "proc/meminfo").read_text(encoding="ascii").split()
     machine = int(words[words.index("MemAvailable:") + 1]) * 1024
@@ -32,18 +29,16 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 class BatchSize:
-    """The size of physical batches, in a file: made by `remembered_size`."""
+    """The size of physical batches, in a file (`remembered_size`)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tokens: int | None = None
 
-    def begun(self, tokens: int, least: int) -> int:
-        """The size to begin with: at most that of the attempt before, and half of it where that one never ended.
+    def begin(self, tokens: int, least: int) -> int:
+        """The initial size: at most the previous attempt's, and half of that if it was killed.
 
-        Args:
-            tokens: in a physical batch, as estimated. Public.
-            least: fewer are of no use.
+        `tokens` in a physical batch is the public estimate, and `least` the useful minimum.
         """
         with suppress(OSError, ValueError):
             before, state = self._path.read_text(encoding="ascii").split()
@@ -52,13 +47,13 @@ class BatchSize:
         self._write(_RUNNING)
         return tokens
 
-    def ended(self) -> None:
-        """The attempt ends by itself, however it does. What is complete has no file any more, and gets none."""
+    def end(self) -> None:
+        """Marks the attempt as ended, not killed. A complete training has no file any more, and gets none."""
         if self._tokens is not None and self._path.exists():
             self._write(_ENDED)
 
     def _write(self, state: str) -> None:
-        with suppress(OSError):  # a full disk: the next attempt takes another size, which costs time at most
+        with suppress(OSError):  # a full disk: the next attempt has another size, which costs time at most
             write_durably(self._path, f"{self._tokens} {state}")
 
 
@@ -69,11 +64,11 @@ def remembered_size(path: Path) -> Iterator[BatchSize]:
     try:
         yield size
     finally:
-        size.ended()
+        size.end()
 
 
 def _left_of_groups(root: Path) -> Iterator[int]:
-    """What each group that this process is in leaves of its limit."""
+    """Free memory under the limit of each group of this process."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -87,9 +82,9 @@ def _left_of_groups(root: Path) -> Iterator[int]:
             base = root / "sys/fs/cgroup/memory"
         else:
             continue
-        own = base / path.lstrip("/")  # in a container it may not be there: its own group is then the base
+        own = base / path.lstrip("/")  # it may be missing in a container, whose group is then the base
         for group in (own, *own.parents[: len(own.relative_to(base).parts)]):
-            with suppress(OSError, ValueError):  # no limit is the word max; the machine's own group has no file
+            with suppress(OSError, ValueError):  # without a limit the file says max; the machine's own group has none
                 yield _left(group, *names)
 
 

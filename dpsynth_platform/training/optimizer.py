@@ -1,7 +1,7 @@
-"""The optimizer's step on noised gradients: post-processing, all of it.
+"""The optimizer's step on noised gradients, which is post-processing.
 
-What belongs here: learning rate, AdamW and SGD, and their state by name. What does not: gradients. The state is kept
-under names and not in an optimizer of torch, so that it goes into a `TrainingState` as it is.
+What belongs here: learning rate, AdamW and SGD, and their state. What does not: gradients. The state is by name instead
+of in torch's optimizer, so that it goes into a `TrainingState` unchanged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,9 @@ def learning_rate(plan: TrainingPlan, step: int) -> float:
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) or plain SGD, with decoupled weight decay.
+    """AdamW (Loshchilov & Hutter 2019) or plain SGD, with decoupled weight decay; changes the parameters in place.
 
-    Args:
-        plan: gives kind, learning rates and weight decay.
-        parameters: by name; changed in place.
-
-    Attributes:
-        state: the averages by `optimizer.<slot>.<name>`; empty for SGD.
+    `state` has the averages by `optimizer.<slot>.<name>`; it is empty for SGD.
     """
 
     def __init__(self, plan: TrainingPlan, parameters: Mapping[str, Tensor]) -> None:
@@ -52,7 +47,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, number: int, gradients: Mapping[str, Tensor]) -> None:
-        """Moves the parameters by the noised mean gradients of a step, counted from 1."""
+        """Updates the parameters by the noised mean gradients of step `number`, from 1."""
         rate = learning_rate(self._plan, number)
         for name, parameter in self._parameters.items():
             parameter.mul_(1 - rate * self._plan.weight_decay)

@@ -1,9 +1,8 @@
-"""The sealed numbers of one DP training: what is sampled, clipped, noised and how often; and the event that they cost.
+"""The sealed numbers of one DP training: sampling, clipping, noise and steps; and their privacy event.
 
-What belongs here: `TrainingPlan`, its JSON form, its event and its calibration. What does not: examples and models
-(the plan knows of the data only public numbers), and doing any of it (`loop`). Sampler, clipping, noise and accountant
-read one frozen object, so that none of them can change without the others (invariant 3 of the platform). Torch is not
-needed to plan.
+What belongs here: `TrainingPlan`, its JSON form, its event and its calibration. What does not: examples and models (the
+plan has public numbers only), and the training itself (`loop`). Sampler, clipping, noise and accountant read one frozen
+object, so none of them can change without the others (invariant 3 of the platform). Planning does not need torch.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ MAX_NORM = 1e6
 
 @dataclass(frozen=True)
 class Adapter:
-    """A low-rank adapter on all linear layers of the blocks (LoRA, Hu et al. 2021); the base weights stay as they are.
+    """A low-rank adapter on all linear layers of the blocks (LoRA, Hu et al. 2021), with frozen base weights.
 
-    Attributes:
-        rank: of each pair of matrices.
-        alpha: the adapter's output is scaled by alpha / rank.
+    Its output is scaled by alpha / rank.
     """
 
     rank: int = 16
@@ -45,34 +42,29 @@ class Adapter:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All that decides what DP training does to the data, fixed before any record is read. Public throughout.
+    """All numbers that decide how DP training uses the data, fixed before any record is read. All are public.
 
-    A record (`record`: DP-SGD, with b above 1 DP-SGD-ELS) or all records of an owner together (`user`: DP-SGD-ULS,
-    Charles et al. 2024) are sampled by their own coin of probability q = batch_size / units, and their mean gradient is
-    clipped to `clipping_norm`. The sum gets Gaussian noise of deviation noise_multiplier * clipping_norm and is divided
-    by `batch_size`, whatever the sample's size was.
+    A separate coin of probability q = batch_size / units samples each record (`record`: DP-SGD, with b above 1
+    DP-SGD-ELS) or all records of each owner (`user`: DP-SGD-ULS, Charles et al. 2024); their mean gradient is clipped
+    to `clipping_norm`. The sum gets Gaussian noise of deviation noise_multiplier * clipping_norm and is divided by
+    `batch_size`, for any size of the sample.
 
     Attributes:
-        sampled: what is drawn and clipped as one.
-        units: the public, expected number of what is sampled; never the actual one.
+        units: the public, expected number of sampled units; never the actual one.
         batch_size: the expected size of a logical batch.
-        steps: how many steps the model takes.
-        replay_allowance: how many steps more may be executed, since after a crash the last ones are executed again,
-            with a fresh batch and fresh noise. They are paid for whether they are needed or not.
-        noise_multiplier: the noise's deviation over the clipping norm.
-        adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one owner.
-        clipping_norm: C, the most that one clipped gradient can be long.
+        replay_allowance: number of additional steps that may be executed, since after a crash the last ones are
+            executed again, with a fresh batch and fresh noise. They are paid for even if unused.
+        clipping_norm: C, the largest norm of a clipped gradient.
         clipping: `flat`, min(1, C / |g|) (Abadi et al. 2016), or `automatic`, C / (|g| + 0.01) (Bu et al. 2023).
-        optimizer: `adamw` or `sgd`, both on the noised mean.
         learning_rate: the highest one, after warm-up.
         warmup_steps: steps in which the learning rate rises linearly from 0.
-        decay: what becomes of the learning rate afterwards, until the last step.
+        decay: of the learning rate afterwards, until the last step.
         weight_decay: decoupled from the gradient (Loshchilov & Hutter 2019).
         adapter: None trains all weights.
 
     Raises:
-        AccountingError: a value is impossible; the message names the field, the value and what is accepted.
+        AccountingError: a value is impossible; the message names the field, the value and the accepted ones.
     """
 
     units: int
@@ -106,7 +98,7 @@ class TrainingPlan:
 
     @property
     def sampling_probability(self) -> float:
-        """q, with which each unit is in a logical batch, independent of all others."""
+        """q, with which each unit is in a logical batch, independently of all others."""
         return self.batch_size / self.units
 
     @property
@@ -116,16 +108,16 @@ class TrainingPlan:
 
     @property
     def paid_steps(self) -> int:
-        """The most steps that may ever be executed, whatever crashes."""
+        """The most steps that may be executed, in all attempts."""
         return self.steps + self.replay_allowance
 
     @property
     def event(self) -> DpEvent:
-        """What the plan costs: all paid steps, executed or not."""
+        """The cost of all paid steps, executed or not."""
         return self.event_of(self.paid_steps)
 
     def event_of(self, steps: int) -> DpEvent:
-        """What so many executed steps cost: for the epsilon so far, which is public."""
+        """The cost of so many executed steps: for the epsilon so far, which is public."""
         return dp_sgd_event(
             records=self.units,
             batch_size=self.batch_size,
@@ -140,20 +132,17 @@ class TrainingPlan:
     def calibrated(
         cls, guarantee: Guarantee, *, beside: Callable[[DpEvent], DpEvent] | None = None, **parameters: Any
     ) -> TrainingPlan:
-        """The plan with the least noise multiplier with which it meets a guarantee.
+        """The plan with the least noise multiplier that meets a guarantee, and with other `parameters`.
 
-        Args:
-            guarantee: gives epsilon, delta, adjacency and b. Its weighting must be rows.
-            beside: of the training's event, the whole event that has to meet the guarantee, as where a histogram is
-                paid from the same budget. By default the training is all.
-            parameters: the plan's other fields.
+        `beside` maps the training's event to the whole event that must meet the guarantee, for example with a histogram
+        from the same budget; by default the training alone.
 
         Raises:
             AccountingError: a field is impossible or unknown, the guarantee weighs owners, or no noise meets it.
         """
         if guarantee.weighting != "rows":
             raise AccountingError(
-                f"weighting {guarantee.weighting} in training; accepted: rows (users are weighed alike by sampled user)"
+                f"weighting {guarantee.weighting} in training; accepted: rows (sampled: user gives users equal weight)"
             )
         accepted = {field.name for field in fields(cls)} - {"noise_multiplier", "adjacency", "max_contributions"}
         if unknown := parameters.keys() - accepted:
@@ -176,16 +165,16 @@ class TrainingPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the plan in canonical JSON: what states and journals of a training name."""
+        """SHA-256 of the plan in canonical JSON, which identifies it in checkpoints."""
         return canonical_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same plan."""
+        """Plain JSON values, as `from_json` reads them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Any) -> TrainingPlan:
-        """Reads what `to_json` wrote.
+        """Reads the output of `to_json`.
 
         Raises:
             AccountingError: a key is missing or unknown, or a value is impossible.

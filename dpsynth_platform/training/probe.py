@@ -1,24 +1,25 @@
-"""A numerical proof, on random tokens, that what training adds up is what the guarantee assumes.
+"""Numerical tests, on random tokens, that training's sums are those that the guarantee assumes.
 
-What belongs here: trials of the very functions that training uses (clipped sum, noise, sampler, step), which look at
-numbers only, so that they also catch what no list of layers names (`validators` has the lists). What does not: any
-record of the data: no function here takes one, and all inputs are random and made new each time.
+What belongs here: trials of the functions that training uses (clipped sum, noise, sampler, step). They use numbers
+only, so they also detect faults that no list of layers names (`validators` has the lists). What does not: real records:
+all inputs are random and new each time.
 
-The guarantee of DP-SGD rests on this (Abadi et al. 2016; Ponomareva et al., "How to DP-fy Your Data", algorithm 1 and
-section 7.3): the sum over a batch is a sum of one contribution for each example, a contribution depends on its own
-example alone and is at most C long, every coordinate that training moves is in the sum and gets noise, and nothing else
+The guarantee of DP-SGD requires (Abadi et al. 2016; Ponomareva et al., "How to DP-fy Your Data", algorithm 1 and
+section 7.3): the sum over a batch has one contribution for each example, a contribution depends on its own example
+alone and has a norm of at most C, every coordinate that training moves is in the sum and gets noise, and nothing else
 moves.
 
-Results are compared up to the share sqrt(u) of the contributions' lengths, u the unit roundoff (`trial.tolerance`
-derives it: 2.4e-4 in single precision). Rounding stays orders of magnitude below it, so a sound model is not refused by
-chance; what changes a contribution by more is found.
+Results may differ by the share sqrt(u) of the contributions' norms, u the unit roundoff (`trial.tolerance` derives it:
+2.4e-4 in single precision). Rounding stays orders of magnitude below it, so a correct model is not refused at random;
+larger changes of a contribution are detected.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,18 +28,18 @@ from torch import Tensor, nn
 from dpsynth_platform.training import trial
 from dpsynth_platform.training.trial import ClippedSum, Losses, Maker
 
-LOUD = 1000.0
-"""By how much gradients at the scores are scaled for a trial with large ones."""
+LARGE_FACTOR = 1000.0
+"""Scales gradients at the scores for a trial with large ones."""
 FALSE_ALARM = 1e-9
-"""Of each statistical check of noise and sampler, at most."""
+"""Largest probability for each statistical check of noise and sampler."""
 UNIT_NEAR = 2.0**-14
-"""Of the clipping norm, what each unit may leave in a sum by rounding, where layers compute in a coarse precision. Sums
-are of single precision, which leaves about 2**-24 of it; a shape of the parts that hung on others left 2**-12."""
+"""Accepted rounding of each unit in a sum, in clipping norms, if layers compute in a coarse precision. Single precision
+leaves about 2**-24; shapes of parts that depended on other units left 2**-12."""
 SAMPLER_UNITS, SAMPLER_STEPS = 400, 400
 
 Sums = Mapping[str, Tensor]
 Draw = Callable[[], Sequence[int]]
-"""Of a sampler, the next batch: positions of units."""
+"""Returns a sampler's next batch: positions of units."""
 
 
 def faults_of_clipping(
@@ -50,19 +51,14 @@ def faults_of_clipping(
     vocabulary: int,
     length: int = 16,
 ) -> list[str]:
-    """What is wrong with the clipped sum of this model's gradients. The model is left as it was found.
+    """Faults of the clipped sum of this model's gradients. The model is restored.
 
-    Tried at random places near the model's weights, since at the start of LoRA most gradients are zero: in evaluation
-    mode, the very way that training goes, and in train mode with the gradients at the scores scaled up, so that more
-    are clipped. Scores that a model makes something of lead a clipper to another way, and so do scaled ones.
+    It is tested at random weights near the model's, since at the start of LoRA most gradients are zero: in evaluation
+    mode, as in training, and in train mode with larger gradients at the scores, so that more are clipped. A clipper has
+    another code path for scores that a model processes further, which the scaling uses, too.
 
-    Args:
-        model: as training will use it.
-        clipped_sum: training's own, which clips each row of a batch to `clipping_norm`.
-        losses: the loss that it clips the gradients of, for each example.
-        clipping_norm: C.
-        vocabulary: how many token ids there are.
-        length: tokens of the longest random example.
+    `clipped_sum` is training's own, which clips each row of a batch to `clipping_norm`, C. `vocabulary` is the number
+    of token ids, and `length` the tokens of the longest random example.
     """
     maker = Maker.like(model, vocabulary, length)
     found = _Probe(model, clipped_sum, losses, clipping_norm, maker, trial.tolerance(model))
@@ -72,12 +68,12 @@ def faults_of_clipping(
         try:
             found.names()
             if not found.faults:
-                for training, loud in ((False, nullcontext()), (True, _loud(model))):
+                for training, scaling in ((False, nullcontext()), (True, _large_gradients(model))):
                     model.train(training)
-                    with _moved(model, maker.generator), loud:
-                        found.at_this_place()
-        except Exception as error:  # random tokens only: its words cannot quote the data
-            found.add(f"the clipped sum fails on random tokens with {type(error).__name__} ({error}); mend that first")
+                    with _moved(model, maker.generator), scaling:
+                        found.at_these_weights()
+        except Exception as error:  # random tokens only: its message cannot quote the data
+            found.add(f"the clipped sum fails on random tokens with {type(error).__name__} ({error}); fix that first")
     for name, digest in trial.frozen_digests(model).items():
         if digest != frozen[name]:
             found.add(f"{name}: is frozen, but changes when the clipped sum is taken; nothing may write it")
@@ -88,26 +84,20 @@ def faults_of_clipping(
     return list(found.faults)
 
 
+@dataclass
 class _Probe:
-    """Trials of one clipped sum at the model's present weights; findings gather in `faults`."""
+    """Trials of one clipped sum at the model's current weights, with their findings in `faults`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        clipped_sum: ClippedSum,
-        losses: Losses,
-        clipping_norm: float,
-        maker: Maker,
-        near: float,
-    ) -> None:
-        self.model = model
-        self.clipped_sum = clipped_sum
-        self.losses = losses
-        self.bound = clipping_norm
-        self.maker = maker
-        self.near = near
-        self.parameters = trial.trainable(model)
-        self.faults: dict[str, None] = {}
+    model: nn.Module
+    clipped_sum: ClippedSum
+    losses: Losses
+    bound: float
+    maker: Maker
+    near: float
+    faults: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parameters = trial.trainable(self.model)
 
     def add(self, *sentences: str) -> None:
         self.faults.update(dict.fromkeys(sentences))
@@ -117,7 +107,7 @@ class _Probe:
         return {name: tensor.detach().clone() for name, tensor in sums.items()}
 
     def names(self) -> None:
-        """Every trainable parameter is in the sum, with its shape, and nothing else is."""
+        """The sum has all trainable parameters, with their shapes, and no others."""
         sums = self.sum([self.maker.example(self.maker.length)])
         for name in sorted(self.parameters.keys() - sums.keys()):
             self.add(f"{name}: trainable, but missing from the clipped sum, so neither clipped nor noised; freeze it")
@@ -127,8 +117,7 @@ class _Probe:
             if sums[name].shape != self.parameters[name].shape:
                 self.add(f"{name}: its clipped sum has the shape {tuple(sums[name].shape)}; accepted: the parameter's")
 
-    def at_this_place(self) -> None:
-        """All trials with the weights as they are."""
+    def at_these_weights(self) -> None:
         maker = self.maker
         own = maker.example(maker.length - 3)
         others = [
@@ -156,7 +145,7 @@ class _Probe:
         self._repeatable(own, before, remembered)
 
     def _gradient(self, example: list[int], made: Sums) -> set[str]:
-        """One contribution is at most C long, and points where the loss's own gradient points, in every parameter.
+        """A contribution's norm is at most C, and it is proportional to the loss's gradient, in every parameter.
 
         Returns:
             Names of the parameters that this example moves.
@@ -178,8 +167,8 @@ class _Probe:
         elif blind:
             self.add(
                 *(
-                    f"{name}: the loss depends on it by a way that the clipper does not see; let the layer that owns "
-                    "it compute with it, or freeze it"
+                    f"{name}: the loss depends on it outside of the layer that owns it, which the clipper does not "
+                    "see; compute with it in that layer only, or freeze it"
                     for name in blind
                 )
             )
@@ -209,7 +198,7 @@ class _Probe:
         )
 
     def _additive(self, examples: list[list[int]], parts: Sequence[Sums]) -> None:
-        """The sum over a batch is the sum of what its examples give alone."""
+        """The sum over a batch is the sum of its examples' separate contributions."""
         rest = dict(self.sum(examples))
         for part in parts:
             rest = {name: rest[name] - part[name] for name in rest}
@@ -222,7 +211,7 @@ class _Probe:
             self.add(
                 f"{where}: the clipped gradient of an example depends on the others in its batch (by "
                 f"{difference / self.bound:.2g} of the clipping norm, most at {worst}); "
-                "every example must be computed, and clipped, by itself alone"
+                "every example must be computed, and clipped, separately"
             )
 
     def _padding(self, own: list[int], before: Sums) -> None:
@@ -233,7 +222,7 @@ class _Probe:
         )
 
     def _unlabelled(self, own: list[int], before: Sums) -> None:
-        """An example without any label gives nothing, and is no division by zero."""
+        """An example without labels contributes zero, not a division by zero."""
         self._same(
             before,
             self.sum([own, self.maker.example(5)], unlabelled=[1]),
@@ -241,7 +230,7 @@ class _Probe:
         )
 
     def _not_finite(self, own: list[int], before: Sums) -> None:
-        """An example whose gradient overflows gives nothing: a NaN in the sum would show that it is there."""
+        """An example whose gradient overflows contributes zero: a NaN in the sum would reveal it."""
         with _overflowing(self.model, self.maker):
             sums = self.sum([own, [self.maker.reserved, *self.maker.example(3)]])
         self._same(
@@ -254,7 +243,7 @@ class _Probe:
     def _repeatable(self, own: list[int], before: Sums, remembered: Mapping[str, Any]) -> None:
         self.sum([self.maker.example(5)])
         for path in trial.changed(remembered, trial.state(self.model)):
-            self.add(f"{path}: changes when examples pass through; nothing may be kept from one batch for the next")
+            self.add(f"{path}: changes when examples pass through; keep nothing from one batch for the next")
         self._same(
             before,
             self.sum([own]),
@@ -270,19 +259,13 @@ class _Probe:
 def faults_of_rounding(
     model: nn.Module, logical_sum: ClippedSum, *, clipping_norm: float, vocabulary: int, length: int = 16
 ) -> list[str]:
-    """Whether examples round each other's gradients, in the precision in which layers will compute.
+    """Whether examples change the rounding of each other's gradients, in the precision of training.
 
-    A gradient may be rounded as it likes, and is clipped afterwards. But what an example adds to a logical batch must
-    be what it adds to one of its own: if it is rounded otherwise beside others, then one of them more or less changes
-    what all of them add, on top of the clipping norm.
+    Rounding a gradient before clipping is harmless. But an example's contribution must not depend on others in its
+    logical batch: otherwise one of them more or less changes all contributions, in addition to the clipping norm.
 
-    Args:
-        model: as training will use it, its frozen weights in that precision. Left as it was found.
-        logical_sum: training's own clipped sum of a logical batch, divided as training divides it. Given batches in
-            the processor's memory, as training is.
-        clipping_norm: C.
-        vocabulary: how many token ids there are.
-        length: tokens of the longest random example.
+    The model is as in training, its frozen weights in that precision, and is restored. `logical_sum` is training's own
+    clipped sum of a logical batch in the processor's memory, divided as in training.
     """
     maker = Maker.like(model, vocabulary, length, torch.device("cpu"))
     lengths = (maker.length, maker.length, maker.length - 1, maker.length // 2, maker.length // 2, 2)
@@ -297,8 +280,8 @@ def faults_of_rounding(
         try:
             with _moved(model, maker.generator):
                 whole, alone = sum_of(examples), [sum_of([example]) for example in examples]
-        except Exception as error:  # random tokens only: its words cannot quote the data
-            return [f"a logical batch of random tokens fails with {type(error).__name__} ({error}); mend that first"]
+        except Exception as error:  # random tokens only: its message cannot quote the data
+            return [f"a logical batch of random tokens fails with {type(error).__name__} ({error}); fix that first"]
     longest = max(map(_length, alone))
     if not longest <= clipping_norm * (1 + UNIT_NEAR):
         return [
@@ -309,23 +292,18 @@ def faults_of_rounding(
     if not rest <= UNIT_NEAR * clipping_norm * len(examples):
         return [
             f"in the device's precision, {len(examples)} examples together differ by {rest / clipping_norm:.2g} of the "
-            "clipping norm from what each adds by itself: they are rounded by each other; take another model or device "
-            "(DPSYNTH_DEVICE)"
+            "clipping norm from the sum of their separate contributions: they change each other's rounding; take "
+            "another model or device (DPSYNTH_DEVICE)"
         ]
     return []
 
 
 def faults_of_noise(noised: Sums, model: nn.Module, *, deviation: float) -> list[str]:
-    """What is wrong with the noised sum of an empty batch, which must be nothing but noise, new in every coordinate.
+    """Faults of the noised sum of an empty batch, which must be fresh noise in every coordinate.
 
-    A parameter's squared length over deviation**2 is chi-squared with as many degrees of freedom as it has coordinates;
-    outside of the bounds of Laurent & Massart (2000, lemma 1) the noise is refused, by chance with a probability of at
-    most `FALSE_ALARM` for the whole model.
-
-    Args:
-        noised: by the name of each trainable parameter.
-        model: as training will use it.
-        deviation: the noise's on each coordinate of the sum, noise multiplier times clipping norm.
+    A parameter's squared norm over deviation**2 is chi-squared with as many degrees of freedom as it has coordinates;
+    outside of the bounds of Laurent & Massart (2000, lemma 1) the noise is refused, at random with a probability of at
+    most `FALSE_ALARM` for the whole model. `deviation` is noise multiplier times clipping norm.
     """
     parameters = trial.trainable(model)
     faults = [f"{name}: trainable, but gets no noise; freeze it" for name in sorted(parameters.keys() - noised.keys())]
@@ -343,22 +321,18 @@ def faults_of_noise(noised: Sums, model: nn.Module, *, deviation: float) -> list
             )
         head = noise[:64].numpy().tobytes()
         if size >= 4 and head in seen:
-            faults.append(f"{name} and {seen[head]} get the same noise; draw it for each anew")
+            faults.append(f"{name} and {seen[head]} get the same noise; draw it separately for each")
         seen[head] = name
     return faults
 
 
 def faults_of_sampler(draw: Draw, *, probability: float) -> list[str]:
-    """What is wrong with a sampler that should draw each of `SAMPLER_UNITS` made-up units by its own coin.
+    """Faults of a sampler that should draw each of `SAMPLER_UNITS` made-up units by a separate coin.
 
-    Shuffled batches of a fixed size are refused (guide, section 7.3): their batch sizes, or the number of times that
-    each unit is drawn, vary too little. Both are compared with what coins give, whose dispersion index is about
-    chi-squared with 399 degrees of freedom over 399: beyond 0.5 and 1.6 by chance less than once in 1e10 (Laurent &
-    Massart 2000, lemma 1).
-
-    Args:
-        draw: one batch: positions of units, below `SAMPLER_UNITS`.
-        probability: of each coin; between 0.1 and 0.9, so that the normal limit holds.
+    Shuffled batches of a fixed size are refused (guide, section 7.3): their batch sizes, or the number of draws of each
+    unit, vary too little. For coins, the dispersion index of both is about chi-squared with 399 degrees of freedom over
+    399: outside of 0.5 and 1.6 at random less than once in 1e10 (Laurent & Massart 2000, lemma 1). The coins'
+    probability is between 0.1 and 0.9, so that the normal limit holds.
     """
     drawn = torch.zeros(SAMPLER_STEPS, SAMPLER_UNITS, dtype=torch.double)
     for step in range(SAMPLER_STEPS):
@@ -385,18 +359,16 @@ def faults_of_sampler(draw: Draw, *, probability: float) -> list[str]:
 
 
 def faults_of_step(model: nn.Module, step: Callable[[], None]) -> list[str]:
-    """What is wrong with a whole step of training on random tokens: every trainable parameter moves, and nothing else.
+    """Faults of a whole step of training on random tokens: every trainable parameter must move, and nothing else.
 
-    Args:
-        model: left as the step leaves it.
-        step: takes one step, noise included.
+    `step` takes one step, with noise; the model is not restored.
     """
     frozen, remembered = trial.frozen_digests(model), trial.state(model)
     before = {name: parameter.detach().clone() for name, parameter in trial.trainable(model).items()}
     try:
         step()
-    except Exception as error:  # random tokens only: its words cannot quote the data
-        return [f"a step of training fails on random tokens with {type(error).__name__} ({error}); mend that first"]
+    except Exception as error:  # random tokens only: its message cannot quote the data
+        return [f"a step of training fails on random tokens with {type(error).__name__} ({error}); fix that first"]
     after = trial.trainable(model)
     faults = [
         f"{name}: is frozen, but a step changes it"
@@ -417,49 +389,41 @@ def faults_of_step(model: nn.Module, step: Callable[[], None]) -> list[str]:
 
 @contextmanager
 def _moved(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Trainable weights at a random place near their own; afterwards as before, exactly."""
-    kept = [(parameter, parameter.detach().clone()) for parameter in trial.trainable(model).values()]
-    with torch.no_grad():
-        for parameter, before in kept:
-            size = 0.1 * float(before.double().square().mean().sqrt()) or 0.02
-            noise = torch.randn(before.shape, generator=generator).to(before)
-            parameter.add_(size * noise)
-    try:
-        yield
-    finally:
+    """Trainable weights are moved randomly a little, and restored exactly."""
+    weights = trial.trainable(model).values()
+    with trial.restored(weights):
         with torch.no_grad():
-            for parameter, before in kept:
-                parameter.copy_(before)
+            for weight in weights:
+                size = 0.1 * float(weight.double().square().mean().sqrt()) or 0.02
+                weight.add_(size * torch.randn(weight.shape, generator=generator).to(weight))
+        yield
 
 
 @contextmanager
-def _loud(model: nn.Module) -> Iterator[None]:
-    """The model's gradients times `LOUD`, with the very same scores: scaled scores would be rounded as much more."""
+def _large_gradients(model: nn.Module) -> Iterator[None]:
+    """The model's gradients times `LARGE_FACTOR`, with equal scores: scaled scores would have larger rounding."""
 
     def scale(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
-            return _with_loud_gradient(output)
-        output.logits = _with_loud_gradient(output.logits)
+            return _with_large_gradient(output)
+        output.logits = _with_large_gradient(output.logits)
         return output
 
-    handle = model.register_forward_hook(scale)
-    try:
+    with model.register_forward_hook(scale):
         yield
-    finally:
-        handle.remove()
 
 
-def _with_loud_gradient(scores: Tensor) -> Tensor:
-    """The same numbers, in a tensor of its own: what a head's own hooks see is behind it, and scaled."""
+def _with_large_gradient(scores: Tensor) -> Tensor:
+    """The same numbers in a new tensor, so that a head's own hooks get the scaled gradient."""
     same = scores.view_as(scores)
     if same.requires_grad:
-        same.register_hook(lambda gradient: gradient * LOUD)  # type: ignore[no-untyped-call]
+        same.register_hook(lambda gradient: gradient * LARGE_FACTOR)  # type: ignore[no-untyped-call]
     return same
 
 
 @contextmanager
 def _overflowing(model: nn.Module, maker: Maker) -> Iterator[None]:
-    """The reserved token's embedding is no number."""
+    """The reserved token's embedding is NaN."""
 
     def overflow(module: Any, args: tuple[Any, ...], output: Any) -> Any:
         tokens = args[0] if args else None
@@ -467,13 +431,11 @@ def _overflowing(model: nn.Module, maker: Maker) -> Iterator[None]:
             return output
         return output.masked_fill((tokens == maker.reserved).unsqueeze(-1), math.nan)
 
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    handles = [module.register_forward_hook(overflow) for module in embeddings]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                hooks.enter_context(module.register_forward_hook(overflow))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _length(sums: Sums) -> float:

@@ -1,7 +1,7 @@
-"""The journal that a training loop is handed: executed steps counted, states kept, and both held against each other.
+"""The journal of a training loop: counts executed steps, keeps states, and compares both.
 
-What belongs here: putting `journal`, `checkpoints` and `states` together behind the loop's seam (`interface.Journal`).
-What does not: any of the three, and the loop.
+What belongs here: `interface.Journal` by `journal`, `checkpoints` and `states`. What does not: any of the three, and
+the loop.
 """
 
 from __future__ import annotations
@@ -22,32 +22,27 @@ if TYPE_CHECKING:
 class ResumableJournal:
     """Counts steps in a journal and keeps states as checkpoints.
 
-    A checkpoint that cannot be written does not stop the training: what is paid is paid, and going on may still finish.
-    What is lost is how far an interruption throws it back, and `tell` is told that. It is tried again after the next
-    step.
-
-    Args:
-        tell: called with safe words for the operator.
+    A failed checkpoint does not stop the training, which is paid for and may still finish. Only an interruption would
+    then cost more steps; `warn` gets a safe message about that for the operator. The next step tries again.
     """
 
     def __init__(
-        self, journal: StepJournal, checkpoints: Checkpoints, policy: CheckpointPolicy, tell: Callable[[str], None]
+        self, journal: StepJournal, checkpoints: Checkpoints, policy: CheckpointPolicy, warn: Callable[[str], None]
     ) -> None:
-        self._journal, self._checkpoints, self._policy, self._tell = journal, checkpoints, policy, tell
+        self._journal, self._checkpoints, self._policy, self._warn = journal, checkpoints, policy, warn
         self._written = time.monotonic()
         self._overdue = False
         self._kept: int | None = None
 
     @property
     def replayed(self) -> int:
-        """Executed steps that are not in the model: lost, or executed again since."""
         return self._journal.replayed
 
     def begin_step(self) -> int:
         return self._journal.begin_step()
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:
-        """Writes a checkpoint where one is due or asked for, where the last one failed, and after the last step."""
+        """Writes a checkpoint if one is due or requested, if the last one failed, and after the last step."""
         due = self._policy.due(state.step, time.monotonic() - self._written)
         if state.step == self._kept or not (due or now or self._overdue or self._journal.finished):
             return
@@ -55,7 +50,7 @@ class ResumableJournal:
             self._checkpoints.save(state.step, self._journal.executed, state_bytes(state))
         except CheckpointFailed as error:
             if not self._overdue:
-                self._tell(str(error))
+                self._warn(str(error))
             self._overdue = True
             return
         self._written = time.monotonic()
@@ -63,10 +58,10 @@ class ResumableJournal:
         self._kept = state.step
 
     def latest(self) -> TrainingState | None:
-        """The newest state that is whole, from which the next step goes on; None before the first checkpoint.
+        """The newest valid state, from which training resumes; None before the first checkpoint.
 
         Raises:
-            ResumeRefused: what is there is damaged or of another training, or the journal lost records.
+            ResumeRefused: the files are damaged or of another training, or the journal lost records.
         """
         checkpoint = self._checkpoints.latest()
         if checkpoint is None:

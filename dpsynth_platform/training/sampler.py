@@ -1,8 +1,8 @@
-"""Poisson sampling: each unit is in a logical batch by its own coin, as the accountant assumes.
+"""Poisson sampling: a separate coin decides for each unit whether it is in a logical batch, as accounting assumes.
 
-What belongs here: drawing one logical batch. What does not: what a unit is (a record, or a user with all its records:
-`loop`), and how much of a batch is computed at once. Nothing is shuffled and no size is fixed: batches of a shuffled
-epoch, or of exactly planned size, have no such guarantee (Chua et al. 2024, "How private are DP-SGD implementations?").
+What belongs here: drawing one logical batch. What does not: the definition of units (`loop`), and physical batches.
+Batches of a shuffled epoch, or of a fixed size, have no such guarantee (Chua et al. 2024, "How private are DP-SGD
+implementations?").
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from dpsynth_platform.training.stream import WORD, SecureStream
 
 
 class PoissonSampler:
-    """Draws logical batches by the plan's q, each independent of all others.
+    """Draws independent logical batches by the plan's q.
 
-    A coin is heads if a uniform 64-bit word is below 2^64 q, rounded down: q is met up to 2^-64, and not exceeded.
-
-    Args:
-        plan: gives q = batch_size / units.
-        number: how many units there are. Sensitive, and not what q is computed from.
+    A coin is heads if a uniform 64-bit word is below 2^64 q, rounded down: q is met up to 2^-64, and not exceeded. The
+    actual `number` of units is sensitive; q does not depend on it.
     """
 
     def __init__(self, plan: TrainingPlan, number: int) -> None:
@@ -30,7 +27,7 @@ class PoissonSampler:
         self._stream = SecureStream()
 
     def draw(self) -> npt.NDArray[np.int64]:
-        """The positions of the units in the next batch, ascending; maybe none. Sensitive."""
+        """Positions of the units in the next batch, ascending; possibly none. Sensitive."""
         words = self._stream.words(self._number)
         if self._threshold > np.iinfo(np.uint64).max:  # q = 1
             return np.arange(self._number)

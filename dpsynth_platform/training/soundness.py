@@ -1,7 +1,7 @@
 """The gate before any spend: a model and a plan pass all checks together, or are refused with all faults at once.
 
-What belongs here: which checks there are for `loop.train` (its very clipped sums, noise, sampler and step), and the
-made-up records that the step is tried on. What does not: the checks (`validators`, `probe`), and any real record.
+What belongs here: the list of checks for `loop.train` (its own clipped sums, noise, sampler and step), and made-up
+records for the step. What does not: the checks (`validators`, `probe`), and real records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpsynth_platform.training import physical, probe, trial, validators
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.families import as_called
-from dpsynth_platform.training.interface import Batch, TrainingState
+from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
@@ -25,35 +25,34 @@ from dpsynth_platform.training.trial import ClippedSum, Maker
 
 _RECORDS, _LENGTH = 4, 16
 _PLANNED = 16
-"""A logical batch is divided as one of so many units, or fewer: larger parts would take a trial much longer."""
+"""Most planned units of a logical batch in a trial: larger parts would take much longer."""
 
 
 def refuse_unsound(
     model: nn.Module, plan: TrainingPlan, *, vocabulary: int, longest: int, precision: torch.dtype | None = None
 ) -> None:
-    """Checks a model and a plan for `loop.train`, on random tokens; the model is left as it was.
+    """Checks a model and a plan for `loop.train`, on random tokens; the model is unchanged afterwards.
 
     With 135 million weights it takes half a minute of one core for an adapter; two minutes and 5.5 GB for all weights.
 
-    Results are compared in single precision, which finds most, in whichever layers will compute; where that is a
-    coarser one, whether examples round each other is tried in it.
+    Results are compared in single precision, which detects most faults. If layers will compute in a coarser one, a
+    trial in it checks whether examples change each other's rounding.
 
     Args:
-        model: as `adapter.with_adapter` leaves it.
-        plan: of the training.
-        vocabulary: how many token ids the examples may hold.
-        longest: tokens of the longest example that is planned.
-        precision: in which layers will compute; None: the device's.
+        model: by `adapter.with_adapter`.
+        vocabulary: number of token ids in examples.
+        longest: tokens of the longest planned example.
+        precision: of the layers in training; None: the device's.
 
     Raises:
-        TrainingRefused: names every fault: the place, what is wrong, the way out.
+        TrainingRefused: names every fault: place, reason, solution.
     """
     faults = validators.faults_of_model(model, longest=longest, vocabulary=vocabulary)
     faults += validators.faults_of_forward(model, losses, vocabulary=vocabulary, length=min(longest, _LENGTH))
     if not faults and longest > _LENGTH:
         faults += validators.faults_of_width(model, losses, vocabulary=vocabulary, short=_LENGTH, longest=longest)
     faults += probe.faults_of_sampler(_draws(plan), probability=0.25)
-    if not faults:  # numbers say nothing more where the parts are unsound
+    if not faults:  # numerical trials of an unsound model show nothing more
         faults += probe.faults_of_clipping(
             model,
             clipped_sum(plan),
@@ -70,7 +69,7 @@ def refuse_unsound(
 
 
 def losses(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of each example that `clipping` clips the gradients of: [examples]."""
+    """The loss of each example, whose gradient `clipping` clips: [examples]."""
     inputs, labels = as_called(model, batch)
     return example_losses(model(**inputs, use_cache=False).logits, labels)
 
@@ -87,14 +86,14 @@ def clipped_sum(plan: TrainingPlan) -> ClippedSum:
 
 
 def logical_sum(plan: TrainingPlan, precision: torch.dtype, longest: int) -> ClippedSum:
-    """The clipped sum that `loop` takes of a logical batch in a coarse precision, each row a unit."""
+    """The clipped sum of `loop` for a logical batch in a coarse precision, each row a unit."""
 
     def logical_sum_of(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         device = trial.device_of(model)
         tokens = physical.MOST_TOKENS.get(device.type, physical.MOST_TOKENS["cpu"])
         sizes, planned = [1] * len(batch["input_ids"]), min(plan.batch_size, _PLANNED)
         with ClippedSums(model, plan, precision) as sums:
-            for (part,) in physical.parts_alike(batch, sizes, tokens, device, longest, planned):
+            for (part,) in physical.fixed_shape_parts(batch, sizes, tokens, device, longest, planned):
                 sums.add(part.batch, part.weights)
         return sums.totals
 
@@ -132,7 +131,7 @@ def _noise(model: nn.Module, plan: TrainingPlan) -> dict[str, Tensor]:
 
 
 def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int) -> None:
-    """One step of the loop at the full learning rate, with all made-up records in its batch."""
+    """One step of the loop at the full learning rate with all made-up records."""
     once = replace(plan, units=plan.batch_size, steps=1, warmup_steps=0)
     units = None if plan.sampled == "record" else [list(range(_RECORDS))]
     device = trial.device_of(model)
@@ -140,7 +139,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
         model,
         once,
         _MadeUp(model, vocabulary, length),
-        journal=_NoJournal(),
+        journal=trial.NoJournal(),
         health=_NoWatch(),
         units=units,
         device=str(device),
@@ -149,7 +148,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
 
 
 class _MadeUp:
-    """Random records, as the loop takes them."""
+    """Random records: `interface.Examples`."""
 
     def __init__(self, model: nn.Module, vocabulary: int, length: int) -> None:
         maker = Maker.like(model, vocabulary, length, torch.device("cpu"))
@@ -163,21 +162,8 @@ class _MadeUp:
         return {name: rows[list(indices)] for name, rows in self._rows.items()}
 
 
-class _NoJournal:
-    """A trial is no execution of the plan: it reads no record."""
-
-    def begin_step(self) -> int:
-        return 1
-
-    def save(self, state: TrainingState, *, now: bool = False) -> None:
-        """See `interface.Journal`."""
-
-    def latest(self) -> None:
-        """See `interface.Journal`."""
-
-
 class _NoWatch:
-    """Watches nothing: one step says nothing."""
+    """One step needs no `interface.Health`."""
 
     def step(self, step: int, gradients: object) -> None:
-        """See `interface.Health`."""
+        pass

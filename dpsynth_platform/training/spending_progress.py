@@ -1,8 +1,8 @@
-"""The progress of a training in words: the epsilon that its executed steps have cost so far, and how fast they go.
+"""The progress of a training in words: the epsilon of its executed steps so far, and their speed.
 
-What belongs here: joining public numbers, a step, the time and what a privacy event costs, for whoever reports
-progress. What does not: anything that a step found (losses, norms, sizes of samples), which nobody may be told: where
-records or owners a second are told, they are as many as the plan expects in a step, never those that were drawn.
+What belongs here: a text from public numbers: step, time and cost of a privacy event. What does not: results of a step
+(losses, norms, sizes of samples), which must not be reported: records or owners a second are the planned ones, never
+those that were drawn.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.training.plan import TrainingPlan
 
-TOLD = 10
-"""Of how many numbers of steps, at most, the cost is computed: it may take seconds each."""
+MOST_COSTS = 10
+"""Most numbers of steps whose cost is computed: each may take seconds."""
 
 
 class SpendingProgress:
-    """Hands progress on, and with each step of training an upper bound on what was spent up to there.
+    """Passes progress on, with an upper bound on the epsilon so far, for example `epsilon so far: at most 3.2`.
 
-    Args:
-        progress: is told everything, with `epsilon so far: at most 3.2` beside steps of training.
-        event_of: of a number of executed steps, all that they and what came before them cost.
-        delta: at which epsilon is told.
-        plan: says how many steps may be executed, and how many records or owners a step is planned for.
-        executed: says how many were, in all attempts.
+    `event_of` gives the total cost of a number of executed steps, with all earlier costs; `executed` returns their
+    number, in all attempts.
     """
 
     def __init__(
@@ -40,7 +36,7 @@ class SpendingProgress:
         executed: Callable[[], int],
     ) -> None:
         self._progress, self._event_of, self._delta, self._executed = progress, event_of, delta, executed
-        self._plan, self._every = plan, math.ceil(plan.paid_steps / TOLD)
+        self._plan, self._every = plan, math.ceil(plan.paid_steps / MOST_COSTS)
         self._known: dict[int, float] = {}
         self._pace = Pace()
 
@@ -54,7 +50,7 @@ class SpendingProgress:
         return f"{_number(60 * rate)} steps a minute, {_number(self._plan.batch_size * rate)} planned {units} a second"
 
     def bound(self, executed: int) -> float:
-        """An upper bound on the epsilon of so many executed steps: the cost of the next number that is computed."""
+        """An upper bound on the epsilon of so many executed steps: the next number of steps with a computed cost."""
         steps = min(self._plan.paid_steps, self._every * math.ceil(executed / self._every))
         if steps not in self._known:
             self._known[steps] = epsilon(self._event_of(steps), self._delta).epsilon

@@ -1,9 +1,9 @@
 """A training state as a stream of bytes in the safetensors format, and back.
 
-What belongs here: the format, written and read piece by piece so that a state stands in memory once. What does not:
-files and encryption (`checkpoints`). The safetensors library takes and gives a state's bytes as a whole, a second copy
-of the state each way. The format: eight bytes with the header's length, the header as JSON (name -> type, shape, place
-of the data), the tensors' bytes one after the other. Nothing in it can be executed, unlike a pickle.
+What belongs here: the format, written and read piece by piece so that memory holds a state once. What does not: files
+and encryption (`checkpoints`). The safetensors library needs all bytes of a state at once, a second copy. The format:
+eight bytes with the header's length, the header as JSON (name -> type, shape, position of the data), the tensors'
+bytes. Unlike a pickle, it cannot execute code.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _LONGEST_HEADER = 100_000_000
 
 
 def state_bytes(state: TrainingState) -> Iterator[bytes | memoryview]:
-    """A state in pieces, one a tensor. A tensor that is not on the CPU is copied there, by itself.
+    """A state in pieces, one a tensor. Tensors are copied to the CPU one by one.
 
     Raises:
-        TypeError: a tensor is of a type that the format does not have.
+        TypeError: the format does not have a tensor's type.
     """
     import torch
 
@@ -60,11 +60,7 @@ def state_bytes(state: TrainingState) -> Iterator[bytes | memoryview]:
 
 
 def read_state(content: Iterable[bytes]) -> TrainingState:
-    """The state whose bytes these are, on the CPU.
-
-    Raises:
-        ResumeRefused: they are not a state's.
-    """
+    """The state from these bytes, on the CPU; raises `ResumeRefused` for other bytes."""
     import torch
 
     source = _Pieces(content)
@@ -91,7 +87,6 @@ def read_state(content: Iterable[bytes]) -> TrainingState:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
     import torch
 
     return tensor.reshape(-1).view(torch.uint8).numpy().data
@@ -110,7 +105,7 @@ class _Pieces:
         return bytes(taken)
 
     def fill(self, target: memoryview) -> None:
-        """Fills the target; raises ValueError where the stream ends before."""
+        """Fills the target; raises ValueError if the stream is too short."""
         while len(target):
             if not len(self._piece):
                 piece = next(self._pieces, None)

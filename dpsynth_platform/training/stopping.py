@@ -1,8 +1,7 @@
-"""A word to stop that comes while a step of training is under way: heard at once, heeded where nothing is lost.
+"""Deferring the signals that stop a process until the current step of training is complete.
 
-What belongs here: holding the signals by which a process is told to stop. What does not: what a training does then
-(`loop`). A step that has begun is counted and paid for, whether it ends or not: breaking it off saves nothing and would
-cost a replayed one, of which a plan may have paid for none.
+What belongs here: recording the signals. What does not: the reaction of a training (`loop`). A step that has begun is
+counted and paid for: interrupting it saves nothing, and would cost a replayed one, which a plan may not allow.
 """
 
 from __future__ import annotations
@@ -11,18 +10,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 PATIENCE_SECONDS = 14.0
-"""How long a step may go on once the process was told to stop. Launchers kill it after 20, and states are written."""
+"""Longest time that a step may continue after the signal. Launchers kill the process after 20, and a state is written
+in between."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """Notes SIGINT and SIGTERM within the block, and hands the first one on to its former handler at the block's end.
+    """Records SIGINT and SIGTERM within the block, and raises the first one again for its former handler at the end.
 
-    Python runs handlers in the main thread alone, so in others nothing is held.
+    Python runs handlers in the main thread only, so in other threads it does nothing.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Stopping:
         self._former: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     @property
-    def asked(self) -> bool:
-        """Whether the process was told to stop."""
+    def requested(self) -> bool:
+        """Whether a signal came."""
         return self._noted is not None
 
     @property
     def overdue(self) -> bool:
-        """Whether that was so long ago that the step under way must be broken off."""
-        return self.asked and time.monotonic() - self._since > PATIENCE_SECONDS
+        """Whether it came so long ago that the current step must be interrupted."""
+        return self.requested and time.monotonic() - self._since > PATIENCE_SECONDS
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
@@ -46,9 +46,7 @@ class Stopping:
                 self._former[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if self._noted is not None:

@@ -1,12 +1,11 @@
-"""A keyed cryptographic stream of random bits, fresh from the operating system.
+"""A cryptographic stream of random bits, with a fresh key from the operating system.
 
-What belongs here: the one source of the randomness that privacy rests on in training. What does not: what is made of
-its bits (`sampler`, `noise`). The key never leaves the object, nothing is stored, and no argument fixes it: tests patch
-`random_key`.
+What belongs here: the only source of randomness for privacy in training. What does not: the use of its bits (`sampler`,
+`noise`). The key never leaves the object, nothing is stored, and no argument fixes it: tests patch `random_key`.
 
 AES-256 in counter mode, keyed once for a stream: as unpredictable as AES is a pseudo-random permutation, without a
-counter that could wrap, and as fast as the memory where the processor knows AES. Torch's own generators are not
-cryptographic: with some of their output, the rest can be told.
+counter that could wrap, and as fast as memory on processors with AES instructions. Torch's generators are not
+cryptographic: some of their output predicts the rest.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ def random_key() -> bytes:
 
 
 class SecureStream:
-    """Unpredictable words. Each stream has a key of its own, so streams are independent."""
+    """Unpredictable words. Each stream has its own key, so streams are independent."""
 
     def __init__(self) -> None:
         self._encryptor = Cipher(algorithms.AES(random_key()), modes.CTR(bytes(16))).encryptor()
 
     def words(self, number: int) -> npt.NDArray[np.uint64]:
-        """So many independent, uniform 64-bit words; the array may be written to."""
+        """Independent, uniform 64-bit words in a writable array."""
         words = np.zeros(number, dtype="<u8")
         place = words.view(np.uint8).data
         self._encryptor.update_into(place, place)

@@ -1,17 +1,19 @@
-"""What makes a model, its batches or its loss unfit for differentially private training, found before any spend.
+"""Faults of a model, its batches or its loss that rule out differentially private training, found before any spend.
 
-What belongs here: checks by what a model is made of, and by one trial on random tokens, each of which names a module by
-its path. They know the pitfalls of Ponomareva et al., "How to DP-fy Your Data", section 7.3, and those of per-example
-clipping by hooks. What does not: numerical proof that clipping holds, whatever a model is made of (`probe`), and any
-record of the data: a model is judged on random tokens, batches on made-up examples.
+What belongs here: checks of a model's modules, and trials on random tokens, which name a module by its path. They cover
+the pitfalls of Ponomareva et al., "How to DP-fy Your Data", section 7.3, and those of per-example clipping by hooks.
+What does not: numerical tests of clipping for any model (`probe`), and real records: trials use random tokens and
+made-up examples.
 
-Every check returns its findings as sentences: the place, what is wrong, the way out. `refuse` raises them all at once.
+Every check returns its findings as sentences: place, reason, solution. `refuse` raises them all at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,28 +35,24 @@ CAPACITIES = (
     "moe_capacity_factor",
     "moe_eval_capacity_token_fraction",
 )
-"""Names under which libraries keep how many tokens of a batch an expert takes at most."""
+"""Libraries' names for the most tokens of a batch that an expert takes."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
-"""Names under which configurations keep how many positions a model knows."""
+"""Configurations' names for a model's number of positions."""
 ROTARY = ("rope_parameters", "rope_scaling")
-"""Names under which configurations keep how rotary positions are scaled, at once or by kind of layer."""
+"""Configurations' names for the scaling of rotary positions, for all layers or by kind of layer."""
 ORIGINAL = "original_max_position_embeddings"
 FIELDS = ("input_ids", "attention_mask", "labels", "position_ids")
 NO_LABEL = -100
 
 
 def refuse(faults: Sequence[str]) -> None:
-    """Stops before any spend if something was found.
-
-    Raises:
-        TrainingRefused: names all faults, each once.
-    """
+    """Raises `TrainingRefused` with all faults, each once, if there are any."""
     if faults:
         raise TrainingRefused(tuple(dict.fromkeys(faults)))
 
 
 def has_rule(layer: nn.Module) -> bool:
-    """Whether `training.clipping` knows the gradients of single examples of such a layer."""
+    """Whether per-example gradients of such a layer are known (`layers.rule_for`)."""
     try:
         rule_for("", layer)
     except MechanismFailed:
@@ -70,14 +68,14 @@ def faults_of_model(
     supports: Callable[[nn.Module], bool] = has_rule,
     tied_embedding: bool = True,
 ) -> list[str]:
-    """What is wrong with a model by its parts.
+    """Faults of a model by its modules.
 
     Args:
-        model: to be trained, with its frozen parts marked so.
-        longest: tokens of the longest example that is planned.
-        vocabulary: how many token ids the examples may hold.
+        model: as in training, with frozen parts marked so.
+        longest: tokens of the longest planned example.
+        vocabulary: number of token ids in examples.
         supports: whether the clipper computes per-example gradients of a module's own parameters.
-        tied_embedding: whether the clipper counts a weight that an embedding and one linear layer share.
+        tied_embedding: whether it supports a weight shared by an embedding and one linear layer.
     """
     return [
         *_crossing_layers(model),
@@ -91,13 +89,9 @@ def faults_of_model(
 
 
 def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, length: int = 16) -> list[str]:
-    """What is wrong with a model and a loss by one trial on random tokens in train mode. The model is left as it was.
+    """Faults of a model and a loss by one trial on random tokens in train mode. The model is restored.
 
-    Args:
-        model: as training will use it.
-        losses: the loss of each example of a batch.
-        vocabulary: how many token ids there are.
-        length: tokens of the longest random example.
+    `vocabulary` is the number of token ids, and `length` the tokens of the longest random example.
     """
     maker = Maker.like(model, vocabulary, length)
     before = trial.switches(model)
@@ -113,28 +107,22 @@ def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, leng
     return _turned(model, before) + faults
 
 
-_SHORT_ONES = 8
-"""One alone might have the same loss by chance, where layers compute in bfloat16."""
-_MOSTLY_WRITTEN, _MOSTLY_TOLD = 1 / 16, 15 / 16
-"""Parts of an example that are its prompt, so that the decoder is nearly as wide as can be, or the encoder."""
+_SHORT_EXAMPLES = 8
+"""One alone might have the same loss at random, if layers compute in bfloat16."""
+_SHORT_PROMPT, _LONG_PROMPT = 1 / 16, 15 / 16
+"""Prompt shares for which the decoder, or the encoder, is nearly as wide as possible."""
 
 
 def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short: int, longest: int) -> list[str]:
-    """Whether a short example's loss changes beside one of the planned length: some models compute by a batch's width.
+    """Whether a short example's loss changes in a batch with one of the planned length, as in some models.
 
-    A model with an encoder is tried with short prompts and with long ones: either of its stacks may do so.
-
-    Args:
-        model: as training will use it.
-        losses: the loss of each example of a batch.
-        vocabulary: how many token ids there are.
-        short: tokens of the short examples.
-        longest: tokens of the longest example that is planned.
+    A model with an encoder is tested with short prompts and with long ones, since each of its stacks may do so. `short`
+    and `longest` are tokens of the short examples, and of the longest planned one.
     """
-    parts = (_MOSTLY_WRITTEN, _MOSTLY_TOLD) if has_encoder(model) else (0.0,)
-    for told in parts:
-        maker = Maker(vocabulary, longest, trial.device_of(model), told=told)
-        own, near = [maker.example(short) for _ in range(_SHORT_ONES)], trial.tolerance(model)
+    shares = (_SHORT_PROMPT, _LONG_PROMPT) if has_encoder(model) else (0.0,)
+    for share in shares:
+        maker = Maker(vocabulary, longest, trial.device_of(model), prompt_share=share)
+        own, near = [maker.example(short) for _ in range(_SHORT_EXAMPLES)], trial.tolerance(model)
         before = trial.switches(model)
         with trial.left_as_found(model), torch.no_grad():
             try:
@@ -149,7 +137,7 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
         if not bool(((alone - beside).abs() <= near * alone.abs()).all()):
             faults.append(
                 f"the loss of an example of {short} tokens changes beside one of {longest}; shorten the examples, or "
-                "take a model that computes each example by itself, however wide the batch is"
+                "take a model that computes each example separately for any width of the batch"
             )
         if faults:
             return faults
@@ -157,14 +145,11 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
 
 
 def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[Sequence[int]]) -> list[str]:
-    """What is wrong with the way in which batches are made, seen on made-up examples.
+    """Faults in making batches, by made-up examples.
 
-    One row must be one example: its own tokens and no others, whatever stands beside it. Packing and concat-then-split
-    break this (guide, section 7.3), and so do rows that are cut to fit the others.
-
-    Args:
-        batch: of positions, the examples there as one batch (`interface.Examples.batch`), over made-up examples.
-        tokens: of each made-up example, the tokens that the model shall see of it; at least three, of several lengths.
+    One row must be one example, independent of other rows. Packing and concat-then-split violate this (guide, section
+    7.3), and so do rows cut to fit the others. `batch` is `interface.Examples.batch` over at least three made-up
+    examples of several lengths, and `tokens` are their expected tokens.
     """
     faults: list[str] = []
     alone = [batch([index]) for index in range(len(tokens))]
@@ -182,7 +167,7 @@ def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[
         faults += found
     if not faults and not _alike(batch([0]), alone[0]):
         faults.append(
-            "batches: the same example comes out otherwise the second time; keep nothing from one batch for the next"
+            "batches: the same example gives another row the second time; keep nothing from one batch for the next"
         )
     return faults
 
@@ -224,7 +209,7 @@ def _experts(model: nn.Module) -> Iterator[str]:
 
 
 def _configurations(config: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A configuration and those within it, by their places."""
+    """A configuration and nested ones, by their paths."""
     values = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
     if values is None:
         return
@@ -270,7 +255,7 @@ def _beyond_reach(model: nn.Module, supports: Callable[[nn.Module], bool]) -> It
                 "clipped for each example; freeze it, or train an adapter (LoRA) on the linear layers"
             )
     if not moving:
-        yield "no parameter is trainable; nothing would be learned for what is spent"
+        yield "no parameter is trainable, so training would spend budget and learn nothing; train an adapter (LoRA)"
 
 
 def _weights(model: nn.Module) -> Iterator[str]:
@@ -320,7 +305,7 @@ def _limits(model: nn.Module, longest: int, vocabulary: int) -> Iterator[str]:
 
 
 def _rescaled_positions(place: str, config: Mapping[str, Any], longest: int) -> Iterator[str]:
-    """Rotary positions of two scales, of which the longest example in a batch decides for all of them (LongRoPE)."""
+    """Rotary positions of two scales, chosen for the whole batch by its longest example (LongRoPE)."""
     for name in ROTARY:
         found = config.get(name)
         parts = found.values() if isinstance(found, Mapping) else ()
@@ -336,27 +321,21 @@ def _rescaled_positions(place: str, config: Mapping[str, Any], longest: int) -> 
 
 
 def _calls(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
-    """Layers that the clipper's hooks would miscount: called twice, never, or with one row for the whole batch."""
+    """Layers for which the clipper's hooks would be wrong: called twice, never, or with one row for the whole batch."""
     examples = [maker.example(maker.length), maker.example(maker.length - 1), maker.example(maker.length)]
     inputs: dict[str, list[tuple[int, ...]]] = {
         path: [] for path, module in model.named_modules() if any(p.requires_grad for p in module.parameters(False))
     }
 
-    def keep(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(path: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = next(trial.tensors_in((args, kwargs)), None)
         inputs[path].append(() if first is None else tuple(first.shape))
 
-    handles = [
-        module.register_forward_pre_hook(lambda _, args, kwargs, path=path: keep(path, args, kwargs), with_kwargs=True)
-        for path, module in model.named_modules()
-        if path in inputs
-    ]
-    try:
-        with torch.no_grad():
-            losses(model, maker.batch(examples))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for path in inputs:
+            hook = partial(keep, path)
+            hooks.enter_context(model.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True))
+        losses(model, maker.batch(examples))
     faults = []
     for path, shapes in inputs.items():
         where = path or "the model itself"
@@ -369,43 +348,37 @@ def _calls(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
             )
         elif path and (not shapes[0] or shapes[0][0] % len(examples)):
             faults.append(
-                f"{where}: is fed {shapes[0][0] if shapes[0] else 'no'} row for {len(examples)} examples, so that "
-                "their gradients cannot be told apart; give it a row for each example (GPT-2: repeat position_ids)"
+                f"{where}: gets {shapes[0][0] if shapes[0] else 'no'} row for {len(examples)} examples, so that "
+                "per-example gradients are unknown; give it a row for each example (GPT-2: repeat position_ids)"
             )
     return faults
 
 
 def _turned(model: nn.Module, before: Mapping[str, str | bool]) -> list[str]:
-    """Whatever an example has decided for all that come after it.
-
-    Args:
-        model: after examples have passed through.
-        before: `trial.switches` of it before they did.
-    """
+    """Switches (`trial.switches`) that examples changed for all later ones."""
     after = trial.switches(model)
     return [
-        f"{path}: turned from {before[path]!r} to {after[path]!r} by an example, for all that come after it; load the "
-        f"model with {after[path]!r}, or take another"
+        f"{path}: an example changes it from {before[path]!r} to {after[path]!r} for all later ones; load the model "
+        f"with {after[path]!r}, or take another"
         for path in sorted(before.keys() & after.keys())
         if before[path] != after[path]
     ]
 
 
 def _learning_state(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
-    """Whatever remembers something of the batches that it saw."""
     with torch.no_grad():
         losses(model, maker.batch([maker.example(maker.length)]))
         before = trial.state(model)
         losses(model, maker.batch([maker.example(maker.length), [maker.reserved] * maker.length]))
     return [
-        f"{path}: changes when examples pass through, and so would keep something of them without noise; "
+        f"{path}: changes when examples pass through, and so would keep information on them without noise; "
         "freeze it, or take a layer without memory"
         for path in trial.changed(before, trial.state(model))
     ]
 
 
 def _mixing(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
-    """A loss that is not one number for each example, made of that example alone."""
+    """A loss that is not one number for each example, or depends on other examples."""
     own = maker.example(maker.length - 1)
     companies = {
         "another example": maker.example(maker.length - 1),
@@ -415,7 +388,7 @@ def _mixing(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
     }
     with torch.no_grad():
         alone = losses(model, maker.batch([own]))
-        beside = {words: losses(model, maker.batch([own, other])) for words, other in companies.items()}
+        beside = {name: losses(model, maker.batch([own, other])) for name, other in companies.items()}
     for count, result in ((1, alone), *((2, result) for result in beside.values())):
         if tuple(result.shape) != (count,):
             return [
@@ -428,10 +401,10 @@ def _mixing(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
     if (path := trial.first_leak(model, losses, maker, near)) is not None:
         return [
             f"{path or 'the model itself'}: its output for one example depends on the others in the batch; "
-            "replace it by a layer that looks at each example alone"
+            "replace it by a layer that computes each example separately"
         ]
     most = near * max(1.0, float(alone.abs()))
-    mixed = [words for words, result in beside.items() if not abs(float(result[0] - alone[0])) <= most]
+    mixed = [name for name, result in beside.items() if not abs(float(result[0] - alone[0])) <= most]
     if mixed:
         return [
             f"the loss of an example changes beside {mixed[0]}; compute it from that example alone: no mean over the "
@@ -450,9 +423,7 @@ def _shape_faults(made: Batch, examples: int) -> list[str]:
         ]
     width = tuple(made["input_ids"].shape)
     if odd := [name for name, tensor in made.items() if tuple(tensor.shape) != width or len(width) != 2]:
-        return [
-            f"batches: {', '.join(odd)} not of the shape [examples, tokens]; leave out what is about the whole batch"
-        ]
+        return [f"batches: {', '.join(odd)} not of the shape [examples, tokens]; leave out tensors for the whole batch"]
     if examples > 1 and made["position_ids"].stride(0) == 0:
         return ["batches: position_ids share one row; use repeat, not expand"]
     return []

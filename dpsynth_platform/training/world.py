@@ -1,10 +1,9 @@
-"""Several processes that train one model, each with an accelerator and a share of the records of its own.
+"""Several processes that train one model, each with an accelerator and a share of the records.
 
-What belongs here: what they tell each other, and which records are whose. What does not: starting them
-(`worker.ranks`). The shares are disjoint and each is sampled
-by the same q with coins of its own, so that together they are one Poisson sample. Sums of clipped gradients are added
-up over all; the first process adds the noise, once, and everybody gets the same noised sums (as in Opacus' distributed
-optimizer). Alone, all of this is nothing.
+What belongs here: their communication, and their shares of records. What does not: starting them (`worker.ranks`). The
+shares are disjoint and each process samples its own with the same q and separate coins, so together they are one
+Poisson sample. Sums of clipped gradients are added up over all; the first process adds the noise, once, and all get the
+same noised sums (as in Opacus' distributed optimizer). A single process does none of this.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ class World:
     def share(
         self, examples: Examples, units: Sequence[Sequence[int]] | None
     ) -> tuple[Examples, Sequence[Sequence[int]] | None]:
-        """The part of all units that this process samples from: no two processes have one in common.
-
-        Args:
-            examples: all of them. Sensitive.
-            units: as of `loop.train`.
-        """
+        """This process's share of all units, disjoint from other shares; arguments as in `loop.train`."""
         if units is not None:
             return examples, units[self.rank :: self.size]
         return (examples if self.size == 1 else _Share(examples, self.rank, self.size)), None
@@ -49,7 +43,7 @@ class World:
                 processes.all_reduce(tensor)
 
     def share_(self, tensors: Iterable[Tensor]) -> None:
-        """Each tensor becomes that of the first process."""
+        """Each tensor becomes the first process's."""
         if self._together:
             for tensor in tensors:
                 processes.broadcast(tensor, src=0)
@@ -62,30 +56,25 @@ class World:
 
 
 class Follower:
-    """Journal and watch of a process that is not the first: what it does is counted and watched there."""
+    """`Journal` and `Health` of processes other than the first, which counts and checks the steps of all."""
 
     def begin_step(self) -> int:
-        """See `interface.Journal`. Never asked for."""
         raise MechanismFailed("the first of several processes counts the steps")
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:
-        """See `interface.Journal`."""
+        pass
 
     def latest(self) -> TrainingState | None:
         return None
 
     def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
-        """See `interface.Health`: the same gradients are looked at in the first process, which ends the others."""
+        pass
 
 
-def meet(place: Path, rank: int, size: int, device: torch.device) -> None:
-    """Makes this process one of several; returns when all are there.
+def join_group(place: Path, rank: int, size: int, device: torch.device) -> None:
+    """Makes this process number `rank`, from 0, of `size`; returns when all have joined.
 
-    Args:
-        place: a file, in a directory of this user alone, by which they find each other.
-        rank: the first is 0.
-        size: how many there are.
-        device: of this process.
+    `place` is a file for their rendezvous, in a directory of this user alone.
     """
     cuda = device.type == "cuda"
     if cuda:
@@ -94,16 +83,14 @@ def meet(place: Path, rank: int, size: int, device: torch.device) -> None:
     processes.barrier()
 
 
-def part() -> None:
-    """This process is alone again; returns when all have come so far. Nothing, where it was alone before."""
+def leave_group() -> None:
+    """Makes this process a single one again; returns when all have called it."""
     if processes.is_available() and processes.is_initialized():
         processes.barrier()
         processes.destroy_process_group()
 
 
 class _Share:
-    """Every so many-th of the examples."""
-
     def __init__(self, examples: Examples, rank: int, size: int) -> None:
         self._examples, self._places = examples, range(rank, len(examples), size)
         self.max_length = examples.max_length

@@ -1,6 +1,6 @@
-"""Watching a deployment from outside: metrics for Prometheus, and whether it is well.
+"""Monitoring of a deployment: metrics for Prometheus, and health checks.
 
-What belongs here: numbers and checks that an operator's monitoring may see, and the server that shows them. What does
-not: what single owners have left, counts of rows, names of people, or anything else that looks at the data: monitoring
-keeps what it reads for years, and shows it on walls.
+What belongs here: numbers and checks for an operator's monitoring, and their server. What does not: budgets of single
+owners, counts of rows, names of people, and all else that depends on the data: monitoring keeps and displays it for
+years.
 """

@@ -1,7 +1,7 @@
-"""Whether a deployment is well: what a load balancer, a container's supervisor or a person asks.
+"""Health checks for load balancers, supervisors and people.
 
-What belongs here: quick checks, in words that are safe to show. What does not: the whole verification of a ledger,
-which recomputes every cost (`dpsynth ledger verify`; run that by night).
+What belongs here: quick checks with safe messages. What does not: the full verification of a ledger, which recomputes
+every cost (`dpsynth ledger verify`; run it at night).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
 
 MOST_SKEW = dt.timedelta(minutes=5)
-"""How far the ledger's time may be ahead of this machine's clock."""
+"""How far the ledger's time may be ahead of this clock."""
 LEAST_FREE_BYTES = 2 * 10**9
-"""Below this a step, or the ledger itself, may soon find its disk full."""
+"""With less, steps or the ledger may soon fill the disk."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         name: `ledger`, `chain`, `storage` or `disk`.
-        words: what is wrong and the way out; or what was looked at.
+        words: what is wrong and what to do; or what was checked.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Check:
 
 
 def checks(settings: Settings) -> list[Check]:
-    """All checks; none raises. A deployment without a ledger yet is well."""
+    """Runs all checks; none raises. A deployment without a ledger passes."""
     return [
         _tried("ledger", lambda: _ledger(settings)),
         _tried("chain", lambda: _chain(settings)),
@@ -56,7 +56,7 @@ def checks(settings: Settings) -> list[Check]:
     ]
 
 
-class _Unwell(DpsynthError):
+class _CheckFailed(DpsynthError):
     """A check failed; the message says how."""
 
 
@@ -69,41 +69,43 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
 
 def _ledger(settings: Settings) -> str:
     if not settings.has_ledger:
-        return "there is none yet; the first run makes it"
+        return "no ledger yet; the first run creates it"
     return f"the chain has {Ledger(settings.ledger_url).head().sequence} events"
 
 
 def _chain(settings: Settings) -> str:
-    """Every link, and that nothing which survives knows more than the chain does."""
+    """Checks every link, and that no other record has later events than the chain."""
     if not settings.has_ledger:
-        return "there is none yet"
+        return "no ledger yet"
     events, problems = Database(settings.ledger_url).read(chain.check_links)
     ledger = Ledger(settings.ledger_url)
     problems += missing_from(settings, ledger, LineageStore(settings.ledger_url))
     problems += published_ahead(Storage(settings.restricted), ledger)
     if problems:
-        raise _Unwell(f"{problems[0]}; stop all runs, and see: dpsynth ledger verify")
+        raise _CheckFailed(f"{problems[0]}; stop all runs, and see: dpsynth ledger verify")
     if events:
         _check_clock(events[-1].at)
-    return f"{len(events)} links hold together, and no run and no release is ahead of them"
+    return f"{len(events)} links are valid, and no run and no release is ahead of them"
 
 
 def _check_clock(last: str) -> None:
-    """The ledger's time is that of the clock which was furthest ahead, and stands still until others come up to it."""
+    """The ledger's time never goes back: after a fast clock it stays until other clocks reach it."""
     ahead = dt.datetime.fromisoformat(last) - rows.now()
     if ahead > MOST_SKEW:
-        raise _Unwell(
+        raise _CheckFailed(
             f"the ledger's last event is dated {moment(last)}, {ahead.total_seconds() / 3600:.1f} hours ahead of this "
-            "machine's clock: one of the clocks is wrong. Set it right. No run is in the way, but until then no "
-            "reservation expires by itself; give back what no run will use: dpsynth ledger void ENTRY"
+            "machine's clock: one of the clocks is wrong. Correct it. Runs continue, but until then no "
+            "reservation expires; void those that no run will use: dpsynth ledger void ENTRY"
         )
 
 
 def _storage(settings: Settings) -> str:
     if not settings.home.is_dir():
-        raise _Unwell(f"DPSYNTH_HOME: {settings.home} is no directory; accepted: one that this user can write to")
+        raise _CheckFailed(
+            f"DPSYNTH_HOME: {settings.home} is not a directory; accepted: one that this user can write to"
+        )
     releases = sorted(Path(contract.release.uri) for contract, _ in catalogue(settings).datasets.values())
-    places = dict.fromkeys(map(_there, (settings.home, settings.restricted, *releases)))
+    places = dict.fromkeys(map(_nearest_directory, (settings.home, settings.restricted, *releases)))
     for place in places:
         _write(place)
     return f"{len(places)} places can be written to"
@@ -115,18 +117,18 @@ def _write(place: Path) -> None:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         probe.unlink()
     except OSError as error:
-        raise _Unwell(f"{place} cannot be written to: {file_problem(error)}") from None
+        raise _CheckFailed(f"{place} cannot be written to: {file_problem(error)}") from None
 
 
-def _there(place: Path) -> Path:
-    """A directory, or the nearest one above it that is there."""
+def _nearest_directory(place: Path) -> Path:
+    """The nearest existing directory: the path or one of its parents."""
     return next(path for path in (place.absolute(), *place.absolute().parents) if path.is_dir())
 
 
 def _disk(settings: Settings) -> str:
-    free = shutil.disk_usage(_there(settings.home)).free
+    free = shutil.disk_usage(_nearest_directory(settings.home)).free
     if free < LEAST_FREE_BYTES:
-        raise _Unwell(
-            f"{settings.home} has {free / 1e9:.1f} GB left; at least {LEAST_FREE_BYTES / 1e9:.0f} GB are wanted"
+        raise _CheckFailed(
+            f"{settings.home} has {free / 1e9:.1f} GB free; required: at least {LEAST_FREE_BYTES / 1e9:.0f} GB"
         )
-    return f"{free / 1e9:.0f} GB left"
+    return f"{free / 1e9:.0f} GB free"

@@ -1,9 +1,8 @@
 """A deployment's metrics in Prometheus' text format.
 
-What belongs here: what is told, and writing it down. What does not: HTTP (`server`), and judging whether the deployment
-is well (`health`). All follows from the ledger's chain and tables, and from which outputs are there, and depends on
-public facts: what is left of a family's cap is what an owner who was never charged has (`Ledger.left`), never what
-others have.
+What belongs here: the metrics and their text. What does not: HTTP (`server`) and health checks (`health`). Metrics come
+from the ledger's chain and tables and the existing outputs, and depend on public facts: what is left of a family's cap
+is that of an owner who was never charged (`Ledger.left`), never of others.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4.
 """
@@ -30,7 +29,7 @@ from dpsynth_platform.watching.health import Check
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SWEEP_LATE = dt.timedelta(hours=2)
-"""The sweep looks every hour; what was due two hours ago and is still there was missed."""
+"""The sweep runs every hour; outputs that were due two hours ago were missed."""
 
 _Samples = dict[tuple[str, ...], float]
 
@@ -40,8 +39,7 @@ class Metric:
     """One gauge.
 
     Attributes:
-        name: with its unit at the end, as Prometheus' conventions have it.
-        help: one sentence.
+        name: ends with its unit, by Prometheus' conventions.
         samples: values by label values, in the order of `labels`.
     """
 
@@ -51,7 +49,7 @@ class Metric:
     samples: _Samples
 
     def lines(self) -> Iterator[str]:
-        """As text."""
+        """The exposition of the gauge."""
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} gauge"
         for values, number in self.samples.items():
@@ -60,36 +58,32 @@ class Metric:
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
-    """The exposition of some metrics."""
+    """The exposition of metrics."""
     return "".join(f"{line}\n" for metric in metrics for line in metric.lines())
 
 
 def of_health(checks: Iterable[Check]) -> Metric:
-    """What the checks of `health` found, so that one scrape tells it."""
+    """The results of health checks as a metric."""
     found: _Samples = {(check.name,): float(check.ok) for check in checks}
     return Metric("dpsynth_health", "1 where a check of the deployment's health passed.", ("check",), found)
 
 
 def of_deployment(settings: Settings, now: dt.datetime) -> list[Metric]:
-    """Everything that is told while the ledger can be read.
-
-    Raises:
-        LedgerError: it cannot.
-    """
-    told = chronicle.chronicle(settings)
+    """All metrics except those of health. Raises `LedgerError` if the ledger cannot be read."""
+    history = chronicle.chronicle(settings)
     return [
-        *_budgets(settings, told),
-        *_entries(told, now),
-        *_candidates(settings, told, now),
-        *_chain(told),
-        *(_lineage(settings) if told.events else []),
+        *_budgets(settings, history),
+        *_entries(history, now),
+        *_candidates(settings, history, now),
+        *_chain(history),
+        *(_lineage(settings) if history.events else []),
         _sweep(settings, now),
         _disk(settings),
     ]
 
 
-def _budgets(settings: Settings, told: Chronicle) -> list[Metric]:
-    left = chronicle.opened(settings).left_of_all() if told.accounts else {}
+def _budgets(settings: Settings, history: Chronicle) -> list[Metric]:
+    left = chronicle.cached_ledger(settings).left_of_all() if history.accounts else {}
     return [
         Metric(
             "dpsynth_budget_epsilon_left",
@@ -97,33 +91,33 @@ def _budgets(settings: Settings, told: Chronicle) -> list[Metric]:
             "family of mode per-owner, for an owner who was never charged.",
             ("family", "mode"),
             {
-                (family, told.accounts[family].mode): number
+                (family, history.accounts[family].mode): number
                 for family, number in left.items()
-                if family in told.accounts
+                if family in history.accounts
             },
         ),
         Metric(
             "dpsynth_budget_epsilon_cap",
             "Epsilon of a family's cap.",
             ("family", "mode"),
-            {(item.family, item.mode): item.epsilon for item in told.accounts.values()},
+            {(item.family, item.mode): item.epsilon for item in history.accounts.values()},
         ),
     ]
 
 
-def _entries(told: Chronicle, now: dt.datetime) -> list[Metric]:
-    states = Counter((item.family, item.state) for item in told.entries.values())
+def _entries(history: Chronicle, now: dt.datetime) -> list[Metric]:
+    states = Counter((item.family, item.state) for item in history.entries.values())
     overdue = Counter(
         (item.family,)
-        for item in told.entries.values()
+        for item in history.entries.values()
         if item.state == chain.RESERVED and dt.datetime.fromisoformat(item.deadline) < now
     )
     last: _Samples = {}
-    for item in told.entries.values():
+    for item in history.entries.values():
         at = _seconds(item.finished_at or item.started_at or item.reserved_at)
         last[(item.request.dataset,)] = max(at, last.get((item.request.dataset,), at))
-    blocked = Counter((event.subject,) for event in told.events if event.kind == chain.BLOCKED)
-    families = told.accounts.keys()
+    blocked = Counter((event.subject,) for event in history.events if event.kind == chain.BLOCKED)
+    families = history.accounts.keys()
     return [
         Metric(
             "dpsynth_ledger_entries",
@@ -138,7 +132,7 @@ def _entries(told: Chronicle, now: dt.datetime) -> list[Metric]:
         ),
         Metric(
             "dpsynth_reservations_overdue",
-            "Reservations past their deadline that nobody has voided.",
+            "Reservations past their deadline that are not void.",
             ("family",),
             {(family,): float(overdue[(family,)]) for family in families},
         ),
@@ -157,11 +151,11 @@ def _entries(told: Chronicle, now: dt.datetime) -> list[Metric]:
     ]
 
 
-def _candidates(settings: Settings, told: Chronicle, now: dt.datetime) -> list[Metric]:
+def _candidates(settings: Settings, history: Chronicle, now: dt.datetime) -> list[Metric]:
     waiting = [
         item
-        for item in told.candidates.values()
-        if not told.is_published(item.digest) and not told.is_refused(item) and not _expired(settings, item.place)
+        for item in history.candidates.values()
+        if not history.is_published(item.digest) and not history.is_refused(item) and not _expired(settings, item.place)
     ]
     ages = [now.timestamp() - _seconds(item.at) for item in waiting]
     return [
@@ -178,29 +172,29 @@ def _candidates(settings: Settings, told: Chronicle, now: dt.datetime) -> list[M
             "dpsynth_last_release_timestamp_seconds",
             "When a dataset was last released (Unix time).",
             ("dataset",),
-            {(item.place.dataset,): _seconds(item.at) for item in told.publications.values()},
+            {(item.place.dataset,): _seconds(item.at) for item in history.publications.values()},
         ),
     ]
 
 
 def _expired(settings: Settings, place: Place) -> bool:
-    """Whether a candidate's rows are gone, so that nobody can decide on it any more."""
+    """Whether a candidate's rows are deleted, so that no decision is possible."""
     try:
         rows = record_of(settings, place, "synthetic")
-    except StaleInput:  # damaged: it waits for somebody all the more
+    except StaleInput:  # damaged: it needs a person's attention
         return False
     return rows is not None and not Storage(settings.restricted).exists(rows)
 
 
-def _chain(told: Chronicle) -> list[Metric]:
-    last: _Samples = {(): _seconds(told.events[-1].at)} if told.events else {}
+def _chain(history: Chronicle) -> list[Metric]:
+    last: _Samples = {(): _seconds(history.events[-1].at)} if history.events else {}
     return [
         Metric(
             "dpsynth_ledger_events",
             "Length of the ledger's chain. It never falls; a backup that is shorter than this was is too old "
             "(dpsynth restore --at-least).",
             (),
-            {(): float(told.head.sequence)},
+            {(): float(history.head.sequence)},
         ),
         Metric("dpsynth_ledger_last_event_timestamp_seconds", "When the chain last grew (Unix time).", (), last),
     ]
@@ -227,8 +221,8 @@ def _lineage(settings: Settings) -> list[Metric]:
 def _sweep(settings: Settings, now: dt.datetime) -> Metric:
     contracts = [contract for contract, _ in catalogue(settings).datasets.values()]
     unseen: list[str] = []
-    looked = due_and_held(settings, contracts, now - SWEEP_LATE, lambda where, _: unseen.append(where))
-    late = [item for item, hold in looked if hold is None]
+    found = due_and_held(settings, contracts, now - SWEEP_LATE, lambda where, _: unseen.append(where))
+    late = [item for item, hold in found if hold is None]
     return Metric(
         "dpsynth_sweep_late_outputs",
         "Restricted outputs, logs and temporary files that were due for deletion two hours ago, are not on hold, and "

@@ -1,14 +1,13 @@
 """Metrics and health over HTTP.
 
-What belongs here: HTTP, and looking no more often than is good for what is looked at. What does not: what is told
-(`metrics`, `health`).
+What belongs here: HTTP, and caching of results for a short time. What does not: the results (`metrics`, `health`).
 
     GET /metrics    Prometheus' text format
     GET /health     200 or 503, and which checks passed: {"ok": true, "checks": {"ledger": true, ...}}
-    GET /live       200 while the process answers; looks at nothing
+    GET /live       200 while the process answers; checks nothing
 
-There is no password: what is told is for everybody who watches the deployment, so it names families and datasets, which
-are the deployment's own words, and nobody. It listens on its own machine unless it is told otherwise.
+There is no password: all monitoring may read the results, so they name families and datasets but no people. By default
+it listens on the local machine only.
 """
 
 from __future__ import annotations
@@ -36,25 +35,20 @@ LOOK_AGAIN_SECONDS = 15.0
 CONNECTIONS = 50
 
 _log = logging.getLogger(__name__)
-_Seen = TypeVar("_Seen")
+_Result = TypeVar("_Result")
 
 
 def application(settings: Settings, *, again: float = LOOK_AGAIN_SECONDS) -> Starlette:
-    """The server as an ASGI application.
-
-    Args:
-        settings: the deployment.
-        again: what was looked at less than so many seconds ago is told again.
-    """
-    well = _Looked(lambda: health.checks(settings), again)
-    counted = _Looked(lambda: _deployment(settings), again)
+    """The server as an ASGI application; results are cached for `again` seconds."""
+    health_results = _Cached(lambda: health.checks(settings), again)
+    deployment_text = _Cached(lambda: _deployment(settings), again)
 
     async def show_metrics(request: Request) -> Response:
-        checks, text = await well.seen(), await counted.seen()
+        checks, text = await health_results.get(), await deployment_text.get()
         return PlainTextResponse(metrics.text_of([metrics.of_health(checks)]) + text, media_type=metrics.CONTENT_TYPE)
 
     async def show_health(request: Request) -> Response:
-        checks = await well.seen()
+        checks = await health_results.get()
         ok = all(check.ok for check in checks)
         content = {"ok": ok, "checks": {check.name: check.ok for check in checks}}
         return JSONResponse(content, 200 if ok else 503)
@@ -67,12 +61,12 @@ def application(settings: Settings, *, again: float = LOOK_AGAIN_SECONDS) -> Sta
 
 
 def serve(listening: socket.socket, app: Starlette) -> None:
-    """Serves until the process is asked to end."""
+    """Serves until the process gets a signal to end."""
     serving.serve(listening, app, logs=(__name__,), connections=CONNECTIONS, ws="none", lifespan="off")
 
 
 def _deployment(settings: Settings) -> str:
-    """What is told of the deployment; nothing while that cannot be read, which `dpsynth_health` tells."""
+    """The deployment's metrics; empty while its ledger cannot be read, which `dpsynth_health` reports."""
     try:
         return metrics.text_of(metrics.of_deployment(settings, dt.datetime.now(dt.UTC)))
     except Exception as error:
@@ -81,18 +75,18 @@ def _deployment(settings: Settings) -> str:
 
 
 @dataclass
-class _Looked(Generic[_Seen]):
-    """Something that takes its time to look at: by one thread at once, and not again for a while."""
+class _Cached(Generic[_Result]):
+    """A cached result of a slow function, which runs once at a time."""
 
-    look: Callable[[], _Seen]
+    compute: Callable[[], _Result]
     again: float
 
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._kept: tuple[float, _Seen] | None = None
+        self._kept: tuple[float, _Result] | None = None
 
-    async def seen(self) -> _Seen:
+    async def get(self) -> _Result:
         async with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] >= self.again:
-                self._kept = (time.monotonic(), await asyncio.to_thread(self.look))
+                self._kept = (time.monotonic(), await asyncio.to_thread(self.compute))
             return self._kept[1]

@@ -1,7 +1,6 @@
-"""The accelerator process: where a mechanism runs, apart from everything that it must not reach.
+"""The process that runs a mechanism, and its launchers.
 
-What belongs in this package: the program itself (`python -m dpsynth_platform.worker`), the checks before its first read
-(`run`, `inputs`), its tie to the process that started it (`process`), and what a launcher needs (`job`, `launch`,
-`codes`). What does not: Dagster's side, the ledger and its credentials. The worker is handed a signed grant, paths and
-a plan, reports progress in public words and ends with a code from a fixed list.
+What belongs here: the program (`python -m dpsynth_platform.worker`), its checks before the first read, and what starts
+and ends it. What does not: Dagster's side, the ledger and its credentials. The worker receives a signed grant, paths
+and a plan, reports progress without data, and ends with a code from a fixed list.
 """

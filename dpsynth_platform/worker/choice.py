@@ -1,8 +1,7 @@
-"""Where a dataset's mechanism runs: a choice of the deployment, in `deploy/worker.yaml`.
+"""Where a dataset's mechanism runs, as `deploy/worker.yaml` declares it.
 
-What belongs here: the models of that file, and reading it. What does not: launchers (`launchers`). The choice is no
-part of a contract: the same program does the same work in all of these places, so it changes nothing that a guarantee
-rests on.
+What belongs here: the models of that file, and reading it. What does not: launchers (`launchers`). The choice is not
+part of a contract: the same program runs in all of these places, so no guarantee depends on it.
 
     default: {launcher: local}
     datasets:
@@ -36,8 +35,6 @@ Python = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]+$")]
 
 
 class _Choice(BaseModel):
-    """Attributes: processes: the most that train one model together; None: one, or one for each CUDA device."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     processes: int | None = Field(default=None, ge=1, le=64)
@@ -50,16 +47,14 @@ class LocalChoice(_Choice):
 
     @property
     def label(self) -> str:
-        """The choice in words."""
         return "this machine"
 
 
 class Volume(BaseModel):
-    """A claim on storage that steps and workers share, mounted at the very path where steps see it.
+    """A claim on storage that steps and workers share, mounted at the same path for both.
 
     Attributes:
         claim: name of the PersistentVolumeClaim.
-        path: where it is, here and there.
         sub_path: the directory within it.
         read_only: whether workers may only read it.
     """
@@ -91,23 +86,13 @@ class KubernetesChoice(_Choice):
     """A job of a Kubernetes cluster.
 
     Attributes:
-        image: with a tag (not `latest`) or a digest: what ran is what was chosen.
         volumes: of the restricted zone, and of the base models where training starts from one.
-        context: of the kubeconfig. None: its current one, or, within a cluster, that cluster.
-        cpu: processors.
-        memory: a worker that takes more is ended.
-        gpus: of `nvidia.com/gpu`.
-        user: numeric id that the worker runs as, for which files in the volumes must be readable and writable; not 0.
-            None: that of the step.
-        group: likewise. None: that of the step.
-        service_account: of the pod; its token is not mounted.
-        labels: of the pod, besides the platform's own.
-        node_selector: labels of the nodes that it may run on.
-        tolerations: keys of taints that it tolerates.
-        image_pull_secrets: names of them.
+        memory: a worker that uses more is killed.
+        node_selector: labels of the nodes that the pod may run on.
+        tolerations: keys of taints that the pod tolerates.
         scratch: the most that the worker may write outside the volumes.
-        start_seconds: how long a pod may take to start.
-        python: the image's interpreter.
+        start_seconds: the most seconds until a pod starts.
+        python: the interpreter in the image.
     """
 
     launcher: Literal["kubernetes"]
@@ -140,7 +125,6 @@ class KubernetesChoice(_Choice):
 
     @property
     def label(self) -> str:
-        """The choice in words."""
         return f"a Kubernetes job in {self.namespace}"
 
 
@@ -148,13 +132,10 @@ class RayChoice(_Choice):
     """A job of a Ray cluster whose machines share the file system of `DPSYNTH_HOME`.
 
     Attributes:
-        address: of the cluster's dashboard, which takes jobs.
-        cpus: processors that are set aside for the worker.
-        memory: likewise. Ray ends no job that takes more.
-        gpus: likewise.
-        resources: the cluster's own resources, such as `{a100_node: 1}`.
-        start_seconds: how long a job may wait for them.
-        python: the interpreter, on the machines, of an environment with this platform.
+        memory: memory that Ray reserves for the worker. Ray does not end a job that uses more.
+        resources: custom resources of the cluster, such as `{a100_node: 1}`.
+        start_seconds: the most seconds that a job waits for its resources.
+        python: the interpreter on the machines, in an environment with this platform.
     """
 
     launcher: Literal["ray"]
@@ -168,7 +149,6 @@ class RayChoice(_Choice):
 
     @property
     def label(self) -> str:
-        """The choice in words."""
         return f"a Ray job at {self.address}"
 
 
@@ -181,7 +161,7 @@ _CHOICES: dict[str, type[LocalChoice] | type[KubernetesChoice] | type[RayChoice]
 
 
 def worker_choice(path: Path | None, dataset: str, known: Collection[str] | None = None) -> WorkerChoice:
-    """Where the mechanism of a dataset runs. Without a file it is this machine. See `choices.choice_for`."""
+    """Where the dataset's mechanism runs; without a file, this machine. See `deployment_choices.choice_for`."""
     return choice_for(path, dataset, _choice, {"launcher": "local"}, known)
 
 

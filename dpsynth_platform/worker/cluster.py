@@ -1,7 +1,7 @@
 """Waiting for a worker that a cluster runs.
 
-What belongs here: how often to ask, how long to be patient, and what follows from silence. What does not: asking
-(`kubernetes_job`, `ray_job`).
+What belongs here: how often to poll, how long to wait, and what follows when the cluster does not answer. What does
+not: its API (`kubernetes_job`, `ray_job`).
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from dpsynth_platform.foundation.errors import LaunchFailed
 
 POLL_SECONDS = 2.0
 SILENCE_SECONDS = 300.0
-"""How long a cluster may fail to answer before a worker counts as lost."""
+"""A worker counts as lost after the cluster did not answer for this time."""
 REMOVAL_SECONDS = 120.0
 
 
-class Unanswered(Exception):
-    """A cluster does not do what it was asked, in safe words; its own may hold anything."""
+class RequestFailed(Exception):
+    """A cluster does not answer or refuses a request. The message has no text of the cluster, which may hold data."""
 
 
-def end_of(look: Callable[[], int | str | None], start_seconds: float) -> int:
+def wait_for_exit(poll: Callable[[], int | str | None], start_seconds: float) -> int:
     """Waits for the worker's exit status.
 
     Args:
-        look: the exit status, or why the worker has not started, in safe words, or None while it runs; raises
-            `Unanswered`.
-        start_seconds: how long it may take to start.
+        poll: returns the exit status, or why the worker has not started, in safe words, or None while it runs; raises
+            `RequestFailed`.
+        start_seconds: the most seconds until it starts.
 
     Raises:
-        LaunchFailed: it does not start, or the cluster is silent.
+        LaunchFailed: the worker does not start, or the cluster does not answer.
     """
-    begun = heard = time.monotonic()
+    begun = answered = time.monotonic()
     while True:
         try:
-            found = look()
-            heard = time.monotonic()
-        except Unanswered as silent:
-            if time.monotonic() - heard > SILENCE_SECONDS:
-                raise LaunchFailed(f"the worker was lost: {silent}") from None
+            found = poll()
+            answered = time.monotonic()
+        except RequestFailed as failure:
+            if time.monotonic() - answered > SILENCE_SECONDS:
+                raise LaunchFailed(f"the worker was lost: {failure}") from None
         else:
             if isinstance(found, int):
                 return found
-            if found is not None and heard - begun > start_seconds:
+            if found is not None and answered - begun > start_seconds:
                 raise LaunchFailed(f"the worker did not start in {start_seconds:g} s ({found})")
         time.sleep(POLL_SECONDS)
 
 
-def to_its_end(ending: Callable[[], None]) -> None:
-    """Ends a worker in its own time, however often that is interrupted; ending it again must do no harm.
+def uninterrupted(end_worker: Callable[[], None]) -> None:
+    """Ends a worker; repeats that after each interruption, so `end_worker` must be idempotent.
 
-    The keyboard's interruption reaches every process at once, and then a run sends its steps another. Without its
-    launcher's sign of life a worker ends at once, and a step of training that it was about to keep would be lost.
+    Ctrl-C interrupts all processes at once, and the run then interrupts its steps again. Without the heartbeat of its
+    launcher a worker ends immediately and loses the training step that it was about to save.
     """
     while True:
         try:
-            ending()
+            end_worker()
         except Exception:
             raise
-        except BaseException:  # noqa: S112  (Dagster's interruption is one, too)
+        except BaseException:  # noqa: S112  (Dagster's interruption is also one)
             continue
         return
 
 
-def wait_until_gone(there: Callable[[], bool], name: str) -> None:
-    """Waits until a job is over. Raises `LaunchFailed` if that takes too long, and `Unanswered` as `there` does."""
+def wait_until_gone(exists: Callable[[], bool], name: str) -> None:
+    """Waits for a job's end. Raises `LaunchFailed` after `REMOVAL_SECONDS`, and `RequestFailed` as `exists` does."""
     begun = time.monotonic()
-    while there():
+    while exists():
         if time.monotonic() - begun > REMOVAL_SECONDS:
             raise LaunchFailed(f"job {name} does not end; end it in the cluster, then materialize the step again")
         time.sleep(POLL_SECONDS)

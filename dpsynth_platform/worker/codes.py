@@ -1,4 +1,4 @@
-"""The only words with which the worker ends: codes, their exit statuses and what they mean.
+"""Codes with which the worker ends, their exit statuses and meanings.
 
 What belongs here: the allow-list. What does not: messages of exceptions, which may quote data and stay in the worker's
 restricted log.
@@ -53,27 +53,29 @@ _STATUS = {
     "backup": 71,
     "machine": 72,
     "purge": 73,
+    "engine": 74,
+    "publication": 75,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {
     DONE: "the model is complete",
-    "claimed": "this grant was used before: another worker started here, and a second start is refused",
-    "credentials": "the worker was handed ledger credentials, which it must not hold",
-    "grant": "the grant does not fit the plan, the data, the participants or the place",
-    "bounding": "the bounded data breaks the contribution bound or holds records of other owners",
+    "claimed": "this grant was used before: another worker started in this model directory",
+    "credentials": "the worker's environment contains ledger credentials, which it must not hold",
+    "engine": "the SQL engine stopped; the worker's restricted log says why",
+    "grant": "the grant is not for this plan, data, participants or model directory",
+    "bounding": "the bounded data exceeds the contribution bound or contains records of other owners",
     "mechanism": "the mechanism stopped, or its measurements are incomplete; what it cost stays spent",
     "replay-exhausted": "interruptions cost more replayed steps than the plan pays for; what it cost stays spent, and "
-    "another attempt needs the explicit word --spend-again",
-    "resume": "what is kept of an interrupted training is in use or cannot be used; its restricted log says why. If it "
-    "stays so, another attempt needs the explicit word --spend-again",
+    "another attempt requires --spend-again",
+    "resume": "the state of the interrupted training is in use or unusable; its restricted log says why. If that "
+    "persists, another attempt requires --spend-again",
     "training": "the model, its batches or its loss cannot be trained with differential privacy as they are",
     "checkpoint": "a checkpoint of the training could not be written",
     INTERRUPTED: "the worker was interrupted",
     "memory": "the worker ran out of memory",
     KILLED: "the worker was killed",
-    "machine": "the machine refused the worker something (room on a disk, memory, open files); its restricted log says "
-    "what",
-    "configuration": "the worker could not use what it was given, or a file or directory; its restricted log says why",
+    "machine": "the machine has not enough disk space, memory or open files; the worker's restricted log says which",
+    "configuration": "the worker's configuration, a file or a directory is unusable; its restricted log says why",
     UNEXPECTED: "the worker failed; its restricted log says why",
 }
 
@@ -84,17 +86,17 @@ def status_of(code: str) -> int:
 
 
 def code_of(status: int) -> str:
-    """Code of an exit status; a negative one is a signal, and so is one above 128, as shells and containers say it."""
+    """Code of an exit status; negative ones and, as in shells and containers, those above 128 are signals."""
     return KILLED if status < 0 or status > 128 else _CODES.get(status, UNEXPECTED)
 
 
 def meaning(code: str) -> str:
-    """What a code says, in public words."""
+    """A message without data for a code."""
     return _MEANINGS.get(code, f"the worker stopped with code {code!r}; its restricted log says why")
 
 
 def code_of_exception(error: BaseException) -> str:
-    """Code for what stopped the worker. Nothing of the exception's text is told."""
+    """Code for the exception that stopped the worker; reveals nothing of its text."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     code = "memory" if isinstance(error, MemoryError) else safe_error(error)[0]
@@ -102,9 +104,9 @@ def code_of_exception(error: BaseException) -> str:
 
 
 def guarded(body: Callable[[], str]) -> str:
-    """The body's code, or the code of what it raised, whose traceback is printed: into the restricted log.
+    """The body's code, or that of its exception, whose traceback is printed into the restricted log.
 
-    Nothing of that error leaves this, also where the log cannot be written.
+    The exception never leaves this function, even if the log cannot be written.
     """
     try:
         return body()

@@ -1,8 +1,7 @@
-"""What the worker checks before the mechanism may read: the claim, and whose records the input holds.
+"""The worker's checks before the mechanism may read: the one-time claim, and the owners of the input's records.
 
-What belongs here: the one-time claim, and the check of owners against the files of fingerprints. What does not: the
-grant's signature (`ledger.grants`) and the order of the checks (`run`). Fingerprints are restricted, and no message
-holds one.
+What belongs here: the claim, and the check of owners against the files of fingerprints. What does not: the grant's
+signature (`ledger.grants`) and the order of the checks (`run`). Fingerprints are restricted; no message contains one.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import datetime as dt
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,61 +20,59 @@ from dpsynth_platform.foundation.errors import BoundingError, GrantRefused, Stal
 from dpsynth_platform.foundation.storage import read_table, sync, table_schema
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub.fingerprints import (
-    FINGERPRINT_BYTES,
     OWNER_COLUMN,
     OWNERS_COLUMN,
     Fingerprints,
-    flat_owners,
+    OwnerRefused,
     owner_column,
+    record_counts,
 )
 
 CLAIM_FILE = "claim.json"
 NO_CANARIES = canonical_digest([])
-"""What the claim of a model says that was trained without canaries."""
+"""The digest of canaries in the claim of a model that was trained without canaries."""
 
 
 class AlreadyClaimed(GrantRefused):
-    """A worker started in this model directory before."""
+    """A worker already started in this model directory."""
 
     code = "claimed"
 
 
 def claim(model: Path, grant: Grant) -> None:
-    """Marks the model directory as taken, atomically and durably, before the first record is read.
+    """Claims the model directory, atomically and durably, before the first record is read.
 
-    The claim names the grant's entry, plan, canaries and data. It is part of the model's content hash, which the ledger
-    keeps, so that none of them can be exchanged afterwards.
+    The claim names the grant's entry, plan, canaries and data. The model's content hash, which the ledger stores,
+    covers it, so that none of them can be exchanged afterwards.
 
     Raises:
-        AlreadyClaimed: it is taken.
+        AlreadyClaimed: another worker claimed it.
     """
     try:
         descriptor = os.open(model / CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise AlreadyClaimed("the grant was used before; a new attempt needs an explicit word") from None
+        raise AlreadyClaimed("the grant was used before; a new attempt requires --spend-again") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(_named(grant) | {"at": dt.datetime.now(dt.UTC).isoformat()}, file)
+        json.dump(_content(grant) | {"at": dt.datetime.now(dt.UTC).isoformat()}, file)
         file.flush()
         os.fsync(file.fileno())
     sync(model)
 
 
 def reclaim(model: Path, grant: Grant) -> None:
-    """Lets a worker go on where another one ended: for the same entry, plan, canaries and data, and no others.
+    """Checks that a worker may continue an interrupted one: with the same entry, plan, canaries and data.
 
     Raises:
         GrantRefused: the directory was not claimed, or for something else.
     """
-    try:
-        named = json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise GrantRefused("the model holds no readable claim; there is nothing to go on with") from None
-    if not isinstance(named, dict) or not _named(grant).items() <= named.items():
-        raise GrantRefused("the model was claimed for another entry, plan or data; it cannot go on with these")
+    content = _read_claim(model)
+    if not content:
+        raise GrantRefused("the model directory has no readable claim; there is nothing to continue")
+    if not _content(grant).items() <= content.items():
+        raise GrantRefused("the model directory was claimed for another entry, plan, canaries or data")
 
 
-def _named(grant: Grant) -> dict[str, str]:
-    """What a claim says of its grant."""
+def _content(grant: Grant) -> dict[str, str]:
     return {
         "entry": grant.entry_id,
         "plan": grant.plan_digest,
@@ -84,43 +81,48 @@ def _named(grant: Grant) -> dict[str, str]:
     }
 
 
+def _read_claim(model: Path) -> dict[str, Any]:
+    """The content of the claim; empty if there is no readable one."""
+    try:
+        content = json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def claimed_for(model: Path, *, canaries: str, data: str) -> bool:
     """Whether a model was claimed for these canaries and data, by their content hashes."""
-    try:
-        named = json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))
-        return bool(named["canaries"] == canaries and named["data"] == data)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return {"canaries": canaries, "data": data}.items() <= _read_claim(model).items()
 
 
 def claimed_canaries(model: Path) -> str:
     """Content hash of the canaries that a model was trained with, from its claim.
 
     Raises:
-        StaleInput: the directory holds no readable claim.
+        StaleInput: the directory has no readable claim.
     """
-    try:
-        return str(json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))["canaries"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise StaleInput("the model holds no readable claim; it cannot be told what it was trained with") from None
+    content = _read_claim(model)
+    if "canaries" not in content:
+        raise StaleInput("the model has no readable claim, so the canaries of its training are unknown")
+    return str(content["canaries"])
 
 
 def check_unowned(bounded: Path, allowed: Fingerprints, unit: str, bound: int) -> bool:
-    """Whether a table has no owners, of which each row is a unit by its sealed plan: then there is nobody to check.
+    """Whether a table has no owner column, as a plan whose units are rows allows; then there are no owners to check.
 
     Args:
         bounded: the Delta table.
         allowed: the reserved participants and the included canaries.
         unit: of the sealed plan.
-        bound: its b.
+        bound: b of the sealed plan.
 
     Raises:
-        BoundingError: there are no owners, and the plan or the participants say that there must be.
+        BoundingError: there is no owner column, but the plan or the participants require one.
     """
     if {OWNER_COLUMN, OWNERS_COLUMN} & set(table_schema(bounded).names):
         return False
     if unit != "example" or bound != 1 or allowed.size:
-        raise BoundingError("the bounded data has no owners, and the plan is not of rows that are units of their own")
+        raise BoundingError("the bounded data has no owners, but the plan's units are not single rows")
     return True
 
 
@@ -128,33 +130,27 @@ def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:
     """Checks that every owner of every record is allowed and that none has more than `bound` records.
 
     Args:
-        bounded: Delta table with the column `_owner` (32 hex digits) or `_owners` (a list of them).
+        bounded: Delta table with the column `_owner` (32 hex digits) or `_owners` (lists of them).
         allowed: the reserved participants and the included canaries, sorted.
         bound: b of the sealed plan.
 
     Raises:
         BoundingError: an owner is missing, unreadable, not allowed, or has too many records.
     """
-    records = np.zeros(allowed.size, dtype=np.int64)
-    for batch in read_table(bounded, columns=[owner_column(table_schema(bounded))]):
-        owners = owner_fingerprints(batch.column(0))
-        if not owners.size:
-            continue
-        places = np.searchsorted(allowed, owners)
-        if not allowed.size or np.any(allowed[np.minimum(places, allowed.size - 1)] != owners):
-            raise BoundingError("the bounded data holds records of owners outside the reserved participants")
-        records += np.bincount(places, minlength=allowed.size)
-    if records.size and records.max() > bound:
-        raise BoundingError(f"the bounded data holds an owner with more than {bound} records")
-
-
-def owner_fingerprints(column: pa.Array) -> Fingerprints:
-    """Hex digits to 16-byte fingerprints, in the records' order. Raises `BoundingError` for anything else."""
-    texts = flat_owners(column).to_pylist()
-    unowned = pa.types.is_list(column.type) and not pc.all(pc.greater(pc.list_value_length(column), 0)).as_py()
-    if unowned or column.null_count or any(text is None or len(text) != 2 * FINGERPRINT_BYTES for text in texts):
-        raise BoundingError("the bounded data holds a record without a readable owner")
+    owners, problem = owner_column(table_schema(bounded)), ""
     try:
-        return np.frombuffer(bytes.fromhex("".join(texts)), dtype=f"S{FINGERPRINT_BYTES}")
-    except ValueError:
-        raise BoundingError("the bounded data holds a record without a readable owner") from None
+        records = record_counts(allowed, (_owned(batch.column(0)) for batch in read_table(bounded, columns=[owners])))
+    except OwnerRefused as refused:
+        problem = str(refused)
+    if not problem and records.max(initial=0) > bound:
+        problem = f"an owner with more than {bound} records"
+    if problem:
+        raise BoundingError(f"the bounded data holds {problem}")
+
+
+def _owned(column: pa.Array) -> pa.Array:
+    """The same column. Raises `OwnerRefused` if a record has no list of owners, or an empty one."""
+    lengths = pc.list_value_length(column) if pa.types.is_list(column.type) else None
+    if lengths is not None and (lengths.null_count or not pc.all(pc.greater(lengths, 0)).as_py()):
+        raise OwnerRefused("a record without a readable owner")
+    return column

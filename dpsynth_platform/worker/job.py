@@ -1,4 +1,4 @@
-"""What a worker is told: paths, the plan's place and the grant, as it travels through Dagster Pipes extras.
+"""The job of a worker, which it receives as Dagster Pipes extras.
 
 What belongs here: the typed job and its JSON form. What does not: how the process is started (`launch`).
 """
@@ -24,22 +24,21 @@ class WorkerJob:
 
     Attributes:
         plan: file with the sealed plan.
-        model: the model directory, made by the launcher; the grant names it.
-        mode: `fit` runs the mechanism, `resume` goes on with one that was cut short, `estimate` only repeats the fit
-            from complete measurements.
+        model: the existing model directory; the grant names it.
+        mode: `fit` runs the mechanism, `resume` continues an interrupted one, `estimate` only repeats the fit from
+            complete measurements.
         device: `auto`, `cpu` or `cuda`.
-        grant: text of the signed grant. This and the rest are not needed by `estimate`.
+        grant: text of the signed grant. `estimate` does not need this and the following fields.
         public_key: hex of the deployment's 32-byte Ed25519 public key.
-        bounded: the bounded Delta table.
+        bounded: path of the bounded Delta table.
         participants: file of the reserved participants' fingerprints (`scrub.fingerprints.write_fingerprints`).
         canaries: file of the included canaries' fingerprints.
-        engine: file with the choice of a SQL engine (`compute.choice.write_choice`) that may count in this process's
-            place; its directory takes what the engine spills, and goes with the job. Empty: none.
-        base_model: file that describes the language model that training starts from (`synth.text.base_models`). Empty:
-            the method starts from none.
-        endpoint: file that says how the endpoint that writes texts is reached, its key included. Empty: none does.
-        checkpoint_key: file of the 32 bytes that the training's checkpoints are encrypted with.
-        processes: the most that may train the model together, in digits. Empty: one, or one for each CUDA device.
+        engine: file with the choice of a SQL engine (`compute.choice.write_choice`) that may count instead of this
+            process. The engine spills into the file's directory, which is deleted with the job. Empty: none.
+        base_model: file that describes a training's initial language model (`synth.text.base_models`). Empty: none.
+        endpoint: file with the address and key of the endpoint that writes texts. Empty: none.
+        checkpoint_key: file of the 32 bytes that encrypt the training's checkpoints.
+        processes: the most processes that train the model together, in digits. Empty: one, or one per CUDA device.
     """
 
     plan: str
@@ -58,7 +57,6 @@ class WorkerJob:
     processes: str = ""
 
     def to_extras(self) -> dict[str, str]:
-        """The job as Pipes extras. No value of the data is among them."""
         return asdict(self)
 
     @classmethod
@@ -66,14 +64,14 @@ class WorkerJob:
         """Reads `to_extras` back.
 
         Raises:
-            ConfigurationError: a part is missing, unknown or not text, or mode or device is none of those accepted.
+            ConfigurationError: a field is missing, unknown or not text, or has an unaccepted value.
         """
         try:
             job = cls(**extras)
         except TypeError:
-            raise ConfigurationError("the worker's job has missing or unknown parts") from None
+            raise ConfigurationError("the worker's job has missing or unknown fields") from None
         if not all(isinstance(getattr(job, field.name), str) for field in fields(job)):
-            raise ConfigurationError("the worker's job has a part that is not text")
+            raise ConfigurationError("the worker's job has a field that is not text")
         if job.processes and not re.fullmatch(r"[1-9][0-9]?", job.processes):
             raise ConfigurationError(f"the worker's job; accepted processes: 1 to 99, not {job.processes!r}")
         if job.mode not in MODES or job.device not in DEVICES:
@@ -82,5 +80,4 @@ class WorkerJob:
 
     @property
     def model_directory(self) -> Path:
-        """Where the model goes."""
         return Path(self.model)

@@ -1,17 +1,17 @@
-"""A worker as a Kubernetes job: what the cluster is asked for, and what became of it.
+"""A worker as a Kubernetes job.
 
-What belongs here: the job's manifest, and the few calls to the cluster's API. What does not: what a deployment may
-choose (`choice`), and Dagster, whose own client (`dagster_k8s.PipesK8sClient`) writes the context, and with it the
-grant, into the pod's specification, and reads messages from the pod's log: both would then be the cluster's to keep.
+What belongs here: the job's manifest, and calls to the cluster's API. What does not: what a deployment may choose
+(`choice`), and Dagster. Its client (`dagster_k8s.PipesK8sClient`) writes the context with the grant into the pod's
+specification and reads messages from the pod's log, so the cluster would store both.
 
-**What the pod may do.** It runs as a user that is not root, on a file system that it cannot write, without
-capabilities, without a token for the cluster's API; it satisfies the Pod Security Standard `restricted`. It needs no
-network, and the label `dpsynth.io/network: none` lets a policy take it away (`deploy/kubernetes/workers.yaml`). Of the
-deployment it sees the volumes that were chosen; one that holds the vault or the ledger is refused.
+**Permissions.** The pod runs as a user other than root, with a read-only root file system, without capabilities, and
+without a token for the cluster's API; it satisfies the Pod Security Standard `restricted`. It needs no network, and the
+label `dpsynth.io/network: none` lets a policy remove it (`deploy/kubernetes/workers.yaml`). It sees only the chosen
+volumes; a volume with the vault or the ledger is refused.
 
-**How often it runs.** Once: no retry is left to the cluster, and a job has the same name for every start at its place,
-so that the cluster itself holds two of them apart. It is deleted when its end is known or the step is interrupted; if
-the step is killed, the worker ends itself (`lifeline`).
+**One run.** The cluster retries no job, and every start in a model directory has the same job name, so the cluster
+never runs two of them at the same time. The job is deleted when it has ended or the step is interrupted; if the step is
+killed, the worker ends itself (`lifeline`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any, TypeVar
 
 from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import KubernetesChoice
-from dpsynth_platform.worker.cluster import Unanswered, end_of, to_its_end, wait_until_gone
+from dpsynth_platform.worker.cluster import RequestFailed, uninterrupted, wait_for_exit, wait_until_gone
 from dpsynth_platform.worker.codes import status_of
 from dpsynth_platform.worker.launch import LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline
 
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 20
-"""How long a worker may take to stop by itself."""
+"""The cluster kills a worker that does not stop within this time."""
 KEPT_SECONDS = 3600
-"""After its end, a job that nobody deleted is deleted by the cluster."""
+"""The cluster deletes an ended job after this time."""
 JOB_LABEL = "dpsynth.io/job"
 LABELS = {"app.kubernetes.io/name": "dpsynth-worker", "dpsynth.io/network": "none"}
 _SCRATCH = "/tmp"  # noqa: S108 - a file system of the pod's own
@@ -43,14 +43,20 @@ Answer = TypeVar("Answer")
 
 
 def manifest(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str, Any]:
-    """The job of one start, as the API takes it. Of the restricted zone there are paths in it, and nothing else.
+    """The job of one start, in the form of the API. Of the restricted zone it contains only paths.
 
     Args:
-        alive: file of the step's signs of life.
+        alive: the step's heartbeat file.
 
     Raises:
-        ConfigurationError: the worker would be root.
+        ConfigurationError: the worker would run as root.
     """
+    user = choice.user or os.getuid()
+    if user == 0:
+        raise ConfigurationError(
+            "launcher: kubernetes: the step runs as root, and a worker must not; accepted: user: 1000, in the "
+            "deployment's worker.yaml"
+        )
     labels = dict(choice.labels) | LABELS | {JOB_LABEL: start.name}
     pod = {
         "restartPolicy": "Never",
@@ -59,25 +65,30 @@ def manifest(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str, A
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _not_root(choice.user or os.getuid()),
+            "runAsUser": user,
             "runAsGroup": choice.group or os.getgid(),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(choice, start, alive)],
         "volumes": [
-            *({"name": f"zone-{number}", "persistentVolumeClaim": _claim(one)} for number, one in _numbered(choice)),
+            *(
+                {
+                    "name": f"zone-{number}",
+                    "persistentVolumeClaim": {"claimName": one.claim, "readOnly": one.read_only},
+                }
+                for number, one in enumerate(choice.volumes)
+            ),
             {"name": "scratch", "emptyDir": {"sizeLimit": choice.scratch[:-1]}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": choice.scratch[:-1]}},
         ],
     }
-    if choice.service_account:
-        pod["serviceAccountName"] = choice.service_account
-    if choice.node_selector:
-        pod["nodeSelector"] = dict(choice.node_selector)
-    if choice.tolerations:
-        pod["tolerations"] = [{"key": key, "operator": "Exists"} for key in choice.tolerations]
-    if choice.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in choice.image_pull_secrets]
+    optional = {
+        "serviceAccountName": choice.service_account,
+        "nodeSelector": choice.node_selector,
+        "tolerations": [{"key": key, "operator": "Exists"} for key in choice.tolerations],
+        "imagePullSecrets": [{"name": name} for name in choice.image_pull_secrets],
+    }
+    pod |= {key: value for key, value in optional.items() if value}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -96,7 +107,7 @@ class KubernetesLauncher:
     """See `launch.Launcher`.
 
     Raises:
-        ConfigurationError: there is no client library, or nothing says where the cluster is.
+        ConfigurationError: the client library or the configuration of a cluster is missing.
     """
 
     def __init__(self, choice: KubernetesChoice) -> None:
@@ -104,58 +115,57 @@ class KubernetesLauncher:
         self._batch, self._core = _apis(choice.context)
 
     def check(self, reads: Sequence[Path], hidden: Sequence[Path]) -> None:
-        """Volumes, and the cluster's own verdict on such a job, which it is asked for and does not run."""
+        """Checks the volumes, and creates a job in a dry run, which the cluster validates but does not start."""
         mounted = [PurePosixPath(volume.path) for volume in self._choice.volumes]
         for path in reads:
             if not any(path.is_relative_to(place) for place in mounted):
                 raise ConfigurationError(
-                    f"launcher: kubernetes: a worker would not see {path}; accepted: a volume whose path holds it, in "
-                    "the deployment's worker.yaml"
+                    f"launcher: kubernetes: no volume of the worker contains {path}; accepted: a volume whose path "
+                    "contains it, in the deployment's worker.yaml"
                 )
         for path in hidden:
             if any(path.is_relative_to(place) or place.is_relative_to(path) for place in mounted):
                 raise ConfigurationError(
-                    f"launcher: kubernetes: a worker would see {path}, which none may; accepted: volumes of the "
-                    "restricted zone and of base models, in the deployment's worker.yaml"
+                    f"launcher: kubernetes: a volume would show {path}, which no worker may see; accepted: volumes of "
+                    "the restricted zone and of base models, in the deployment's worker.yaml"
                 )
         nowhere = Path("/check")
         job = manifest(self._choice, Start(nowhere, nowhere, {}), nowhere)
         try:
             self._create(job, dry_run="All")
-        except Unanswered as silent:
-            raise ConfigurationError(f"launcher: kubernetes: {silent}; see the deployment's worker.yaml") from None
+        except RequestFailed as failure:
+            raise ConfigurationError(f"launcher: kubernetes: {failure}; see the deployment's worker.yaml") from None
 
     def run(self, start: Start) -> int:
-        alive = start.alive
-        with lifeline(alive):
+        with lifeline(start.alive):
             try:
-                self._remove(start.name)  # what an interrupted step left
-                self._create(manifest(self._choice, start, alive))
-                return end_of(lambda: self._look(start.name), self._choice.start_seconds)
-            except Unanswered as silent:
-                raise LaunchFailed(f"the worker was not started: {silent}") from None
+                self._remove(start.name)  # the job of an interrupted step
+                self._create(manifest(self._choice, start, start.alive))
+                return wait_for_exit(lambda: self._poll(start.name), self._choice.start_seconds)
+            except RequestFailed as failure:
+                raise LaunchFailed(f"the worker was not started: {failure}") from None
             finally:
-                with suppress(Unanswered, LaunchFailed):  # the cluster deletes it later
-                    to_its_end(lambda: self._remove(start.name))
+                with suppress(RequestFailed, LaunchFailed):  # the cluster deletes it later
+                    uninterrupted(lambda: self._remove(start.name))
 
-    def _create(self, job: Mapping[str, Any], **how: Any) -> None:
-        _asked(lambda: self._batch.create_namespaced_job(self._choice.namespace, job, **_LIMIT, **how))
+    def _create(self, job: Mapping[str, Any], **options: Any) -> None:
+        _request(lambda: self._batch.create_namespaced_job(self._choice.namespace, job, **_TIMEOUT, **options))
 
     def _remove(self, name: str) -> None:
-        """Deletes a job, and returns when its pod has ended."""
-        place = self._choice.namespace
-        how = {"propagation_policy": "Foreground"} | _LIMIT
-        if _asked(lambda: self._batch.delete_namespaced_job(name, place, **how), missing=None) is not None:
+        """Deletes a job if it exists, and returns when its pod has ended."""
+        namespace = self._choice.namespace
+        options = {"propagation_policy": "Foreground"} | _TIMEOUT
+        if _request(lambda: self._batch.delete_namespaced_job(name, namespace, **options), missing=None) is not None:
             wait_until_gone(lambda: self._job(name) is not None, name)
 
     def _job(self, name: str) -> Any:
-        return _asked(lambda: self._batch.read_namespaced_job(name, self._choice.namespace, **_LIMIT), missing=None)
+        return _request(lambda: self._batch.read_namespaced_job(name, self._choice.namespace, **_TIMEOUT), missing=None)
 
-    def _look(self, name: str) -> int | str | None:
+    def _poll(self, name: str) -> int | str | None:
         """The worker's exit status, or why its pod has not started, or None while it runs."""
-        place = self._choice.namespace
-        pods = _asked(
-            lambda: self._core.list_namespaced_pod(place, label_selector=f"{JOB_LABEL}={name}", **_LIMIT)
+        namespace = self._choice.namespace
+        pods = _request(
+            lambda: self._core.list_namespaced_pod(namespace, label_selector=f"{JOB_LABEL}={name}", **_TIMEOUT)
         ).items
         for pod in pods:
             (container,) = pod.status.container_statuses or [None]
@@ -166,20 +176,20 @@ class KubernetesLauncher:
                 return KILLED_STATUS
             if pod.status.phase == "Running":
                 return None
-            waits = container and container.state.waiting
-            return _word(waits.reason if waits else pod.status.phase)
+            waiting = container and container.state.waiting
+            return _safe_reason(waiting.reason if waiting else pod.status.phase)
         job = self._job(name)
         if job is None or any(one.type == "Failed" and one.status == "True" for one in job.status.conditions or []):
             return KILLED_STATUS
         return "no pod"
 
 
-_LIMIT = {"_request_timeout": CALL_SECONDS}
+_TIMEOUT = {"_request_timeout": CALL_SECONDS}
 _NEVER: Any = object()
 
 
-def _asked(call: Callable[[], Answer], missing: Any = _NEVER) -> Answer:
-    """The API's answer; `missing`, where given, if there is no such thing. Raises `Unanswered`."""
+def _request(call: Callable[[], Answer], missing: Any = _NEVER) -> Answer:
+    """The API's answer, or `missing`, if given, for a missing object. Raises `RequestFailed`."""
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -188,14 +198,16 @@ def _asked(call: Callable[[], Answer], missing: Any = _NEVER) -> Answer:
     except ApiException as error:
         if error.status == 404 and missing is not _NEVER:
             return missing  # type: ignore[no-any-return]
-        status, reason = error.status, _word(error.reason)
+        status, reason = error.status, _safe_reason(error.reason)
     except (HTTPError, OSError) as error:
         status, reason = 0, type(error).__name__
-    raise Unanswered(f"the cluster's API answered {status} {reason}" if status else f"no answer of its API ({reason})")
+    raise RequestFailed(
+        f"the cluster's API answered {status} {reason}" if status else f"no answer from its API ({reason})"
+    )
 
 
 def _apis(context: str | None) -> tuple[Any, Any]:
-    """The API of jobs and that of pods, of the cluster that a kubeconfig names or that this process runs in."""
+    """The APIs of jobs and pods, of the kubeconfig's cluster or the one that this process runs in."""
     try:
         from kubernetes import client, config
     except ImportError:
@@ -206,14 +218,15 @@ def _apis(context: str | None) -> tuple[Any, Any]:
     try:
         try:
             if context is not None:
-                raise config.ConfigException  # a named context is of a kubeconfig
+                raise config.ConfigException  # only a kubeconfig has named contexts
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             config.load_kube_config(context=context, client_configuration=configuration)
     except (config.ConfigException, OSError):
         of = "" if context is None else f" with the context {context!r}"
         raise ConfigurationError(
-            f"launcher: kubernetes: no cluster is known; accepted: a kubeconfig{of} (KUBECONFIG), or running in one"
+            f"launcher: kubernetes: no cluster is configured; accepted: a kubeconfig{of} (KUBECONFIG), or running "
+            "inside a cluster"
         ) from None
     api = client.ApiClient(configuration)
     return client.BatchV1Api(api), client.CoreV1Api(api)
@@ -226,9 +239,9 @@ def _container(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str,
     variables = {
         "HOME": _SCRATCH,
         "TMPDIR": _SCRATCH,
-        "USER": "dpsynth",  # some libraries ask for a name, which a numeric user has not
+        "USER": "dpsynth",  # some libraries need a name, which a numeric user lacks
         "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": str(max(1, int(choice.cpu))),  # a limit hides no processor of the node
+        "OMP_NUM_THREADS": str(max(1, int(choice.cpu))),  # the container sees all processors of the node
         **LOOPBACK,
         **start.variables,
     }
@@ -247,7 +260,7 @@ def _container(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str,
             *(
                 {"name": f"zone-{number}", "mountPath": one.path, "readOnly": one.read_only}
                 | ({"subPath": one.sub_path} if one.sub_path else {})
-                for number, one in _numbered(choice)
+                for number, one in enumerate(choice.volumes)
             ),
             {"name": "scratch", "mountPath": _SCRATCH},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108
@@ -255,20 +268,6 @@ def _container(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str,
     }
 
 
-def _numbered(choice: KubernetesChoice) -> list[tuple[int, Any]]:
-    return list(enumerate(choice.volumes))
-
-
-def _claim(volume: Any) -> dict[str, Any]:
-    return {"claimName": volume.claim, "readOnly": volume.read_only}
-
-
-def _not_root(user: int) -> int:
-    if user == 0:
-        raise ConfigurationError("launcher: kubernetes: steps run as root, and a worker does not; accepted: user: 1000")
-    return user
-
-
-def _word(reason: Any) -> str:
-    """A reason as a word of the cluster's own; whatever else it says may quote anything."""
+def _safe_reason(reason: Any) -> str:
+    """A reason if it is one of the cluster's constants; other text could contain data."""
     return str(reason) if re.fullmatch(r"[A-Za-z][A-Za-z ]{0,60}", str(reason)) else "unknown"

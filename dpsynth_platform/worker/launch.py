@@ -1,11 +1,11 @@
-"""What starts a worker, whatever starts it: its command, its environment, and the seam of the launchers.
+"""The command and environment of a worker, and the interface of the launchers.
 
 What belongs here: what a process on this machine (`local`), a Kubernetes job (`kubernetes_job`) and a Ray job
-(`ray_job`) have in common. What does not: Dagster, which of them a dataset has (`choice`), and how each of them starts.
+(`ray_job`) have in common. What does not: Dagster, the choice for a dataset (`choice`), and each launcher's start.
 
-A worker's environment is made of a list, so that database URLs, tokens and the like never reach it. The context of
-Dagster Pipes, which holds the grant, and its messages travel in files of the restricted zone: on command lines and in
-variables, which whoever may look at a cluster's jobs can read, stand paths alone.
+A worker inherits only listed variables, so database URLs and tokens never reach it. The context of Dagster Pipes, with
+the grant, and its messages are files of the restricted zone: command lines and variables, which other users of a
+cluster can read, contain only their paths.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ KEPT = (
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
 )
-PIPES_PREFIX = "DAGSTER_PIPES_"
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Processes that train together add up sums without noise: they talk inside their machine alone."""
+"""Processes that train together exchange sums without noise, so they communicate only inside their machine."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class Start:
     """One start of a worker.
 
     Attributes:
-        model: the model directory. At most one worker may be at work there.
-        log: the restricted file for everything that the worker prints.
-        variables: what Pipes tells its process: where its files are.
+        model: the model directory; at most one worker may run there.
+        log: the restricted file for all output of the worker.
+        variables: of Dagster Pipes, with the paths of its files.
     """
 
     model: Path
@@ -48,56 +47,45 @@ class Start:
 
     @property
     def name(self) -> str:
-        """A name for a cluster's job, the same for every start at this place; it tells nobody whose model it is."""
+        """Name of a cluster's job: the same for every start in this model directory, and without the dataset's name."""
         return f"dpsynth-{canonical_digest(str(self.model))[:24]}"
 
     @property
     def alive(self) -> Path:
-        """For a launcher on another machine: the file of its signs of life, which goes when old logs do."""
+        """Heartbeat file of a launcher on another machine; it is deleted with old logs."""
         return self.log.with_name(f"{self.log.stem}-alive.log")
 
 
 class Launcher(Protocol):
-    """Runs workers somewhere."""
+    """Runs workers."""
 
     def check(self, reads: Sequence[Path], hidden: Sequence[Path]) -> None:
-        """Finds before anything is spent what would keep a worker from starting.
+        """Checks, before any budget is spent, that a worker could start.
 
         Args:
-            reads: files and directories that it would need.
-            hidden: what no worker may see: keys and the ledger.
+            reads: files and directories that the worker needs.
+            hidden: paths that no worker may see: keys and the ledger.
 
         Raises:
-            ConfigurationError: names what is missing.
+            ConfigurationError: it could not.
         """
 
     def run(self, start: Start) -> int:
-        """Runs a worker to its end; where this is interrupted, ends the worker and passes the interruption on.
+        """Runs a worker to its end; an interruption ends the worker and is raised again.
 
         Returns:
-            Its exit status; negative or above 128, as of a shell: a signal.
+            Its exit status; negative or above 128 for a signal.
 
         Raises:
-            LaunchFailed: it could not be started, or nobody can tell any more what became of it.
+            LaunchFailed: it could not be started, or its outcome is unknown.
         """
 
 
-def command(python: str, tie: Sequence[str], log: Path) -> list[str]:
-    """The command that starts a worker.
-
-    Args:
-        python: the interpreter.
-        tie: the arguments that say whose end is the worker's end.
-        log: see `Start`.
-    """
-    return [python, "-m", "dpsynth_platform.worker", *tie, "--log", str(log)]
+def command(python: str, launcher: Sequence[str], log: Path) -> list[str]:
+    """The command that starts a worker; `launcher` holds the arguments that name the process with which it ends."""
+    return [python, "-m", "dpsynth_platform.worker", *launcher, "--log", str(log)]
 
 
 def environment(inherited: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a worker on this machine.
-
-    Args:
-        inherited: of the process that starts it.
-        variables: see `Start`.
-    """
+    """The complete environment of a worker on this machine."""
     return {name: inherited[name] for name in KEPT if name in inherited} | LOOPBACK | dict(variables)

@@ -1,4 +1,4 @@
-"""The launcher that a deployment's choice names."""
+"""Selects a launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpsynth_platform.worker.local import LocalLauncher
 
 
 def launcher_of(choice: WorkerChoice) -> Launcher:
-    """The launcher; the client of a cluster is imported only where one is chosen.
+    """The launcher; imports the client of a cluster only if that is chosen.
 
     Raises:
         ConfigurationError: the client is not installed, or the cluster cannot be reached.

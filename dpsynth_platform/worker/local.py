@@ -1,7 +1,6 @@
 """A worker on this machine: a child of the process that waits for it.
 
-What belongs here: starting it, and ending it where the waiting is interrupted. What does not: its command and
-environment (`launch`).
+What belongs here: its start, and its end after an interruption. What does not: command and environment (`launch`).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from dpsynth_platform.foundation.settings import inherited_environment
 from dpsynth_platform.worker.launch import Start, command, environment
 
 STOP_SECONDS = 20.0
-"""How long a worker may take to stop by itself."""
+"""A worker that does not stop within this time is killed."""
 
 
 class LocalLauncher:
     """See `launch.Launcher`."""
 
     def check(self, reads: Sequence[Path], hidden: Sequence[Path]) -> None:
-        """Nothing: a process of this machine and this user sees what its step sees."""
+        """Checks nothing: a process of this machine and user sees the same files as its step."""
 
     def run(self, start: Start) -> int:
         """See `launch.Launcher.run`. The worker dies with the thread that calls this."""
@@ -45,10 +44,10 @@ class LocalLauncher:
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:
-    """Tells a worker to stop, and kills it where it does not in time.
+    """Interrupts a worker, and kills it if it does not stop in time.
 
-    A second interruption shortens nothing: the keyboard's reaches every process at once, and then the run's sends its
-    steps another. A worker dies with its step, and a step of training that it was about to keep would be lost.
+    Further interruptions do not shorten the wait: Ctrl-C interrupts all processes at once, and the run then interrupts
+    its steps again. A worker dies with its step and would lose the training step that it was about to save.
     """
     worker.send_signal(signal.SIGINT)
     end = time.monotonic() + STOP_SECONDS

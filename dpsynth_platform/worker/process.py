@@ -1,7 +1,6 @@
-"""The worker as a process: it dies with its parent and prints into a restricted file only.
+"""The worker as a process: it dies with its parent and prints only into a restricted file.
 
-What belongs here: the operating system's side. What does not: anything about plans or data. Linux only, like the
-platform's containers.
+What belongs here: signals, output and exit. What does not: plans and data. Linux only, as the platform's containers.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ _CREDENTIALS = ("DPSYNTH_LEDGER_URL", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE
 
 
 class CredentialsFound(DpsynthError):
-    """The process can reach the ledger, which a mechanism must not."""
+    """The environment contains credentials of the ledger."""
 
     code = "credentials"
 
 
 def refuse_credentials(names: Iterable[str]) -> None:
-    """Raises `CredentialsFound` if one of the environment's variable names is a ledger credential's."""
+    """Raises `CredentialsFound` if one of the variables' names is that of a ledger credential."""
     found = sorted(set(names).intersection(_CREDENTIALS))
     if found:
         raise CredentialsFound(
-            f"the worker's environment holds {', '.join(found)}; accepted: an environment without them"
+            f"the worker's environment has {', '.join(found)}; accepted: an environment without them"
         )
 
 
 def redirect_output(log: Path) -> None:
-    """Sends stdout, stderr and crash dumps to a file that its owner alone can read (appended to).
+    """Appends stdout, stderr and crash dumps to a file that only its owner can read.
 
-    What cannot be written there is dropped: a mechanism that was paid for does not fail for a line of the log.
+    Drops what cannot be written: a line of the log must not fail a mechanism whose budget is spent.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, sys.stdout.fileno())
@@ -55,39 +54,39 @@ def redirect_output(log: Path) -> None:
     faulthandler.enable()
 
 
-def stop_when_told() -> None:
-    """SIGTERM, by which clusters end a process, ends it as an interruption from the keyboard does: in order.
+def stop_on_signals() -> None:
+    """Raises `KeyboardInterrupt` also at SIGTERM, with which clusters end a process.
 
-    What comes after the first signal is ignored, or it would interrupt what catches that one.
+    Ignores signals after the first, since they would interrupt its handling.
     """
     for number in _STOPS:
-        signal.signal(number, _stopped)
+        signal.signal(number, _stop)
 
 
-def _stopped(number: int, frame: object) -> None:
+def _stop(number: int, frame: object) -> None:
     for one in _STOPS:
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def leave_stopping_to_parent() -> None:
-    """Ignores SIGINT and SIGTERM: sent to all processes at once, they would break off what the parent means to end."""
+def ignore_stop_signals() -> None:
+    """Ignores SIGINT and SIGTERM, which reach all processes at once: the parent ends this one in order."""
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def killed_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends."""
+    """Requests that the kernel kills this process when the thread that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def bind_to_parent(parent: int) -> None:
-    """Ties this process's life to its parent's: killed by the kernel, and by a heartbeat should that signal be lost.
+    """Ends this process with its parent: by the kernel's signal and, in case that is lost, by polling.
 
-    The kernel's signal comes when the *thread* that started this process ends, so a launcher waits in that thread.
+    The kernel sends the signal when the *thread* that started this process ends, so a launcher waits in that thread.
     """
     killed_with_parent()
-    _die_unless_child_of(parent)  # it may have ended before the signal was asked for
+    _die_unless_child_of(parent)  # it may have ended before the request
     threading.Thread(target=_watch, args=(parent,), name="heartbeat", daemon=True).start()
 
 
@@ -103,10 +102,10 @@ def _die_unless_child_of(parent: int) -> None:
 
 
 def end(status: int) -> NoReturn:
-    """Ends this process at once with an exit status.
+    """Ends this process immediately with an exit status.
 
-    An interpreter that is taken apart ends the threads of libraries in an order that is nobody's: a reader that an
-    exception left behind can abort the process then, and its launcher would learn that it was killed.
+    The interpreter's shutdown ends the threads of libraries in no fixed order. A reader that an exception left open can
+    then abort the process, and its launcher would receive the status of a killed one.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

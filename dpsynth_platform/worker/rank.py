@@ -1,8 +1,7 @@
-"""The program of a process that trains along: `python -m dpsynth_platform.worker.rank --parent PID`, its task on stdin.
+"""A further process of a training: `python -m dpsynth_platform.worker.rank --parent PID`, with its task on stdin.
 
-What belongs here: the frame around its work. What does not: the work (`synth.text.dp_finetune.train_along`). It is
-started by a worker that was granted the data, and reads what that one has made of them; standard output and error are
-the worker's restricted log.
+What belongs here: its start and end. What does not: its work (`synth.text.dp_finetune.train_along`). A worker that has
+a grant starts it, and it reads the worker's examples. It prints into the worker's restricted log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from dpsynth_platform.foundation.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.worker.codes import DONE, guarded, status_of
-from dpsynth_platform.worker.process import bind_to_parent, end, leave_stopping_to_parent
+from dpsynth_platform.worker.process import bind_to_parent, end, ignore_stop_signals
 
 
 def main() -> int:
@@ -27,14 +26,14 @@ def main() -> int:
     os.umask(PRIVATE_UMASK)
     no_core_dumps()
     bind_to_parent(parent)
-    leave_stopping_to_parent()
+    ignore_stop_signals()
     return status_of(guarded(lambda: _work(json.load(sys.stdin))))
 
 
 def _work(task: dict[str, Any]) -> str:
-    # Late, since it takes seconds: by now the process is tied to its parent.
+    # Late: it takes seconds, and the process must already end with its parent.
     from dpsynth_platform.synth.text.dp_finetune import train_along
-    from dpsynth_platform.training.world import meet, part
+    from dpsynth_platform.training.world import join_group, leave_group
     from dpsynth_platform.worker.ranks import device_of_rank, share_processors
     from dpsynth_platform.worker.run import read_plan
 
@@ -46,9 +45,9 @@ def _work(task: dict[str, Any]) -> str:
         Path(task["base_model"]),
         Path(task["examples"]),
         str(device),
-        lambda: meet(Path(task["meeting"]), rank, size, device),
+        lambda: join_group(Path(task["meeting"]), rank, size, device),
     )
-    part()
+    leave_group()
     return DONE
 
 

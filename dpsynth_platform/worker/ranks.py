@@ -1,12 +1,12 @@
 """Several processes of one worker that train a model together, one for each CUDA device.
 
-What belongs here: starting them, and that all of them end together. What does not: what they do (`rank`), what they
-tell each other (`training.world`), and whether a model is trained at all.
+What belongs here: starting them, and ending all of them together. What does not: their work (`rank`) and communication
+(`training.world`).
 
-The worker is the first of them: it alone holds the grant, speaks with Dagster, counts steps, adds noise and writes
-checkpoints and weights. The others are its children, die with it, and print into its restricted log. If one of them
-ends before its time, the worker ends with the same code: it may be waiting for that one in the midst of a sum, where
-nothing else would wake it. The journal and the checkpoints are made for that, as for any crash.
+The worker has rank 0: only it holds the grant, reports to Dagster, counts steps, adds noise and writes checkpoints and
+weights. The others are its children, die with it, and print into its restricted log. If one of them ends early, the
+worker exits with the same code, since it may wait for that process inside a sum, where nothing else would wake it. A
+resumed training recovers from that by journal and checkpoints, as from any crash.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from dpsynth_platform.worker.lifeline import KILLED_STATUS
 if TYPE_CHECKING:
     import torch
 
-LOOK_SECONDS = 0.2
-LAST_WORDS_SECONDS = 1.0
-"""Where the worker fails, one of the others may have failed before it: its code says more."""
-PARTING_SECONDS = 60.0
+POLL_SECONDS = 0.2
+FAILURE_SECONDS = 1.0
+"""If the worker fails because of another process, this leaves the time to exit with that one's code."""
+EXIT_SECONDS = 60.0
 
 
 @contextmanager
 def local_ranks(job: WorkerJob, device: str, plan_digest: str) -> Iterator[LocalRanks | None]:
-    """The processes beside this one, which start when they are to meet and have ended after the block; None: no others.
+    """The other processes, which `meet` starts and which have ended after the block; None: there are no others.
 
     Args:
-        job: its `processes` is the most that there may be.
         device: `cpu` or `cuda`.
-        plan_digest: of the plan that was granted: none of them runs another.
+        plan_digest: of the granted plan; the others refuse any other plan.
     """
     size = _size(job.processes, device) if job.base_model else 1
     if size == 1:
@@ -51,7 +50,7 @@ def local_ranks(job: WorkerJob, device: str, plan_digest: str) -> Iterator[Local
     ranks = LocalRanks(job, device, plan_digest, size)
     try:
         yield ranks
-        ranks.part()
+        ranks.finish()
     except BaseException:
         ranks.abandon()
         raise
@@ -63,37 +62,37 @@ class LocalRanks:
     def __init__(self, job: WorkerJob, device: str, plan_digest: str, size: int) -> None:
         self._job, self._device, self._plan_digest, self._size = job, device, plan_digest, size
         self._others: list[subprocess.Popen[bytes]] = []
-        self._over = threading.Event()
-        self._place = tempfile.TemporaryDirectory(prefix="dpsynth-ranks-")  # it holds addresses, and no data
+        self._finished = threading.Event()
+        self._place = tempfile.TemporaryDirectory(prefix="dpsynth-ranks-")  # for addresses, not for data
 
     def meet(self, examples: Path) -> None:
-        from dpsynth_platform.training.world import meet
+        from dpsynth_platform.training.world import join_group
 
         share_processors(self._size)
         meeting = Path(self._place.name) / "meeting"
         for rank in range(1, self._size):
-            self._others.append(self._started(rank, meeting, examples))
+            self._others.append(self._start(rank, meeting, examples))
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
-        meet(meeting, 0, self._size, device_of_rank(self._device, 0))
+        join_group(meeting, 0, self._size, device_of_rank(self._device, 0))
 
-    def part(self) -> None:
-        """After the last step: returns when the others have ended."""
-        from dpsynth_platform.training.world import part
+    def finish(self) -> None:
+        """Waits for the others after the last step; kills those that do not end in time."""
+        from dpsynth_platform.training.world import leave_group
 
-        part()
-        end = time.monotonic() + PARTING_SECONDS
+        leave_group()
+        end = time.monotonic() + EXIT_SECONDS
         while any(other.poll() is None for other in self._others) and time.monotonic() < end:
-            time.sleep(LOOK_SECONDS)
-        self._over.set()
+            time.sleep(POLL_SECONDS)
+        self._finished.set()
         self._end()
 
     def abandon(self) -> None:
-        """Where the worker fails: ends the others."""
-        time.sleep(LAST_WORDS_SECONDS if self._others else 0)
-        self._over.set()
+        """Kills the others after a failure of the worker."""
+        time.sleep(FAILURE_SECONDS if self._others else 0)
+        self._finished.set()
         self._end()
 
-    def _started(self, rank: int, meeting: Path, examples: Path) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, meeting: Path, examples: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dpsynth_platform.worker.rank", "--parent", str(os.getpid())]
         other = subprocess.Popen(command, stdin=subprocess.PIPE)
         task = {
@@ -112,8 +111,8 @@ class LocalRanks:
         return other
 
     def _watch(self) -> None:
-        """Ends this process with the code of another that failed."""
-        while not self._over.wait(LOOK_SECONDS):
+        """Ends this process with the exit status of another that failed."""
+        while not self._finished.wait(POLL_SECONDS):
             for other in self._others:
                 if status := other.poll():
                     self._end()
@@ -128,21 +127,21 @@ class LocalRanks:
 
 
 def device_of_rank(device: str, rank: int) -> torch.device:
-    """The device of one of the processes, as torch's."""
+    """`cpu`, or the CUDA device with the index `rank`."""
     import torch
 
     return torch.device(device, rank) if device == "cuda" else torch.device(device)
 
 
 def share_processors(size: int) -> None:
-    """Leaves this process its part of the processors, as one of so many."""
+    """Limits torch to an equal share of its threads, for `size` processes on this machine."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // size))
 
 
 def _size(processes: str, device: str) -> int:
-    """How many processes; on CUDA never more than there are devices."""
+    """The number of processes; on CUDA at most that of the devices."""
     import torch
 
     if device != "cuda":

@@ -1,7 +1,6 @@
-"""The worker's work: every check in its order, the claim, then the mechanism.
+"""The worker's steps from job to model: the checks in their order, the claim, then the mechanism.
 
-What belongs here: the story from job to model, free of Dagster. What does not: how the process starts, reports and ends
-(`__main__`).
+What belongs here: these steps, without Dagster. What does not: start, reports and end of the process (`__main__`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError, GrantRefused,
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import digest_directory
 from dpsynth_platform.ledger.grants import Grant, verify_grant
-from dpsynth_platform.scrub.fingerprints import read_fingerprints
+from dpsynth_platform.scrub.fingerprints import distinct, read_fingerprints
 from dpsynth_platform.synth.interface import Checkpoints, Ranks, SealedPlan, generator
 from dpsynth_platform.worker.counting import counting_engine
 from dpsynth_platform.worker.inputs import check_owners, check_unowned, claim, reclaim
@@ -25,7 +24,7 @@ from dpsynth_platform.worker.ranks import local_ranks
 
 
 def run(job: WorkerJob, progress: Progress) -> None:
-    """Leaves a complete model in the job's model directory.
+    """Writes a complete model into the job's model directory.
 
     Raises:
         DpsynthError: a check failed, or the mechanism stopped.
@@ -35,13 +34,18 @@ def run(job: WorkerJob, progress: Progress) -> None:
     if job.mode == "estimate":
         generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
         return
-    grant = _granted(job, plan)
+    grant = _verified_grant(job, plan)
     if job.mode == "resume":
         reclaim(job.model_directory, grant)
-        _refuse_repeating(plan, job.model_directory)
+        # A claim does not limit how often a worker resumes, so there must be a paid mechanism to continue.
+        if not generator(plan.method).can_resume(job.model_directory):
+            raise ResumeRefused(
+                "the interrupted mechanism cannot be continued; what it cost stays spent, and a new attempt is a new "
+                "spend"
+            )
     else:
         claim(job.model_directory, grant)
-    _check_people(job, plan)
+    _check_participants(job, plan)
     with counting_engine(job) as engine, local_ranks(job, device, plan.digest) as ranks:
         generator(plan.method).fit(
             plan,
@@ -55,17 +59,8 @@ def run(job: WorkerJob, progress: Progress) -> None:
         )
 
 
-def _refuse_repeating(plan: SealedPlan, directory: Path) -> None:
-    """A claim lets go on as often as one likes, so there must be something to go on with that was paid for."""
-    if not generator(plan.method).can_resume(directory):
-        raise ResumeRefused(
-            "what is there of this mechanism cannot be gone on with; what it cost stays spent, and a new attempt is a "
-            "new spend"
-        )
-
-
 def _checkpoints(job: WorkerJob, ranks: Ranks | None) -> Checkpoints | None:
-    """What a language model needs beside the data; None for methods that have none."""
+    """The further inputs of methods with a language model; None for other methods."""
     if job.endpoint:
         return Checkpoints(None, b"", resume=job.mode == "resume", endpoint=Path(job.endpoint))
     if not job.base_model:
@@ -73,22 +68,22 @@ def _checkpoints(job: WorkerJob, ranks: Ranks | None) -> Checkpoints | None:
     try:
         key = Path(job.checkpoint_key).read_bytes()
     except OSError:
-        raise GrantRefused("the key of the training's checkpoints cannot be read") from None
+        raise GrantRefused("the key file of the training's checkpoints cannot be read") from None
     return Checkpoints(Path(job.base_model), key, resume=job.mode == "resume", ranks=ranks)
 
 
 def resolve_device(device: str) -> str:
-    """`cuda` where `auto` finds one, else `cpu`. Raises `ConfigurationError` if `cuda` is asked for in vain."""
+    """`cpu` or `cuda`. Raises `ConfigurationError` if `cuda` is required but missing."""
     import torch
 
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise ConfigurationError("DPSYNTH_DEVICE: 'cuda', but there is no such device; accepted: auto, cpu")
+        raise ConfigurationError("DPSYNTH_DEVICE: 'cuda', but this machine has no CUDA device; accepted: auto, cpu")
     return "cuda" if available and device != "cpu" else "cpu"
 
 
 def read_plan(path: Path, *, expected_digest: str | None = None) -> SealedPlan:
-    """The sealed plan of a job. Raises `GrantRefused` if it is not there, or another one than is expected."""
+    """The sealed plan of a job. Raises `GrantRefused` if it is missing or has another digest than expected."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
@@ -96,8 +91,8 @@ def read_plan(path: Path, *, expected_digest: str | None = None) -> SealedPlan:
     return SealedPlan.from_json(text, expected_digest=expected_digest)
 
 
-def _granted(job: WorkerJob, plan: SealedPlan) -> Grant:
-    """The verified grant for what is really on disk."""
+def _verified_grant(job: WorkerJob, plan: SealedPlan) -> Grant:
+    """The grant, verified against the files on disk."""
     try:
         public_key = bytes.fromhex(job.public_key)
         participants = digest_file(Path(job.participants))
@@ -113,12 +108,12 @@ def _granted(job: WorkerJob, plan: SealedPlan) -> Grant:
     )
 
 
-def _check_people(job: WorkerJob, plan: SealedPlan) -> None:
-    """Only reserved participants and canaries, at most b records each."""
+def _check_participants(job: WorkerJob, plan: SealedPlan) -> None:
+    """Checks that records belong only to reserved participants and canaries, at most b to each."""
     canaries = read_fingerprints(Path(job.canaries))
     if not all(is_canary(owner.ljust(16, b"\0").hex()) for owner in canaries.tolist()):
-        raise GrantRefused("the canaries' file holds fingerprints that are not canaries'")
-    allowed = np.union1d(read_fingerprints(Path(job.participants)), canaries)
+        raise GrantRefused("the canaries' file contains fingerprints that are not canaries'")
+    allowed = distinct(np.concatenate([read_fingerprints(Path(job.participants)), canaries]))
     bounded, bound = Path(job.bounded), int(plan.guarantee["max_contributions"])
     if not check_unowned(bounded, allowed, plan.guarantee["unit"], bound):
         check_owners(bounded, allowed, bound)

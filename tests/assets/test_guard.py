@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from assets.guard import Caught, guarded, said_if_possible
+import assets.guard
+from assets.guard import Caught, Interruptions, guarded, log_if_possible
 from dpsynth_platform.foundation.errors import BudgetExceeded, MechanismInterrupted, SourceError
 from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log, note, output_to
 
@@ -72,6 +76,52 @@ def test_others_are_told_by_type_only(tmp_path: Path, error: BaseException, name
     assert log.read_text().count(MARK) >= 2, "message and cause are kept"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def dagsters_handler() -> Iterator[None]:
+    """Signals raise Dagster's interruption, as in a step."""
+
+    def handle(number: int, frame: object) -> None:
+        raise DagsterExecutionInterruptedError
+
+    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("dagsters_handler")
+@pytest.mark.parametrize("handling", ["safe_error", "keep_traceback"])
+def test_a_second_interruption_does_not_end_the_handling_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handling: str
+) -> None:
+    handle = getattr(assets.guard, handling)
+
+    def interrupted_again(*arguments: object) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        return handle(*arguments)
+
+    monkeypatch.setattr(assets.guard, handling, interrupted_again)
+    with Interruptions() as interruptions:
+        done = guarded(lambda: signal.raise_signal(signal.SIGINT), tmp_path, interruptions)
+        assert isinstance(done, Caught) and done.interrupted
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(DagsterExecutionInterruptedError):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("dagsters_handler")
+def test_an_interruption_that_was_swallowed_is_followed_by_others(tmp_path: Path) -> None:
+    def body() -> None:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+    with Interruptions() as interruptions:
+        done = guarded(body, tmp_path, interruptions)
+    assert isinstance(done, Caught) and done.interrupted
 
 
 def test_what_the_caller_raises_afterwards_has_no_context(tmp_path: Path) -> None:
@@ -158,5 +208,5 @@ def test_a_sentence_that_cannot_be_written_stops_nothing() -> None:
         said.append(words)
         raise OSError(28, MARK)
 
-    said_if_possible(say)("started")
+    log_if_possible(say)("started")
     assert said == ["started"]

@@ -7,8 +7,8 @@ from dpsynth_platform.audit.attacks import (
     ATTACKS,
     MEASUREMENTS,
     TEXT_ATTACKS,
-    alike_cells,
-    alike_items,
+    equal_cells,
+    equal_items,
     likelihood_scores,
     nearest_scores,
     overlap_scores,
@@ -26,9 +26,9 @@ def test_the_nearest_rows_are_found_as_by_brute_force() -> None:
 
 
 def test_rows_of_the_same_cells_and_equal_texts_are_alike() -> None:
-    cells = alike_cells(np.array([[1, 2], [0, 2], [1, 2], [1, 3]]))
+    cells = equal_cells(np.array([[1, 2], [0, 2], [1, 2], [1, 3]]))
     assert len(cells) == 4 and cells[0] == cells[2] and len(set(cells.tolist())) == 3
-    assert alike_items(["b", "a", "b", ""]).tolist() == [0, 1, 0, 2]
+    assert equal_items(["b", "a", "b", ""]).tolist() == [0, 1, 0, 2]
 
 
 def test_guesses_are_fixed_shares_of_the_canaries() -> None:
@@ -56,7 +56,7 @@ def test_what_a_text_gains_is_held_against_texts_that_were_as_unlikely() -> None
 
 def test_likelihoods_that_do_not_differ_are_no_division_by_zero() -> None:
     assert np.isfinite(likelihood_scores(np.full(5, -3.0), np.arange(5.0))).all()
-    with pytest.raises(AccountingError, match="one likelihood before and one after"):
+    with pytest.raises(AccountingError, match="3 likelihoods before training, 4 after"):
         likelihood_scores(np.zeros(3), np.zeros(4))
 
 

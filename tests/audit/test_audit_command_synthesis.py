@@ -38,7 +38,7 @@ def people(rows: int) -> pa.Table:
 
 @pytest.fixture
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Use:
-    """Runs the command beside a synthetic table: 60 of its 400 rows are the members. Returns status and output."""
+    """Runs the command with a synthetic table, of whose 400 rows 60 are the members. Returns status and output."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_USER", "tester")
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def test_the_model_behind_a_table_is_attacked_and_shadow_models_of_it_are_made_o
     status, text = use("--synthesis", "out", "--shadows", "4", "--attack", "lira online", "--canaries", "--json")
     assert (status, names(text), json.loads(text)["publishable"]) == (0, ["lira online"], True)
     status, text = use("--synthesis", "out", "--attack", "lira online")
-    assert status == 1 and "needs what is not there: shadow models" in text
+    assert status == 1 and "lacks shadow models" in text
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_model_behind_a_table_is_attacked_and_shadow_models_of_it_are_made_o
         (("--shadows", "4"), "others.parquet", "--shadows beside"),
         (("--synthesis", "nowhere"), "others.parquet", "no model of an earlier run is here"),
         (("--synthesis", "out"), "narrow.parquet", "non-members: no column 'born'; accepted: home city, age, born"),
-        (("--synthesis", "out"), "odd.parquet", "non-members: column 'age' is of type list"),
+        (("--synthesis", "out"), "odd.parquet", "non-members: column 'age' has type list"),
         (("--synthesis", "out", "--shadows", "5"), "others.parquet", "an even number of models"),
     ],
 )

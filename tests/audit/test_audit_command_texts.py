@@ -51,23 +51,23 @@ TABLES = ("--synthetic", "released.jsonl", "--members", "members.parquet", "--no
 
 
 def test_texts_that_hold_their_members_are_told_and_marked(use: Use) -> None:
-    status, said = use(*TABLES, "--text", "post", "--reference", "reference.parquet", "--output", "kept", "--json")
+    status, output = use(*TABLES, "--text", "post", "--reference", "reference.parquet", "--output", "kept", "--json")
     assert status == 0
-    document = json.loads(said)
+    document = json.loads(output)
     assert document["publishable"] is False and document["targets"] == 400
     assert len(document["attacks"]) == 3
     areas = {item["name"]: item["risk"]["area_under_curve"]["low"] for item in document["attacks"]}
     assert min(area for name, area in areas.items() if name != "text overlap") > 0.9
     (copies,) = document["copies"]
     assert (copies["members"], copies["held_out"]) == (200, 0)
-    status, said = use(*TABLES, "--text", "post", "--attack", "n-gram similarity")
-    assert status == 0 and NOTICE in said and SECRET not in said
+    status, output = use(*TABLES, "--text", "post", "--attack", "n-gram similarity")
+    assert status == 0 and NOTICE in output and SECRET not in output
 
 
 def test_unusual_texts_alone_can_be_asked_about(use: Use) -> None:
-    status, said = use(*TABLES, "--text", "post", "--outliers", "0.2", "--json")
+    status, output = use(*TABLES, "--text", "post", "--outliers", "0.2", "--json")
     assert status == 0
-    assert 80 <= json.loads(said)["targets"] <= 160
+    assert 80 <= json.loads(output)["targets"] <= 160
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_unusual_texts_alone_can_be_asked_about(use: Use) -> None:
     ],
 )
 def test_what_cannot_be_audited_is_said(use: Use, arguments: tuple[str, ...], words: str) -> None:
-    status, said = use(*arguments)
+    status, output = use(*arguments)
     assert status == 1
-    assert words in " ".join(said.split()) and "Traceback" not in said and SECRET not in said
+    assert words in " ".join(output.split()) and "Traceback" not in output and SECRET not in output

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import TypeAdapter
 
 from dpsynth_platform.audit.canaries import CanarySet, make_canaries
 from dpsynth_platform.audit.canary_cost import CanaryCost, canary_cost, cost_rows, moved_by
@@ -30,9 +31,9 @@ def distance(first: np.ndarray, second: np.ndarray, cells: int) -> float:
 
 def test_the_distance_that_canaries_move_a_column_follows_without_the_real_rows() -> None:
     rng = np.random.default_rng()
-    real, bait = rng.geometric(0.4, 9000).clip(1, 10) - 1, rng.integers(0, 10, 1000)
-    mixed = np.concatenate([real, bait])
-    assert moved_by(0.1, bait, mixed, 10) == pytest.approx(distance(mixed, real, 10))
+    real, planted = rng.geometric(0.4, 9000).clip(1, 10) - 1, rng.integers(0, 10, 1000)
+    mixed = np.concatenate([real, planted])
+    assert moved_by(0.1, planted, mixed, 10) == pytest.approx(distance(mixed, real, 10))
 
 
 def test_no_column_is_moved_by_more_than_the_canaries_share() -> None:
@@ -90,15 +91,18 @@ def test_a_models_own_figures_come_near_the_truth(small: DataContract, tmp_path:
     assert cost.share == pytest.approx(share, abs=0.02)
     assert cost.declared == pytest.approx(joined / (joined + 0.9 * PEOPLE))
     codes = {"low": 0, "middle": 1, "high": 2}
-    bait = np.array([codes[value] for value in canaries.joining["level"].to_pylist()])
+    planted = np.array([codes[value] for value in canaries.joining["level"].to_pylist()])
     real = np.array([codes[value] for value in level])
     moved = {column.column: column.canaries for column in cost.columns}
-    assert moved["level"] == pytest.approx(distance(np.concatenate([real, bait]), real, 3), abs=0.04)
+    assert moved["level"] == pytest.approx(distance(np.concatenate([real, planted]), real, 3), abs=0.04)
     assert moved["insured"] == pytest.approx(share / 2, abs=0.04) and moved["owned"] < 0.04
     assert all(0 < column.noise < 0.05 for column in cost.columns)
-    assert f"they were {joined} records, " in cost.words and "(level)" in cost.words
-    assert [row[0] for row in cost_rows(dataclasses.asdict(cost))] == ["level", "insured", "owned"]
-    assert CanaryCost.from_json(json.loads(json.dumps(dataclasses.asdict(cost)))) == cost
+    # Measured over 25 runs, these errors have deviations of at most 0.0035, so that 0.04 is eleven of them; `level` is
+    # moved by 0.091 and `insured` by 0.079, which is two only: which of them is most is no matter here.
+    most = max(moved, key=moved.__getitem__)
+    assert f"they were {joined} records, " in cost.words and f"({most})" in cost.words
+    assert [row[0] for row in cost_rows(dataclasses.asdict(cost))] == ["level", "insured", "owned"], "as declared"
+    assert TypeAdapter(CanaryCost).validate_python(json.loads(json.dumps(dataclasses.asdict(cost)))) == cost
     shared = dataclasses.replace(cost, declared=None)  # as where records have several owners
     assert "expected units" in cost.words and "expected units" not in shared.words
     without = canary_cost(small, canaries, dataclasses.replace(model, total=-3.0), rows)

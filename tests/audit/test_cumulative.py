@@ -35,7 +35,7 @@ def test_a_bet_is_fair_at_most_and_falls_with_the_p_value() -> None:
 
 def test_weak_evidence_of_one_mistake_adds_up() -> None:
     alone = standing_of("surveys", [], "a", 0.02, 0.95)
-    assert not alone.refuted and "the only audit" in alone.words
+    assert not alone.refuted and "The only audit" in alone.words
     together = standing_of("surveys", [past(name, 0.02) for name in "abcd"], "e", 0.02, 0.95)
     assert together.refuted and together.audits == 5
     assert "refute with 0.95 confidence" in together.words

@@ -1,8 +1,8 @@
-"""Mistakes planted in mechanisms are found, each by whom it must be, and right mechanisms are left in peace.
+"""The intended examiners find mistakes planted in mechanisms, and find none in right mechanisms.
 
-Who must find what, at which epsilon and with how many runs, stands in `planted_mistakes`, fixed before any run. A right
-mechanism is blamed with a probability of 1e-7 (each bound of the laboratory) or 1e-9 (gate and watch); a planted
-mistake is missed with one of 2e-7, as the first test reckons.
+`planted_mistakes` fixes examiners, epsilon and number of runs before any run. A right mechanism fails with a
+probability of 1e-7 (each bound of the laboratory) or 1e-9 (gate and watch); a planted mistake is missed with one of
+2e-7, as the first test computes.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def test_it_is_found(mistake: Mistake) -> None:
 @each_mistake
 def test_without_it_nothing_is_found(mistake: Mistake) -> None:
     findings = mistake.examine(False)
-    assert {finding.examiner for finding in findings} >= set(mistake.found_by), "somebody did not look"
+    assert {finding.examiner for finding in findings} >= set(mistake.found_by), "an examiner did not run"
     assert not [finding for finding in findings if finding.found]

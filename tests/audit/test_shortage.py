@@ -37,7 +37,7 @@ def test_a_limit_that_so_few_canaries_cannot_show_is_known_beforehand(contract_o
 
 
 def test_a_gate_that_is_no_attack_is_refused(contract_of: Callable[..., DataContract]) -> None:
-    with pytest.raises(ContractError, match="'likelyhood' is none of the attacks on it; accepted: measurements"):
+    with pytest.raises(ContractError, match="no attack on it is called 'likelyhood'; accepted: measurements"):
         shortage_of(contract_of(audit={"gates": ["likelyhood"]}))
 
 

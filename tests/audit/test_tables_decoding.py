@@ -59,7 +59,7 @@ def test_people_who_are_known_are_a_poisson_number_of_a_known_rate(count: float,
 
 
 def test_an_empty_cell_proves_absence_once_the_noise_is_gone() -> None:
-    counts = np.random.default_rng().integers(2, 50, size=(300, 12)).astype(float)
+    counts = np.random.default_rng(1).integers(2, 50, size=(300, 12)).astype(float)
     absent = np.arange(300) < 120
     counts[np.flatnonzero(absent), np.flatnonzero(absent) % 12] = 0.0
     scores = alone(counts, 7.0, 0.25, 2)
@@ -68,7 +68,7 @@ def test_an_empty_cell_proves_absence_once_the_noise_is_gone() -> None:
 
 def test_targets_that_share_their_cells_are_told_by_the_others() -> None:
     """Rows and columns of a grid count two diagonals each; one target that is known settles its neighbours, and on."""
-    coins = np.random.default_rng().random(40) < 0.5
+    coins = np.random.default_rng(2).random(40) < 0.5
     cells = np.stack([np.arange(40) // 2, (np.arange(40) + 1) // 2], axis=1)
     counts = np.stack([np.bincount(column, 2 * coins, 21)[column] for column in cells.T], axis=1)
     people = exponential_people(np.full(counts.shape, 0.1))
@@ -77,7 +77,7 @@ def test_targets_that_share_their_cells_are_told_by_the_others() -> None:
 
 
 def test_noise_is_what_lies_below_zero_and_no_more_than_planned() -> None:
-    noise = np.random.default_rng().normal(0, 5, size=(20_000,)).round().astype(np.int64)
+    noise = np.random.default_rng(3).normal(0, 5, size=(20_000,)).round().astype(np.int64)
     full = np.full(4, 900)
     planned = [NoisyCounts((0,), noise, 50.0), NoisyCounts((1,), noise * 20, 50.0), NoisyCounts((2,), full, 30.0)]
     first, second, third = shown_noise(planned)
@@ -88,7 +88,7 @@ def test_noise_is_what_lies_below_zero_and_no_more_than_planned() -> None:
 
 
 def test_true_noise_leaves_little_to_learn() -> None:
-    counts = np.random.default_rng().normal(0, 55.0, size=(500, 10))
+    counts = np.random.default_rng(4).normal(0, 55.0, size=(500, 10))
     assert np.abs(alone(counts, 2.0, 55.0, 2, steps=20)).max() < 2.0
 
 

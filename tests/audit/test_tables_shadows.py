@@ -63,7 +63,7 @@ def test_shadow_models_have_half_of_the_targets_and_every_attack_runs_with_them(
     sizes = []
     write = shadows.write_table
     monkeypatch.setattr(shadows, "write_table", lambda uri, schema, batches: sizes.append(write(uri, schema, batches)))
-    queries = draw_queries(len(evidence.domain), np.random.default_rng())
+    queries = draw_queries(len(evidence.domain), np.random.default_rng(1))
     found = fit_shadows(plan, evidence, models=4, records=300, queries=queries, workspace=tmp_path)
     assert sizes == [300] * 4
     assert (found.included.sum(axis=0) == 2).all()

@@ -85,7 +85,8 @@ def test_every_attack_finds_texts_that_were_spliced_from_its_members() -> None:
     found = attacks(evidence)
     assert [item.attack.name for item in found] == list(TEXT_ONLY_ATTACKS)
     for item in found:
-        # Runs of eight letters say little of words that all texts share.
+        # Runs of eight letters say little of words that all texts share: their area is 0.858 on average, its deviation
+        # 0.023, 15 below. That of the others is 0.998, lowest of 40 runs 0.990, deviation 0.002.
         least = 0.5 if item.attack is TEXT_OVERLAP else 0.9
         assert area_under_curve(item.scores, included) > least, item.attack.name
 
@@ -106,7 +107,7 @@ def test_attacks_run_as_far_as_the_evidence_goes() -> None:
         name for name in TEXT_ONLY_ATTACKS if name != "n-gram model"
     ]
     assert [item.attack for item in attacks(evidence, ["text overlap"])] == [TEXT_OVERLAP]
-    with pytest.raises(AccountingError, match="needs what is not there: a reference"):
+    with pytest.raises(AccountingError, match="lacks a reference"):
         attacks(evidence, ["n-gram model"])
     with pytest.raises(AccountingError, match="accepted: n-gram model, "):
         attacks(evidence, ["telepathy"])
@@ -129,7 +130,7 @@ def test_unusual_texts_are_found() -> None:
     strange = ["quantum teapots sing beneath marmalade", "vogon poetry ruins every picnic"]
     chosen = outliers([*usual[:100], *strange, *usual[100:]], 0.05)
     assert chosen[[100, 101]].all()
-    assert 11 <= chosen.sum() <= 22
+    assert 11 <= chosen.sum() <= 22  # whatever was drawn: two rules choose 11 each
 
 
 @pytest.mark.parametrize(
@@ -147,5 +148,5 @@ def test_texts_that_are_all_alike_have_outliers_as_many_as_asked() -> None:
 def test_copies_are_told_word_for_word() -> None:
     found = count_text_copies(["The cat.", "a dog"], ["a bird"], ["the  CAT .", "a dog barks", "something else"])
     assert (found.members, found.of_members, found.held_out, found.of_held_out) == (1, 2, 0, 1)
-    with pytest.raises(AccountingError, match="accepted: some of either"):
+    with pytest.raises(AccountingError, match="0 members, 1 held-out records; accepted: at least one of each"):
         count_text_copies([], ["a"], ["a"])

@@ -1,4 +1,4 @@
-"""What a language model gives back of texts whose beginning it is told, and attacks on models of one's own."""
+"""Reconstruction of texts by a language model from their beginning, and attacks on any model."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_what_came_back_is_counted_beside_what_can_be_guessed() -> None:
     exact, near = count_reconstructed(likeness, included)
     assert (exact.members, exact.held_out, exact.of_members, exact.of_held_out) == (1, 0, 3, 2)
     assert (near.members, near.held_out) == (2, 1)
-    assert "word for word for 1 of 3" in exact.words and "at least 75% alike" in near.words
-    with pytest.raises(AccountingError, match="accepted: some of either"):
+    assert "word for word for 1 of 3" in exact.words and "a similarity of at least 75%" in near.words
+    with pytest.raises(AccountingError, match="5 of 5 texts are members; accepted: members and held-out texts"):
         count_reconstructed(likeness, np.ones(5, bool))
 
 
@@ -132,14 +132,15 @@ def test_the_command_tells_what_came_back(
     pq.write_table(pa.table({"text": members}), tmp_path / "members.parquet")
     pq.write_table(pa.table({"text": [made_up() for _ in range(EACH)]}), tmp_path / "others.parquet")
     tables = ["--members", str(tmp_path / "members.parquet"), "--non-members", str(tmp_path / "others.parquet")]
-    asked = ["audit", "run", "--model", models["trained"], "--base-model", models["base"], "--text", "text", *tables]
+    own = ["--model", models["trained"], "--base-model", models["base"], "--text", "text"]
+    arguments = ["audit", "run", *own, *tables]
     kept = str(tmp_path / "kept")
-    assert CliRunner().invoke(app, [*asked, "--output", kept, "--json"]).exit_code == 0
-    said = capfd.readouterr()
-    document = json.loads(said.out)
+    assert CliRunner().invoke(app, [*arguments, "--output", kept, "--json"]).exit_code == 0
+    output = capfd.readouterr()
+    document = json.loads(output.out)
     assert [item["name"] for item in document["attacks"]] == ["text likelihood", "reconstruction"]
     assert document["reconstructed"][0]["members"] == EACH and document["publishable"] is False
     assert CliRunner().invoke(app, ["audit", "show", kept]).exit_code == 0
     shown = capfd.readouterr().out
-    assert f"word for word for {EACH} of {EACH} who were in" in " ".join(shown.split())
-    assert not any(text in said.out + said.err + shown for text in members)
+    assert f"word for word for {EACH} of {EACH} members" in " ".join(shown.split())
+    assert not any(text in output.out + output.err + shown for text in members)

@@ -14,11 +14,11 @@ from dpsynth_platform.audit.canary_cost import CanaryCost, ColumnCost, Echo
 from dpsynth_platform.audit.cumulative import standing_of
 from dpsynth_platform.audit.fdp import gaussian_curve, gaussian_mu
 from dpsynth_platform.audit.plots import roc_plot, score_plot
-from dpsynth_platform.audit.texts.reconstruction import Reconstructed
+from dpsynth_platform.audit.risk import Reconstructed
 from dpsynth_platform.audit.verdict import (
     KINDS_HEADER,
-    Apart,
     AuditReport,
+    SeparateModel,
     claim_p_value,
     judge,
     kind_row,
@@ -31,7 +31,8 @@ from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 
 
 def coins(count: int = 500) -> bounds.Coins:
-    return np.random.default_rng().permutation(np.arange(count) < count // 2)
+    # Fixed: of free ones, one in 600 lets guesses by position beat the attacker who knows twenty sets' numbers.
+    return np.random.default_rng(1).permutation(np.arange(count) < count // 2)
 
 
 def scored(values: bounds.Scores) -> list[Scored]:
@@ -49,8 +50,7 @@ def test_a_model_that_tells_everything_fails(contract: DataContract) -> None:
 
 
 def test_a_model_that_tells_nothing_passes_and_the_power_is_stated(contract: DataContract) -> None:
-    # Every second guess is right, both by scores that run through the groups alike and by scores that tie, which are
-    # guessed in the canaries' order.
+    # Every second guess is right: scores are equal in distribution in both groups, and ties follow the canaries' order.
     included = np.arange(500) % 2 == 0
     report = judge(contract, None, included, scored(np.arange(500.0)))
     assert report.verdict == "pass"
@@ -69,15 +69,15 @@ def test_too_few_canaries_are_inconclusive_even_with_all_guesses_right(contract:
 
 
 def test_canaries_that_are_alike_take_the_power_which_is_said(contract: DataContract) -> None:
-    """Of twenty sets of equal canaries, whoever knows how many of each were in is right in some 60% of the guesses."""
+    """With twenty sets of equal canaries, an attacker who knows their numbers is right in some 60% of the guesses."""
     included = coins()
-    alike = np.arange(500) % 20
-    results = [Scored(item.attack, np.arange(500.0), alike) for item in scored(np.zeros(500))]
+    duplicates = np.arange(500) % 20
+    results = [Scored(item.attack, np.arange(500.0), duplicates) for item in scored(np.zeros(500))]
     report = judge(contract, None, included, results)
     assert report.verdict == "inconclusive"
     assert report.highest_bound <= report.threshold
-    assert "too many canaries are alike" in report.summary
-    assert "nobody can tell those apart" in report.summary
+    assert "too many canaries are equal" in report.summary
+    assert "no attack can distinguish those" in report.summary
     for attack in report.attacks:
         assert attack.best_right is not None and attack.right <= attack.best_right < 100
         assert attack.visible_from is None
@@ -92,19 +92,19 @@ def test_a_rate_that_equal_canaries_could_not_have_exceeded_is_no_pass(
     contract = contract_of(audit={"canaries": 500, "rate_limits": [limit], "gates": ["measurements"]})
     included = np.arange(500) % 2 == 0
     half_of_them = np.minimum(np.arange(500), 250)
-    for alike, verdict in ((np.arange(500), "pass"), (half_of_them, "inconclusive")):
-        report = judge(contract, None, included, [Scored(MEASUREMENTS, np.arange(500.0), alike)])
+    for duplicates, verdict in ((np.arange(500), "pass"), (half_of_them, "inconclusive")):
+        report = judge(contract, None, included, [Scored(MEASUREMENTS, np.arange(500.0), duplicates)])
         assert report.highest_bound > report.threshold, "by the bound alone both would pass"
         assert report.verdict == verdict
-    assert "and could have found no more than 50.0%, since canaries are alike; accepted are 50%" in report.summary
+    assert "and could have found no more than 50.0%, since canaries are equal; accepted are 50%" in report.summary
 
 
 def test_luck_may_show_more_than_could_be_expected_and_never_more_than_the_highest_bound(
     contract: DataContract,
 ) -> None:
     included = coins()
-    alike = np.zeros(500, dtype=np.int64)
-    report = judge(contract, None, included, [Scored(MEASUREMENTS, included * 1.0, alike)])
+    duplicates = np.zeros(500, dtype=np.int64)
+    report = judge(contract, None, included, [Scored(MEASUREMENTS, included * 1.0, duplicates)])
     assert report.verdict == "fail"
     assert report.epsilon_lower_bound == report.highest_bound
     assert report.attacks[0].right == report.attacks[0].best_right == 100
@@ -112,8 +112,8 @@ def test_luck_may_show_more_than_could_be_expected_and_never_more_than_the_highe
 
 def test_a_few_equal_canaries_among_many_cost_no_power(contract: DataContract) -> None:
     included = np.arange(500) % 2 == 0
-    alike = np.maximum(np.arange(500), 50)
-    report = judge(contract, None, included, [Scored(MEASUREMENTS, np.arange(500.0), alike)])
+    duplicates = np.maximum(np.arange(500), 50)
+    report = judge(contract, None, included, [Scored(MEASUREMENTS, np.arange(500.0), duplicates)])
     plain = judge(contract, None, included, [Scored(MEASUREMENTS, np.arange(500.0))])
     assert report == plain
 
@@ -157,7 +157,7 @@ def test_right_to_fail_is_where_the_verdict_turns(contract: DataContract) -> Non
 
 
 def test_a_generator_that_copies_records_is_caught_by_the_nearest_rows(contract: DataContract) -> None:
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(2)
     included = coins()
     canaries, others = rng.integers(0, 20, (500, 8)), rng.integers(0, 20, (5000, 8))
     copied = np.concatenate([others, canaries[included], canaries[included]])
@@ -179,13 +179,13 @@ def test_the_report_survives_json(contract: DataContract) -> None:
         "0.5% of what the mechanism counted by its noisy counts (2% if all expected units take part with one"
         in report.summary
     )
-    assert "the model went on word for word for 4 of 250 who were in" in report.summary
+    assert "the model continued it word for word for 4 of 250 members" in report.summary
     assert "Of 2000 synthetic texts, 3 hold 8 characters in a row of a canary that was in, and 2" in report.summary
 
 
 def test_each_kind_of_canaries_is_told_apart_and_decides_nothing(contract: DataContract) -> None:
     included, kinds = np.arange(500) % 2 == 0, ["random"] * 250 + ["plausible"] * 250
-    values = np.where(np.arange(500) < 250, included, 0.5) + np.arange(500) / 1e6  # nothing is told of the second kind
+    values = np.where(np.arange(500) < 250, included, 0.5) + np.arange(500) / 1e6  # no signal in the second kind
     report = judge(contract, None, included, scored(values), kinds=kinds)
     found = {(item.kind, item.attack): item for item in report.of_kinds}
     assert set(found) == {("random", "measurements"), ("plausible", "measurements")}
@@ -198,7 +198,7 @@ def test_each_kind_of_canaries_is_told_apart_and_decides_nothing(contract: DataC
     assert (
         row[:3] == ("random", "250", "measurements") and row[3].startswith("1.000 (") and len(row) == len(KINDS_HEADER)
     )
-    assert "each for itself and not for all of them together" in report.summary
+    assert "each separately and not for all of them together" in report.summary
     assert "250 random ones: 1.00" in report.summary and "; 250 plausible ones: 0.50" in report.summary
     together = judge(contract, None, included, scored(values))
     assert (report.verdict, report.attacks) == (together.verdict, together.attacks)
@@ -231,19 +231,19 @@ def test_a_kind_of_which_all_are_in_tells_nothing(contract: DataContract) -> Non
 
 def test_a_model_that_was_trained_apart_is_named(contract: DataContract) -> None:
     included = coins()
-    report = judge(contract, None, included, scored(included.astype(float)), apart=Apart("entry", "plan", 1.4534))
-    assert "an equal model that was trained apart" in report.summary
-    assert (
-        "Claim and bounds are of one model alone, epsilon 1; the release promises both models together, epsilon 1.454"
-        in (report.summary)
+    report = judge(
+        contract, None, included, scored(included.astype(float)), apart=SeparateModel("entry", "plan", 1.4534)
     )
-    assert "what is released holds none of them" in report.summary
+    assert "an equal model that was trained separately" in report.summary
+    assert "Claim and bounds are those of one model alone, epsilon 1; the release's guarantee is for" in report.summary
+    assert "for both models together, epsilon 1.454" in report.summary
+    assert "the release holds none of them" in report.summary
     assert AuditReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
 
 
 def test_the_pictures_may_stand_in_a_dossier(contract: DataContract) -> None:
     included = coins()
-    results = scored(np.random.default_rng().normal(size=500) + included)
+    results = scored(np.random.default_rng(3).normal(size=500) + included)
     for name, picture in (("roc", roc_plot(results, included)), ("scores", score_plot(results[0], included))):
         check_svg(name, picture)
         assert "held out" in picture or "1%" in picture
@@ -253,7 +253,7 @@ def test_the_pictures_may_stand_in_a_dossier(contract: DataContract) -> None:
 @pytest.mark.parametrize("one_side", [True, False])
 def test_coins_that_all_fell_alike_still_give_a_report(contract: DataContract, one_side: bool) -> None:
     included = np.full(100, one_side)
-    report = judge(contract, None, included, scored(np.random.default_rng().normal(size=100)))
+    report = judge(contract, None, included, scored(np.random.default_rng(4).normal(size=100)))
     json.dumps(report.to_json(), allow_nan=False)
     roc_plot(scored(np.zeros(100)), included)
 
@@ -285,7 +285,7 @@ def test_a_gate_that_gave_no_scores_is_inconclusive(
     included = coins()
     report = judge(gated, None, included, [Scored(MEASUREMENTS, np.arange(500.0))])
     assert report.verdict == "inconclusive"
-    assert "'likelihood', which is to decide, gave no scores" in report.summary
+    assert "'likelihood', which decides, gave no scores" in report.summary
 
 
 def test_rates_have_limits_of_their_own(contract_of: Callable[..., DataContract]) -> None:
@@ -325,7 +325,7 @@ def test_a_report_names_the_terms_that_it_was_made_on(contract_of: Callable[...,
 
 def test_scores_that_are_no_numbers_prove_nothing_and_pass_nothing(contract: DataContract) -> None:
     included = coins()
-    broken = np.where(included, np.nan, 1.0)  # whoever read "no number" as a score would know every coin
+    broken = np.where(included, np.nan, 1.0)  # a missing number used as a score would reveal every coin
     report = judge(contract, None, included, [Scored(LIKELIHOOD, broken)])
     assert report.verdict == "inconclusive"
     assert report.epsilon_lower_bound == 0.0
@@ -343,7 +343,10 @@ def test_constant_scores_pass_nothing(contract: DataContract) -> None:
 
 
 def test_coins_that_were_not_fair_carry_no_bound(contract: DataContract) -> None:
-    for included, words in ((np.ones(500, bool), "All coins fell alike"), (np.arange(500) < 100, "no fair coins")):
+    for included, words in (
+        (np.ones(500, bool), "All coins are equal"),
+        (np.arange(500) < 100, "the coins were not fair"),
+    ):
         report = judge(contract, None, included, scored(np.arange(500.0)))
         assert report.verdict == "inconclusive"
         assert words in report.summary
@@ -354,7 +357,7 @@ def test_a_lawyer_is_told_what_the_attacker_gets(contract: DataContract) -> None
     values = np.arange(500.0)
     values[included.nonzero()[0][:25]] = 1000.0
     summary = judge(contract, None, included, scored(values)).summary
-    assert "accepts to accuse one outsider in a hundred wrongly recognizes 10.8 of" in summary
+    assert "wrongly accuses one outsider in a hundred recognizes 10.8 of" in summary
     low, high = bounds.clopper_pearson(27, 250, 0.95)
     assert f"{100 * low:.1f} to {100 * high:.1f} in general)" in summary
     assert "That interval is of 95% for this attack alone, the best of 3." in summary

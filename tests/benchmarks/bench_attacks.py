@@ -112,7 +112,7 @@ def attack(plan: SealedPlan, attacked: Attacked, reference: pa.Table | None, sha
     say(f"{shadows} shadow models: {time.monotonic() - started:.0f} s")
     say(f"{'':20}{'AUC':>8}{'TPR 1%':>9}{'TPR 0.1%':>10}{'TNR 1%':>9}{'seconds':>9}")
     for name, entry in ATTACKS.items():
-        if entry.lacks(evidence):
+        if entry.needs - evidence.held:
             continue
         started = time.monotonic()
         line(name, entry.run(evidence).scores, attacked.included, time.monotonic() - started)

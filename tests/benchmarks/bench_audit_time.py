@@ -11,6 +11,12 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
+
+from graph_cases import graph_of
 
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS
@@ -22,7 +28,7 @@ AUDITS = ("canaries", "audit")
 
 def seconds(dataset: str) -> dict[str, float]:
     """Of each step that completed."""
-    jobs = LineageStore(Settings.from_environment().ledger_url).graph().jobs
+    jobs = graph_of(LineageStore(Settings.from_environment().ledger_url)).jobs
     found = {}
     for step in STEPS:
         ended = [

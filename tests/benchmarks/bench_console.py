@@ -71,6 +71,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
 
 from browser_cases import Console, Visitor, chromium, console, visitor
 from deployment import FAMILY, Deployment
+from graph_cases import graph_of
 from inside import inside
 from line_cases import SMALL, run_here, small_table
 
@@ -90,7 +91,7 @@ from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.reviewing.kept import Kept
+from dpsynth_platform.reviewing.file_cache import FileCache
 from dpsynth_platform.secrets.vault import Vault
 
 EVERYTHING = frozenset(Action)
@@ -375,7 +376,7 @@ def _forget() -> None:
     chronicle._reader.cache_clear()
     for module in (catalogue, verification):
         for value in vars(module).values():
-            if isinstance(value, Kept):
+            if isinstance(value, FileCache):
                 value._values.clear()
 
 
@@ -467,7 +468,7 @@ def _drawn(here: Visitor, address: str) -> Times:
 def size_of(settings: Settings) -> str:
     """What there is, in words."""
     known = chronicle(settings)
-    nodes = sum(1 for _ in LineageStore(settings.ledger_url).graph().datasets)
+    nodes = sum(1 for _ in graph_of(LineageStore(settings.ledger_url)).datasets)
     return (
         f"{len(known.publications):,} releases, {len(list(settings.contracts.glob('*.yaml')))} datasets, {nodes:,} "
         f"nodes of the graph, {len(known.entries):,} ledger entries, {len(known.events):,} events of the chain"

@@ -21,7 +21,7 @@ from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts
-from dpsynth_platform.synth.text.inference_model import Context, Prompts, rows_apart
+from dpsynth_platform.synth.text.inference_model import Context, Prompts, independent_rows
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
@@ -66,7 +66,7 @@ def main() -> None:
     )
     shape = shape_of(prompts, asked.tokens)
     start = time.perf_counter()
-    rows = rows_apart(model, **shape)
+    rows = independent_rows(model, **shape)
     print(f"rows that are computed by themselves in a batch: {rows} ({time.perf_counter() - start:.1f} s to find out)")
     bodies = [letter(number) for number in range(asked.owners)]
     read, filler = prompts.of_records(LABEL, bodies), prompts.public(LABEL)

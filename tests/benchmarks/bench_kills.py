@@ -40,7 +40,8 @@ from line_cases import PEOPLE, ledger_of, run_here, storage_of
 from test_text_crashes import DIES_WHERE_TOLD, MATERIALIZES, TO_BOUNDED, line_to_bounded
 from text_line_cases import letters_table
 
-from dpsynth_platform.synth.text.dp_finetune import log_likelihoods, read_plan
+from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
+from dpsynth_platform.synth.text.generator import read_plan
 
 PLANNED, ALLOWANCE, KILLS = 40, 32, 4
 UNSEEN = 200

@@ -80,7 +80,7 @@ def main(nodes: int, url: str | None) -> None:
             store.record(item, origin="ingested", source="bench")
         single = (time.perf_counter() - began) / 200
         began = time.perf_counter()
-        store.take_over(told[200:])  # the same work in one transaction
+        store.import_record(told[200:])  # the same work in one transaction
         rest = (time.perf_counter() - began) / max(1, len(told) - 200)
         last = DatasetName("s3://bench", f"model-{nodes // 2 - 1}")
         first = DatasetName("s3://bench", "family-0")

@@ -37,13 +37,13 @@ from os import sysconf
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "ledger"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
 
 import independent_costs as costs
-from conftest import new_database, running_server
 from deployment import FAMILY, Deployment
 from line_cases import SMALL, small_table
+from postgresql_server import new_database, running_server
 
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.store import Ledger

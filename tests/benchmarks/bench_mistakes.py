@@ -1,12 +1,18 @@
 """Which examiner finds which planted mistake. Not a test: run it, and it prints a table.
 
-    PYTHONPATH=tests/audit:tests/synth python tests/benchmarks/bench_mistakes.py
+    python tests/benchmarks/bench_mistakes.py
 
 What belongs here: the table of `tests/audit/planted_mistakes.py`, each mistake planted and looked for once. What does
 not: which of them must be found by whom (`tests/audit/test_planted_mistakes.py`).
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "synth"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "audit"))
 
 from planted_mistakes import LABORATORY, MISTAKES, Finding
 

@@ -411,7 +411,7 @@ def limits(device: str) -> None:
     for columns, chosen in itertools.product((14, 30, 80), (*LIMITS, "10s", "1h")):
         plan = made_up_plan("aim", columns, chosen)
         assert plan.time_limit is not None
-        drawn = Aim().chosen(plan.parameters)
+        drawn = Aim().sealed(plan.parameters)
         work = Work(
             records=30_000,
             columns=columns,

@@ -37,7 +37,7 @@ from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
-from dpsynth_platform.training.physical import parts_alike, parts_of
+from dpsynth_platform.training.physical import fixed_shape_parts, parts_of
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lower_frozen
 
@@ -151,7 +151,7 @@ def ours(run: Run) -> Callable[[], None]:
         if run.precision == EXACT:
             parts = parts_of(rows, sizes, tokens, CPU)
         else:
-            parts = parts_alike(rows, sizes, tokens, CPU, longest, plan.batch_size)
+            parts = fixed_shape_parts(rows, sizes, tokens, CPU, longest, plan.batch_size)
         for (part,) in parts:
             sums.add(part.batch, part.weights)
         for total in sums.totals.values():

@@ -34,12 +34,14 @@ from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
-from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
+from dpsynth_platform.synth.interface import Checkpoints, PlanInputs, SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import DEFAULT
+from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.inference_choice import DIFFERENCE, PARTS, log_probabilities
+from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.private_text import Features
 from dpsynth_platform.synth.text.resampling import ClusterVotes, Resampling
+from dpsynth_platform.synth.text.sealing import PlanParameters, TextParameters
 from dpsynth_platform.synth.text.terms import terms_of
 from dpsynth_platform.synth.text.trained import deployed
 
@@ -102,13 +104,16 @@ def affordable(cell: Cell, source: Source, effort: Effort) -> tuple[DataContract
 
 def sealed(contract: DataContract) -> SealedPlan:
     """What `Generator.plan` seals."""
-    method, target, base = contract.generate.method, Guarantee.target(contract), deployed(DEFAULT)
-    about: dict[str, Any] = {"period": None, "why": "the benchmark's"}
+    method, base = contract.generate.method, deployed(DEFAULT)
+    inputs = PlanInputs(contract, SCHEMA, Guarantee.target(contract))
+    parameters: PlanParameters
     if method == "aug_pe":
-        return evolution_sealing.sealed(method, contract, SCHEMA, target, base, **about)
-    if method == "dp_inference":
-        return inference_sealing.sealed(method, contract, SCHEMA, target, base, row_bytes=0, **about)
-    return sealing.sealed(method, contract, SCHEMA, target, base, **about)
+        parameters = EvolutionParameters.calibrated(inputs, base)
+    elif method == "dp_inference":
+        parameters = InferenceParameters.calibrated(inputs, base, row_bytes=0)
+    else:
+        parameters = TextParameters.calibrated(inputs, base)
+    return SealedPlan.of(method, inputs, parameters.parts(inputs), "the benchmark's")
 
 
 def contract_of(
@@ -197,14 +202,14 @@ def as_asked(cell: Cell) -> Iterator[None]:
             patches.enter_context(mock.patch("dpsynth_platform.training.health.Watch.step"))
             voted = "dpsynth_platform.synth.text.evolution_votes.sample_rounded_gaussian"
             patches.enter_context(mock.patch(voted, lambda votes, deviation: votes))
-            patches.enter_context(mock.patch("dpsynth_platform.synth.text.inference_writing.said_by_owner", unclipped))
+            patches.enter_context(mock.patch("dpsynth_platform.synth.text.inference_writing.owner_score", unclipped))
         if cell.epsilon == UNTRAINED:
             patches.enter_context(mock.patch("dpsynth_platform.training.loop.train"))
         yield
 
 
 def unclipped(logits: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float) -> torch.Tensor:
-    """In the place of `inference_choice.said_by_owner`: by how much one owner's records change what comes next."""
+    """In the place of `inference_choice.owner_score`: by how much one owner's records change what comes next."""
     if clip != DIFFERENCE:
         raise ValueError(f"clip {clip!r}; accepted: {DIFFERENCE}")
     moved = torch.nan_to_num(log_probabilities(logits).mean(dim=0) - public, nan=0.0)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,10 +27,12 @@ from line_cases import (
 )
 
 from dpsynth_platform.cli import main as cli
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.foundation.storage import STEPS
 from dpsynth_platform.operations.operating import Outcome
 from dpsynth_platform.reviewing import verification
+from dpsynth_platform.synth.planning import load_dataset
 
 
 def commands(group, *path):
@@ -159,7 +162,7 @@ def test_what_is_published_is_shown_so(published, use):
     _, out, _ = use(published, "release", "list", "--json")
     (release,) = json.loads(out)
     _, out, _ = use(published, "release", "show", "people")
-    assert "HIST and Pair: how alike" in out
+    assert "HIST and Pair: similarity" in out
     assert f"published as release {release['id']}; how it is now: dpsynth release verify {release['id']}" in out
     assert re.search(r"approved by reviewer at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", out), out
     assert json.loads(use(published, "release", "show", "people", "--json")[1])["release"] == release["id"]
@@ -169,8 +172,8 @@ def test_a_check_after_ones_own_release_names_what_is_paid(published, use):
     (entry,) = ledger_of(published).entries()
     status, out, err = use(published, "lineage", "check", "--dataset", "people")
     assert (status, err) == (0, "")
-    assert "nothing is known that the mechanism would add to" in out
-    assert f"Ledger entry {entry.entry_id} (spent) stands for the run itself: it is charged to the family tests" in out
+    assert "no other mechanism is known that the mechanism would add to" in out
+    assert f"Ledger entry {entry.entry_id} (spent) belongs to the run itself: it is charged to the family tests" in out
     assert json.loads(use(published, "lineage", "check", "--dataset", "people", "--json")[1])["entry"] == entry.entry_id
 
 
@@ -208,7 +211,7 @@ def test_an_approved_raise_must_be_declared(candidate, use):
     assert f"event {asked}: runner asks for 2.5 -> 5, delta 1e-05 (a wave)" in shown
     _, out, _ = use(candidate, "ledger", "approve-raise", "tests", asked, "--as", "Bo")
     file = candidate.settings.families / "tests.yaml"
-    assert f"no run is admitted before {file} declares it: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
+    assert f"runs are refused until {file} declares: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
     assert "asks for" not in use(candidate, "ledger", "show")[1]
     told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
     status, out, _ = use(candidate, "plan", "people", "--mock-rows", "0")
@@ -256,18 +259,18 @@ def test_the_key_is_shown_and_never_made(tmp_path, use):
             "release",
             "dpsynth release withdraw people-",
         ),
-        (["release", "approve", "people", "--as", ""], "configuration", "--as: '' says nothing"),
+        (["release", "approve", "people", "--as", ""], "configuration", "--as: '' is empty"),
         (
             ["release", "approve", "people", "--as", "Bo", "--reason", "a\nb"],
             "configuration",
-            "--reason: 'a\\nb' holds",
+            "--reason: 'a\\nb' contains",
         ),
         (
             ["release", "refuse", "people", "--as", "B\x1b[2J", "--reason", "why"],
             "configuration",
-            "--as: 'B\\x1b[2J' holds",
+            "--as: 'B\\x1b[2J' contains",
         ),
-        (["release", "refuse", "people", "--as", "Bo", "--reason", " "], "configuration", "--reason: ' ' says nothing"),
+        (["release", "refuse", "people", "--as", "Bo", "--reason", " "], "configuration", "--reason: ' ' is empty"),
         (
             ["release", "withdraw", "people", "--reason", "why"],
             "verification",
@@ -276,7 +279,7 @@ def test_the_key_is_shown_and_never_made(tmp_path, use):
         (
             ["release", "withdraw", "people-0", "--as", "Bo", "--reason", ""],
             "configuration",
-            "--reason: '' says nothing",
+            "--reason: '' is empty",
         ),
         (["notify"], "configuration", "name one in DPSYNTH_NOTIFY"),
         (
@@ -368,7 +371,7 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
     """Whatever kind they are of: keys, values, references between parts, the family, the file's name."""
     deployment = small_deployment(tmp_path)
     document = copy.deepcopy(deployment.contract)
-    document |= {"dataset": "persons", "generate": {"method": "mst", "row": 5}, "release": {"uri": "${NOWHERE}/a"}}
+    document |= {"dataset": "persons", "generate": {"method": "mst", "row": 0}, "release": {"uri": "${NOWHERE}/a"}}
     document["source"]["key"] = ["person", "visitt"]
     document["columns"]["score"]["max"] = -1
     document["quality"]["target"] = "person"
@@ -384,6 +387,7 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
     for words in (
         "${NOWHERE} is not known; accepted: DPSYNTH_HOME",
         "generate.row: unknown key (did you mean 'rows'?)",
+        "generate.rows: 0; accepted: auto, or a number",
         "description: missing; it is required",
         "columns.score: min 0 is not below max -1",
         "source.key: column 'visitt' is not declared",
@@ -392,7 +396,7 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
         "dataset: 'persons'; accepted: 'people'",
     ):
         assert sum(words in line for line in lines) == 1, words
-    assert len(lines) == 8
+    assert len(lines) == 9
     document["privacy"]["expected_units"] = 3000
     contract.write_text(yaml.safe_dump(document))
     lines = use(deployment, "contract", "check", contract)[2].splitlines()
@@ -402,12 +406,88 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
         "privacy.guarantee.epsilon: 9 alone exceeds the cap of family tests; accepted: at most 2.5",
     ):
         assert sum(words in line for line in lines) == 1, words
-    assert len(lines) == 7 + 3
+    assert len(lines) == 8 + 3
     document["family"] = "nobody"
     contract.write_text(yaml.safe_dump(document))
     lines = use(deployment, "contract", "check", contract)[2].splitlines()
     assert sum("family: 'nobody' has no file in" in line for line in lines) == 1
-    assert len(lines) == 7 + 1
+    assert len(lines) == 8 + 1
+
+
+def test_contract_check_names_what_planning_would_find_beside_other_faults(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    document = deployment.contract | {"owners": [], "release": {"uri": "${DPSYNTH_HOME}/restricted/out"}}
+    document["generate"]["workload"] = {"target": "nothing", "weights": {"person": 2}}
+    contract = deployment.settings.contracts / "people.yaml"
+    contract.write_text(yaml.safe_dump(document))
+    lines = use(deployment, "contract", "check", contract)[2].splitlines()
+    for words in (
+        "owners: a list; list should have at least 1 item",
+        "generate.workload.target: 'nothing' is no modelled column",
+        "generate.workload.weights: 'person' is no modelled column",
+        "and the restricted zone overlap; accepted: a separate directory",
+    ):
+        assert sum(words in line for line in lines) == 1, (words, lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "overlap"),
+    [
+        ({"uri": "${DPSYNTH_HOME}/restricted/other/all/extract", "format": "csv"}, "restricted zone"),
+        ({"uri": "file://${DPSYNTH_HOME}/restricted/other", "format": "parquet"}, "restricted zone"),
+        ({"uri": "${DPSYNTH_HOME}", "format": "csv"}, "restricted zone"),
+        ({"uri": "${DPSYNTH_HOME}/link", "format": "json"}, "restricted zone"),
+        ({"uri": "sqlite:///${DPSYNTH_HOME}/ledger/ledger.db", "format": "sql", "table": "entries"}, "ledger"),
+        ({"uri": "sqlite:///file:${DPSYNTH_HOME}/vault/x.db?mode=ro&uri=true", "format": "sql", "table": "t"}, "vault"),
+    ],
+    ids=lambda item: str(item)[:40],
+)
+def test_no_source_is_among_the_platforms_own_files(tmp_path, use, source, overlap):
+    """Another dataset's rows would be read under a budget that is not theirs."""
+    deployment = small_deployment(tmp_path)
+    (deployment.settings.home / "link").symlink_to(deployment.settings.restricted)
+    deployment.contract["source"] = source | {"key": ["visit"]}
+    deployment.write()
+    status, _, said = use(deployment, "contract", "check", "people")
+    assert status == 1 and f"and the {overlap} overlap; accepted: a separate place" in said
+    assert use(deployment, "plan", "people")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql+psycopg://other@Database/ledger?sslmode=require",
+        "postgresql://me@x:1/ledger?host=database&port=5432",
+    ],
+)
+def test_no_source_is_the_ledgers_database(tmp_path, uri):
+    """How many were left out in silence would show in the number of its rows."""
+    deployment = small_deployment(tmp_path)
+    settings = replace(deployment.settings, ledger_url="postgresql+psycopg://dpsynth:geheim@database:5432/ledger")
+    deployment.contract["source"] = {"uri": uri, "format": "sql", "query": "SELECT 1 AS person", "key": ["visit"]}
+    deployment.write()
+    with pytest.raises(ContractError, match=r"source\.uri: it is the ledger's database; accepted: another one"):
+        load_dataset(settings, "people")
+    deployment.contract["source"]["uri"] = uri.replace("/ledger", "/clinic")
+    deployment.write()
+    assert load_dataset(settings, "people")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ({"format": "postgresql", "uri": "postgresql://me@database/ledger", "table": "open"}, "it is the ledger's"),
+        ({"format": "iceberg", "uri": "postgresql://me@database/ledger", "table": "a.b"}, "it is the ledger's"),
+        ({"format": "iceberg", "uri": "sqlite:///${DPSYNTH_HOME}/vault/x.db", "table": "a.b"}, "and the vault overlap"),
+    ],
+)
+def test_no_target_is_among_the_platforms_own_files(tmp_path, target, why):
+    deployment = small_deployment(tmp_path)
+    settings = replace(deployment.settings, ledger_url="postgresql+psycopg://dpsynth:geheim@database:5432/ledger")
+    deployment.contract["release"]["publish"] = target
+    deployment.write()
+    with pytest.raises(ContractError, match=rf"release\.publish\.0\.uri: .*{why}.*; accepted: "):
+        load_dataset(settings, "people")
 
 
 def test_the_contracts_that_come_along_are_valid(tmp_path, use):
@@ -449,7 +529,8 @@ def test_plan_needs_no_knowledge_of_the_field(published, use):
     _, out, _ = use(published, "plan", "people", "--mock-rows", "0")
     told = out[: out.index("for experts")]
     assert "each user, with at most 2 records used" in told
-    assert "each is off by about" in told
+    assert "noise in counts of one column, by this plan" in told
+    assert "each count is off by about" in told
     for jargon in ("sigma", "rho", "marginal", "Renyi", "privacy loss", "exponential", "add-or-remove", "Gaussian"):
         assert jargon not in told
     assert "sigma one" in out and "add-or-remove" in out
@@ -486,8 +567,29 @@ def test_plan_says_when_an_edited_contract_would_pay_a_second_time(tmp_path, use
 def test_plan_after_a_run_knows_what_is_left(published, use):
     before = ledger_of(published).history()
     _, out, _ = use(published, "plan", "people", "--mock-rows", "0", "--json")
-    assert json.loads(out)["left"] == pytest.approx(ledger_of(published).left("tests", 1e-5))
+    assert 0 < json.loads(out)["left"] < json.loads(out)["cap"]["epsilon"]
     assert ledger_of(published).history() == before
+
+
+def test_plan_has_one_number_for_what_is_left(tmp_path, use):
+    """At the contract's own delta, for a release of its kind: the one by which a larger one is refused."""
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+
+    def plan(epsilon):
+        deployment.contract["privacy"]["guarantee"]["epsilon"] = epsilon
+        deployment.write()
+        return json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+
+    cap = plan(1.0)["cap"]["epsilon"]
+    refused = plan(cap)
+    assert not refused["fits"] and f"epsilon left at this delta: {refused['left']:g}." in refused["refusal"]
+    _, shown, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    assert f"up to epsilon {refused['left']:g} like this one, at its own delta," in " ".join(
+        re.sub("│", " ", shown).split()
+    )
+    # What is left holds: that much is admitted, and clearly more is not.
+    assert plan(refused["left"])["fits"] and not plan(refused["left"] * 1.1)["fits"]
 
 
 def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
@@ -495,13 +597,13 @@ def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
     status, _, err = use(deployment, "run", "people", "--up-to", "released")
     assert (status, "--up-to 'released'; accepted: raw, scrubbed, canaries" in err) == (1, True)
     status, _, err = use(deployment, "run", "people", "--up-to", "scrubbed", "--spend-again", "0" * 32)
-    assert (status, "--up-to scrubbed stops before --spend-again counts" in err) == (1, True)
+    assert (status, "--up-to scrubbed ends before the step that reads --spend-again" in err) == (1, True)
     table = small_table()
     people = [None if row < 12 else person for row, person in enumerate(table.column("person").to_pylist())]
     with_other_source(deployment, table.set_column(0, "person", pa.array(people, pa.string())))
     done = deployment.dpsynth("run", "people", "--up-to", "scrubbed")
     assert done.returncode == 0, done.stderr
-    assert "people/scrubbed is there; nothing new was spent or reserved" in done.stdout
+    assert "people/scrubbed exists; nothing new was spent or reserved" in done.stdout
     for words in ("rows +│ 1488", "owners +│ 992", "rows read +│ 1500", "rows without owner +│ 12"):
         assert re.search(rf"scrubbed │ {words}\b", done.stdout), done.stdout
     storage = storage_of(deployment)
@@ -548,7 +650,7 @@ def test_what_steps_counted_is_a_row_for_each_number():
         ("scrubbed", "findings: note", "none"),
         ("scrubbed", "damaged", "none"),
         ("bounded", "rows", "restricted"),
-        ("bounded", "was there already", "what else it counted is shown by the run that made it"),
+        ("bounded", "existed already", "the run that made it shows its other counts"),
         ("bounded", "repeated keys", "2"),
     ]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import typer
 
-from dpsynth_platform.cli.ledger import authority_app
+from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.foundation.storage import Place, Storage
@@ -43,7 +43,7 @@ def ledger(tmp_path, monkeypatch):
 def use(capfd):
     """Runs a command; returns status, standard output and standard error."""
     app = typer.Typer()
-    app.add_typer(authority_app)
+    app.add_typer(ledger_app)
 
     def run(*arguments):
         capfd.readouterr()
@@ -63,7 +63,7 @@ def test_a_cap_is_raised_by_two(ledger, use):
     assert (status, "somebody else" in err) == (1, True)
     status, out, _ = use("approve-raise", "surveys", asked["asked"], "--as", "Bo")
     assert (status, "epsilon 8" in out) == (0, True)
-    assert "families/surveys.yaml declares it: cap: {epsilon: 8.0, delta: 1e-05}" in out
+    assert "families/surveys.yaml declares: cap: {epsilon: 8.0, delta: 1e-05}" in out
     assert ledger.account("surveys").epsilon == 8.0
     assert use("raise", "surveys", "--epsilon", "nan", "--delta", 1e-5, "--reason", "why")[0] == 1
 
@@ -189,11 +189,11 @@ def test_keys_are_rotated_and_the_report_says_what_follows(tmp_path, monkeypatch
     status, out, _ = use("rotate-key", "person", "--reason", "a stolen disk", "--as", "Bo")
     now = ledger.account("surveys").key_ids
     assert (status, now[:2]) == (0, before.key_ids)
-    assert f"namespace person: owners are fingerprinted under key {now[2]} from now on" in out
+    assert f"namespace person: from now on, owners are fingerprinted with key {now[2]}" in out
     assert f"family surveys: event {ledger.head().sequence}" in out
-    assert "visits/2026-01/scrubbed is outdated; made anew by: dpsynth run visits --period 2026-01" in out
+    assert "visits/2026-01/scrubbed is outdated; renew it with: dpsynth run visits --period 2026-01" in out
     assert f"Back up {tmp_path / 'vault'} now" in out
-    assert "not gone yet" not in out
+    assert "not deleted yet" not in out
     event = ledger.history(kinds=["rekeyed"])[0]
     assert (event.payload["by"], event.payload["reason"]) == ("Bo", "a stolen disk")
 
@@ -204,7 +204,7 @@ def test_keys_are_rotated_and_the_report_says_what_follows(tmp_path, monkeypatch
     assert ledger.account("surveys").key_ids == (*now, told["key_id"])
     monkeypatch.setattr(Ledger, "erase_replaced", lambda _: "somebody reads")
     status, out, _ = use("rotate-key", "person", "--reason", "yearly")
-    assert (status, "The earlier fingerprints are not gone yet: somebody reads\n" in out) == (0, True)
+    assert (status, "The earlier fingerprints are not deleted yet: somebody reads\n" in out) == (0, True)
     assert use("rotate-key", "person")[0] == 2
 
 
@@ -214,16 +214,16 @@ def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_pa
     assert (status, ledger.head().hash in out) == (0, True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     status, _, err = use("export", file)
-    assert (status, err) == (1, f"{file} is there already and is not replaced; name another file\n")
+    assert (status, err) == (1, f"{file} exists and is not replaced; name another file\n")
     status, _, err = use("export", tmp_path / "none" / "ledger.json")
     assert (status, "cannot be written: there is no such file or directory" in err) == (1, True)
     status, out, _ = use("check-export", file)
-    assert (status, "without --dossier it cannot be seen whether the chain's end was cut off" in out) == (0, True)
+    assert (status, "without --dossier, a chain whose end was cut off is not detected" in out) == (0, True)
     dossier = tmp_path / "dossier.json"
     head = ledger.head()
     dossier.write_text(json.dumps({"ledger": {"head": {"sequence": head.sequence, "hash": head.hash}}}))
     status, out, _ = use("check-export", file, "--dossier", dossier)
-    assert (status, "family surveys: its cap holds owner by owner" in out, "without" in out) == (0, True, False)
+    assert (status, "family surveys: its cap holds for each owner" in out, "without" in out) == (0, True, False)
     last = ledger.history()[-1].at[:16].replace("T", " ")
     told = f"1 event and 0 entries, all as written; 1 published dossier leads into this chain; last event {last} UTC"
     assert told in out
@@ -235,7 +235,7 @@ def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_pa
     assert (status, "the chain ends at event 1: it is older, or its end was cut off" in out) == (1, True)
     dossier.write_text("{}")
     status, _, err = use("check-export", file, "--dossier", dossier)
-    assert (status, "no dossier" in err) == (1, True)
+    assert (status, "not a dossier" in err) == (1, True)
 
 
 def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
@@ -248,7 +248,7 @@ def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
     assert f"signed by key {fingerprint(key)}" in out
     pem.write_bytes(public_pem(key))
     status, out, _ = use("check-export", file, "--public-key", pem)
-    assert (status, "held against your key" in out, "all as written" in out) == (0, True, True)
+    assert (status, "checked with your key" in out, "all as written" in out) == (0, True, True)
     status, out, _ = use("check-export", file)
     assert (status, "which the export itself names" in out) == (0, True)
     document = json.loads(file.read_text())
@@ -257,7 +257,7 @@ def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
     status, out, _ = use("check-export", file, "--public-key", pem)
     assert (status, "the export is not signed" in out) == (1, True)
     status, out, _ = use("check-export", file)
-    assert (status, "anybody can have written this" in out) == (0, True)
+    assert (status, "anyone can have written this export" in out) == (0, True)
     pem.write_text("no key")
     status, _, err = use("check-export", file, "--public-key", pem)
     assert (status, "not an Ed25519 key" in err) == (1, True)
@@ -291,7 +291,7 @@ def test_a_changed_or_foreign_file_is_told(ledger, use, tmp_path):
     use("export", file)
     file.write_text(file.read_text().replace("4.0", "9.0"))
     status, out, _ = use("check-export", file)
-    assert (status, "NOT as it was written" in out) == (1, True)
+    assert (status, "not as written" in out) == (1, True)
     file.write_text("{}")
     status, _, err = use("check-export", file)
     assert (status, "no export" in err) == (1, True)
@@ -301,4 +301,4 @@ def test_a_changed_or_foreign_file_is_told(ledger, use, tmp_path):
     assert (status, "cannot be read: is a directory" in err) == (1, True)
     file.write_bytes(b"\xff\xfe")
     status, _, err = use("check-export", file)
-    assert (status, "cannot be read: it is no text in UTF-8" in err) == (1, True)
+    assert (status, "cannot be read: it is not UTF-8 text" in err) == (1, True)

@@ -184,7 +184,7 @@ def test_a_tree_shows_the_data_first_and_nothing_twice(use: Use, settings: Setti
     store.record(told("COMPLETE", [source, synthetic], [report], "visits.quality", "dpsynth"))
     store.record(told("COMPLETE", [report, synthetic], [released], "visits.released", "dpsynth"))
     lines = use("show", "--release", "visits-1")[1].splitlines()
-    start = lines.index("It came from") + 1
+    start = lines.index("Ancestors") + 1
     assert lines[start : start + 5] == [
         "  derived: file:/m/synthetic (dataset), also called dpsynth:visits/synthetic",
         "    derived: file:/z/source (dataset)",
@@ -205,7 +205,7 @@ def test_contamination_ends_a_pipeline(use: Use, store: LineageStore) -> None:
     assert (status, found["problem"], found["origin"]) == (5, "train-test", "file:/data/visits")
     assert found["product_path"][-1] == "trained-on file:/data/visits"
     status, _, err = use("contamination", "--product", "nobody's")
-    assert (status, "knows no dataset, model or release" in err) == (1, True)
+    assert (status, "contains no dataset, model or release" in err) == (1, True)
 
 
 def test_events_of_others_are_taken_in_with_a_word_on_each_refusal(
@@ -232,7 +232,7 @@ def test_events_of_others_are_taken_in_with_a_word_on_each_refusal(
     assert "trained-on: dpsynth:products:search" not in use("show", "--release", "visits-1")[1], "it is no model"
     assert "derived: dpsynth:products:search (dataset)" in use("show", "--release", "visits-1")[1]
     status, _, err = use("show", "--model", "search")
-    assert (status, "knows 'search' as a dataset" in err, "accepted: --dataset search" in err) == (1, True, True)
+    assert (status, "contains 'search' as a dataset" in err, "accepted: --dataset search" in err) == (1, True, True)
     assert use("show", "--dataset", "search")[0] == 0
     assert use("ingest", file, "--source", "a b")[0] == 1
     assert use("ingest", tmp_path / "none", "--source", "team")[0] == 1
@@ -276,8 +276,8 @@ def test_a_token_is_shown_once(use: Use, settings: Settings, monkeypatch: pytest
     assert settings.lineage_tokens is not None
     assert made["token"] not in settings.lineage_tokens.read_text()
     assert "earlier token" not in use("token", "another")[1]
-    assert "1 earlier token of team still count; --replace takes" in use("token", "team")[1]
-    assert "2 earlier tokens of team are taken out" in use("token", "team", "--replace")[1]
+    assert "1 earlier token of team: still valid; --replace revokes" in use("token", "team")[1]
+    assert "2 earlier tokens of team: revoked" in use("token", "team", "--replace")[1]
     assert use("token", "no name")[0] == 1
     status, _, err = use("serve", "--host", "0.0.0.0", "--port", "99999")
     assert status == 2
@@ -285,18 +285,18 @@ def test_a_token_is_shown_once(use: Use, settings: Settings, monkeypatch: pytest
     status, _, err = use("token", "team")
     assert (status, "DPSYNTH_LINEAGE_TOKENS is not set" in err) == (1, True)
     status, _, err = use("serve", "--host", "0.0.0.0")
-    assert (status, "whoever reaches the receiver may report" in err) == (1, True)
+    assert (status, "anyone who reaches the receiver may report" in err) == (1, True)
 
 
 def test_declarations_say_what_is_new_of_them(use: Use, store: LineageStore, settings: Settings) -> None:
     store.record(told("COMPLETE", ["web"], ["known"], "train"), origin="ingested", source="team")
     words = ("--reason", "its card", "--as", "Bo")
-    assert "exactly this name, dpsynth:products:tpyo" in use("declare-public", "tpyo", *words)[1]
-    assert "exactly this name" not in use("declare-public", "known", *words)[1]
+    assert "exactly the name dpsynth:products:tpyo" in use("declare-public", "tpyo", *words)[1]
+    assert "exactly the name" not in use("declare-public", "known", *words)[1]
     number = len(Ledger(settings.ledger_url).history())
     again = json.loads(use("declare-public", "known", *words, "--json")[1])
     assert (again["new"], again["event"]) == (False, number)
-    assert "says so already" in use("declare-public", "known", *words)[1]
+    assert "already declares this" in use("declare-public", "known", *words)[1]
     assert len(Ledger(settings.ledger_url).history()) == number
     assert "Bo declared it public before" in use("declare-public", "known", "--reason", "r", "--as", "Cy")[1]
     for own in ("dpsynth:visits/model", "dpsynth:ledger:x", "file:/data/visits"):
@@ -310,7 +310,7 @@ def test_declarations_say_what_is_new_of_them(use: Use, store: LineageStore, set
 def test_an_event_is_distrusted_and_shown(use: Use, store: LineageStore) -> None:
     event = told("COMPLETE", ["web"], ["theirs"], "train")
     number = store.record(event, origin="ingested", source="team").sequence
-    assert f"told by the producer team: event {number}" in use("show", "--dataset", "theirs")[1]
+    assert f"reported by the producer team: event {number}" in use("show", "--dataset", "theirs")[1]
     status, out, _ = use("distrust", number, "--reason", "another path", "--as", "Bo", "--json")
     done = json.loads(out)
     assert (status, done["event"], done["source"], done["by"]) == (0, number, "team", "Bo")

@@ -179,10 +179,10 @@ def test_a_command_with_odd_arguments(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up"], "holds no file dagster.yaml"),
+        (["up"], "contains no file dagster.yaml"),
         (["audit", "show", "deep.json"], "the report cannot be read"),
-        (["metrics", "--host=\udcff"], "it is no name of a host"),
-        (["metrics", f"--host={'a' * 300}"], "it is no name of a host"),
+        (["metrics", "--host=\udcff"], "not a host name"),
+        (["metrics", f"--host={'a' * 300}"], "not a host name"),
         (["contract", "check", "n" * 300], "cannot be read"),
         (
             ["synth", "table", "rows.csv", f"--out={'n' * 300}", "--epsilon=1", "--expected-units=9"],

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,89 @@ def test_a_csv_file_of_another_dialect(use: Use, tmp_path: Path) -> None:
     )
     assert max(pq.read_table(tmp_path / "out/synthetic.parquet")["size"].to_pylist()) > 1
     status, text = use(*ASKED, "--csv-separator", ";")
-    assert status == 1 and "is no CSV file (.csv)" in " ".join(text.split())
+    assert status == 1 and "is no CSV file (.csv, .tsv)" in " ".join(text.split())
+
+
+_NAMES = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+_LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+
+
+def workbook(path: Path, rows: list[list[str | int]]) -> None:
+    """A workbook with an empty first sheet and the rows in a second one."""
+
+    def cell(value: str | int) -> str:
+        return f"<c><v>{value}</v></c>" if isinstance(value, int) else f'<c t="inlineStr"><is><t>{value}</t></is></c>'
+
+    lines = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+    kinds = f"{_PACKAGE}/content-types"
+    part = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(
+            "[Content_Types].xml",
+            f'<Types xmlns="{kinds}"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.'
+            f'relationships+xml"/><Default Extension="xml" ContentType="{part}.worksheet+xml"/><Override PartName='
+            f'"/xl/workbook.xml" ContentType="{part}.sheet.main+xml"/></Types>',
+        )
+        links = f'<Relationships xmlns="{_PACKAGE}/relationships">'
+        file.writestr(
+            "_rels/.rels",
+            f'{links}<Relationship Id="r" Type="{_LINKS}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        )
+        file.writestr(
+            "xl/workbook.xml",
+            f'<workbook {_NAMES} xmlns:r="{_LINKS}"><sheets><sheet name="Notes" sheetId="1" r:id="a"/>'
+            '<sheet name="People" sheetId="2" r:id="b"/></sheets></workbook>',
+        )
+        targets = "".join(
+            f'<Relationship Id="{id_}" Type="{_LINKS}/worksheet" Target="worksheets/{id_}.xml"/>' for id_ in "ab"
+        )
+        file.writestr("xl/_rels/workbook.xml.rels", f"{links}{targets}</Relationships>")
+        file.writestr("xl/worksheets/a.xml", f"<worksheet {_NAMES}><sheetData/></worksheet>")
+        file.writestr("xl/worksheets/b.xml", f"<worksheet {_NAMES}><sheetData>{lines}</sheetData></worksheet>")
+
+
+def test_a_sheet_of_a_workbook(use: Use, tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    rows: list[list[str | int]] = [
+        ["age", "old", "name"],
+        *([row % 10, "yes" if row % 2 else "no", SECRET] for row in range(400)),
+    ]
+    workbook(tmp_path / "people.xlsx", rows)
+    asked = ("people.xlsx", *ASKED[1:], "--method", "independent")
+    status, text = use(*asked)
+    assert status == 1 and "people.xlsx: the file is empty" in " ".join(text.split())
+    status, text = use(*asked, "--sheet", "Persons")
+    assert status == 1 and "it has no sheet 'Persons'" in " ".join(text.split())
+    status, text = use(*asked, "--sheet", "People")
+    assert status == 0 and SECRET not in text, text
+    made = pq.read_table(tmp_path / "out/synthetic.parquet")
+    assert pa.types.is_integer(made.schema.field("age").type) and made["age"].null_count == 0
+    status, text = use(*asked, "--sheet", "People")
+    assert status == 0 and "nothing new was spent" in text
+    status, text = use(*ASKED, "--sheet", "People")
+    assert status == 1 and "is no workbook (.xlsx)" in " ".join(text.split())
+
+
+def test_refusals_of_a_workbook_name_the_workbook(use: Use, tmp_path: Path) -> None:
+    """And not the temporary file of its sheet."""
+    pytest.importorskip("python_calamine")
+    asked = ("wards.xlsx", "--out", "out", "--epsilon", "1", "--delta", "1e-6", "--sheet", "People", "--csv-header")
+    for header, why in ((["age", "ward\nname"], "its header is more than one line"), (["a", "a"], "the same name")):
+        workbook(tmp_path / "wards.xlsx", [header, [1, 2]])
+        status, text = use(*asked)
+        assert status == 1 and why in " ".join(text.split()) and ".csv" not in text, text
+    workbook(tmp_path / "wards.xlsx", [["age", "ward"], [1, 2]])
+    status, text = use(*asked)
+    assert status == 1 and "wards.xlsx: nothing is declared of: age, ward" in " ".join(text.split()), text
+    assert "wards.csv" not in text
+
+
+def test_a_workbook_without_its_reader(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "people.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    status, text = use("people.xlsx", *ASKED[1:])
+    assert status == 1 and "accepted: pip install python-calamine==" in " ".join(text.split())
 
 
 def test_for_people(use: Use, tmp_path: Path) -> None:
@@ -77,7 +160,7 @@ def test_for_people(use: Use, tmp_path: Path) -> None:
     for words in (
         "out/synthetic.parquet",
         "1e-05)-DP for one example (add-or-remove, at most 1 record); method aim",
-        "paid now; the ledger in out/restricted/ledger knows only what is spent through it",
+        "paid now; the ledger in out/restricted/ledger counts only what is spent through it",
         "Missing values of age, old are not kept as such: not declared as nullable.",
         "Not covered by the guarantee:",
         "out/statement.md",
@@ -210,6 +293,54 @@ def test_what_libraries_print_stays_off_the_terminal(use: Use, monkeypatch: pyte
     assert SECRET not in text
 
 
+_FORKING = """
+import json, os, signal, sys, traceback
+import deltalake, duckdb, torch, yaml
+import dpsynth_platform.one_table.run, dpsynth_platform.synth.tabular.mst, dpsynth_platform.synth.tabular.estimation
+from dpsynth_platform.cli.main import main
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    terminal = os.open(asked["terminal"], os.O_RDWR | os.O_NOCTTY)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            for number in range(3):
+                os.dup2(terminal, number)
+            os.close(terminal)
+            os.chdir(asked["directory"])
+            os.environ.clear()
+            os.environ.update(asked["environment"])
+            # Where tests run in the background, the signal is ignored, and processes inherit that.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = ["-c", *asked["arguments"]]
+            exec(compile(asked["script"], "<run>", "exec"), {"__name__": "__main__"})
+            status = 0
+        except SystemExit as ended:
+            status = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+            status = 99
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    os.close(terminal)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported what a run needs, and run nothing; each run on a terminal is a fork of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.communicate(timeout=60)
+
+
 _SLEEPS = """
 import time
 from {module} import {owner}
@@ -247,14 +378,21 @@ _DRAWING = {
 @pytest.mark.parametrize(
     ("sleeping", "stage", "said", "state", "status"),
     [
-        (_COUNTING, b"counting pairs", b"what it costs stays spent", "started", 1),
+        (_COUNTING, b"counting pairs", b"its cost stays spent", "started", 1),
         (_ESTIMATING, b"estimating", b"at no further cost", "started", 0),
         (_DRAWING, b"drawing rows", b"at no further cost", "spent", 0),
     ],
     ids=["counting", "estimating", "drawing"],
 )
 def test_ctrl_c_on_a_terminal(
-    use: Use, tmp_path: Path, sleeping: dict[str, str], stage: bytes, said: bytes, state: str, status: int
+    use: Use,
+    forking: subprocess.Popen[str],
+    tmp_path: Path,
+    sleeping: dict[str, str],
+    stage: bytes,
+    said: bytes,
+    state: str,
+    status: int,
 ) -> None:
     """A real process on a real terminal: its stages are shown, what it started stays spent, no row stays behind.
 
@@ -262,28 +400,28 @@ def test_ctrl_c_on_a_terminal(
     """
     script = _SLEEPS.format(**sleeping)
     leader, terminal = pty.openpty()
-    arguments = [sys.executable, "-c", script, "synth", "table", *ASKED, *MST]
-    process = subprocess.Popen(
-        arguments,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-        # Where tests run in the background, the signal is ignored, and processes inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    asked = {
+        "script": script,
+        "arguments": ["synth", "table", *ASKED, *MST],
+        "directory": str(tmp_path),
+        "environment": dict(os.environ),
+        "terminal": os.ttyname(terminal),
+    }
+    assert forking.stdin is not None and forking.stdout is not None
+    print(json.dumps(asked), file=forking.stdin, flush=True)
+    process = int(forking.stdout.readline())
     os.close(terminal)
     shown = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while stage not in shown and time.monotonic() < deadline:
         shown += os.read(leader, 4096)
-    process.send_signal(signal.SIGINT)
+    os.kill(process, signal.SIGINT)
     try:
         while part := os.read(leader, 4096):
             shown += part
     except OSError:
         pass  # the terminal's other end is closed
-    assert process.wait(timeout=30) == 130, shown
+    assert int(forking.stdout.readline()) == 130, shown
     assert b"measuring columns" in shown
     text = b" ".join(shown.split())
     assert b"Interrupted." in text and said in text
@@ -319,7 +457,7 @@ def test_a_target_that_auto_makes_nothing_of_is_said(use: Use) -> None:
     status, text = use(*few, "--target", "old")
     assert status == 0, text
     assert "method independent" in text
-    assert "--target old has had no effect, by method independent" in text
+    assert "--target old had no effect on method independent" in text
     status, text = use(*few, "--target", "old", "--method", "independent", "--out", "other")
     assert status == 1
     assert "--target 'old' is for --method auto or aim" in text

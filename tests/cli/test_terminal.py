@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dpsynth_platform.cli.terminal import TerminalOutput, workspace
+from dpsynth_platform.cli.terminal import TerminalOutput, listed, workspace
 
 
 def test_names_are_no_pictures(capfd):
@@ -51,3 +51,18 @@ def test_a_second_signal_does_not_interrupt_what_tidies_up(place):
             tidied.append(True)
     assert ended.value.code == 128 + signal.SIGTERM
     assert tidied and not list(place.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a, b", ["a", "b"]),
+        ('Full name,"x=1,y"," lead"', ["Full name", "x=1,y", " lead"]),
+        ('"a ""b""",quo"te', ['a "b"', 'quo"te']),
+        (",", ["", ""]),
+        ('"a,b', ['"a', "b"]),
+    ],
+)
+def test_values_of_a_list_may_be_in_quotes(text: str, values: list[str]) -> None:
+    assert listed([text]) == values
+    assert listed([text, "z"]) == [*values, "z"]

@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.compute.engine import EngineError
+from dpsynth_platform.foundation.errors import EngineError
 
 
 def test_parameters_and_streaming(tmp_path: Path) -> None:

@@ -38,9 +38,7 @@ def test_each_dataset_has_its_engine_and_others_the_default(tmp_path: Path) -> N
 def test_a_misspelt_dataset_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, EXAMPLE)
     assert engine_choice(path, "census", {"census", "visits"}) == DuckDBChoice()
-    with pytest.raises(
-        ConfigurationError, match=r"datasets\.visits: there is no such contract; accepted: census, visit$"
-    ):
+    with pytest.raises(ConfigurationError, match=r"datasets\.visits: no such contract; accepted: census, visit$"):
         engine_choice(path, "census", {"census", "visit"})
 
 
@@ -59,7 +57,7 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
         ("default: {engine: flink}", "default.engine: 'flink'; accepted: duckdb, spark"),
         ("default: {memory: 2GB}", "default.engine: None; accepted: duckdb, spark"),
         ("default: duckdb", "default: accepted is a mapping such as"),
-        ("defaults: {engine: duckdb}", "defaults: unknown key; accepted: default, datasets"),
+        ("defaults: {engine: duckdb}", "defaults: unknown key (did you mean 'default'?); accepted: default, datasets"),
         ("datasets: [visits]", "datasets: accepted is a mapping"),
         ("datasets: {visits: {engine: duckdb, memory: 2g}}", "datasets.visits: memory: '2g'; accepted"),
         (
@@ -103,9 +101,9 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
         ("default: {engine: [", "not valid YAML"),
         (
             "datasets: {}\ndefault: {engine: duckdb}\ndatasets: {}",
-            "line 3: not valid YAML: key 'datasets' stands twice",
+            "line 3: not valid YAML: duplicate key 'datasets'",
         ),
-        ("- 1", "accepted is a mapping"),
+        ("- 1", "a list; accepted: a mapping"),
     ],
 )
 def test_what_is_wrong_is_said_whichever_dataset_it_is_about(tmp_path: Path, text: str, words: str) -> None:

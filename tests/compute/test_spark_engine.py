@@ -19,7 +19,8 @@ import pytest
 
 from dpsynth_platform.compute import spark_driver
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
-from dpsynth_platform.compute.engine import Engine, EngineError
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.foundation.errors import EngineError
 
 pytestmark = pytest.mark.usefixtures("spark_is_there")
 
@@ -44,7 +45,7 @@ def java_below(place: Path, kind: str = "") -> list[int]:
     return found
 
 
-def waits_for(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+def waits_for(condition: Callable[[], object], seconds: float = 120.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -59,7 +60,7 @@ def killing(condition: Callable[[], object], victims: Callable[[], list[int]]) -
     killed: list[int] = []
 
     def kill() -> None:
-        if waits_for(condition, 60.0) and (found := victims()):
+        if waits_for(condition) and (found := victims()):
             os.kill(found[0], signal.SIGKILL)
             killed.append(found[0])
 
@@ -202,7 +203,7 @@ from pathlib import Path
 from dpsynth_platform.compute.choice import SparkChoice
 with SparkChoice(engine="spark", master="local[1]", memory="520MB").open(Path(sys.argv[1])):
     print("open", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from dpsynth_platform.console import app as console_app
 from dpsynth_platform.console import users
-from dpsynth_platform.console.access import CSRF_HEADER, Desk
+from dpsynth_platform.console.access import CSRF_HEADER, AccessServices
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.foundation.settings import Settings
 
@@ -38,7 +38,7 @@ class Gate:
     """A console's gate with its API, and what stands behind it."""
 
     app: FastAPI
-    desk: Desk
+    services: AccessServices
     clock: Clock
 
     def browser(self, address: str = "127.0.0.1") -> Browser:
@@ -58,7 +58,7 @@ class Browser:
 
     def __init__(self, gate: Gate, address: str) -> None:
         self.gate = gate
-        self.url = gate.desk.console.url
+        self.url = gate.services.console.url
         self.client = TestClient(
             gate.app,
             base_url=self.url,
@@ -116,14 +116,14 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 def gate_of(settings: Settings, **changes: Any) -> Gate:
     """A console with three people, whose clock stands still."""
     clock = Clock()
-    desk = Desk.of(replace(ConsoleSettings(url=URL, home=settings.console_home), **changes), clock)
-    known = {user.name for user in desk.users.all()}
+    services = AccessServices.of(replace(ConsoleSettings(url=URL, home=settings.console_home), **changes), clock)
+    known = {user.name for user in services.users.all()}
     for name in PEOPLE.keys() - known:
-        desk.users.add(name, [PEOPLE[name]], PHRASE)
-    return Gate(console_app.without_pages(settings, desk), desk, clock)
+        services.users.add(name, [PEOPLE[name]], PHRASE)
+    return Gate(console_app.without_pages(settings, services), services, clock)
 
 
 def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing of passwords that takes no time, for tests of other things."""
     monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    users._nobodys_hash.cache_clear()
+    users._hash_of_nothing.cache_clear()

@@ -104,7 +104,7 @@ class Provider:
         ):
             return JSONResponse({"error": "invalid_grant", "error_description": "jane.doe@example.org"}, 400)
         now = int(time.time())
-        claims = {"iss": self.url, "sub": "1", "aud": CLIENT, "iat": now, "exp": now + 60, "nonce": known["nonce"]}
+        claims = {"iss": self.url, "sub": "1", "aud": CLIENT, "iat": now, "exp": now + 600, "nonce": known["nonce"]}
         token = self.signed(self.change(claims | self.person))
         return JSONResponse({"access_token": "a", "token_type": "Bearer", "expires_in": 60, "id_token": token})
 
@@ -120,7 +120,7 @@ class Provider:
             case "unknown":
                 return jwt.encode({"alg": "RS256", "kid": "other"}, claims, self.strange)
             case "damaged":
-                return jwt.encode({"alg": "RS256", "kid": "own"}, claims, self.key)[:-4] + "AAAA"
+                return jwt.encode({"alg": "RS256", "kid": "own"}, claims, self.key)[:-43] + "A" * 43
             case "nothing":
                 return ""
         return jwt.encode({"alg": "RS256", "kid": "own"}, claims, self.key)
@@ -132,7 +132,7 @@ def running(provider: Provider) -> Iterator[None]:
     server = uvicorn.Server(uvicorn.Config(provider.app(), port=0, log_level="critical", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not server.started:
         assert time.monotonic() < end
         time.sleep(0.01)

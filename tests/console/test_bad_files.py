@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from bad_files import add_bad_files
 from deployment import Deployment
+from line_cases import small_table
 from view_cases import readings, release_of
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import datasets, families, overview
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.errors import ContractError, NotFound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lifecycle.purging import due_and_held
+from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.releases import listing
 from dpsynth_platform.synth.planning import load_all
 from dpsynth_platform.watching import health, metrics
@@ -62,7 +67,7 @@ def test_bad_files_stop_nothing_but_themselves(changeable: Deployment) -> None:
     assert len(faults) == bad + 1
     seen = overview.overview(settings, REVIEWER).faults
     assert len(seen) == bad + 1 + bad_families
-    for fault in (*faults, *seen):
+    for fault in (*map(str, faults), *seen):
         assert "cannot be used (" not in fault
         assert fault.encode()
     for show in readings(settings).values():
@@ -98,4 +103,57 @@ def test_a_file_that_goes_between_listing_and_reading(changeable: Deployment, mo
     loaded, faults = load_all(settings)
     assert [contract.dataset for contract, _ in loaded] == ["people", "second", "visits"]
     assert len(faults) == 1
-    assert "'gone' has no contract" in faults[0]
+    assert "'gone' has no contract" in str(faults[0])
+
+
+def test_a_contract_of_a_dataset_with_outputs_is_no_draft(changeable: Deployment) -> None:
+    """Its schedules and its own retention stop, and that must not pass unseen."""
+    settings = changeable.settings
+    contract = settings.contracts / "people.yaml"
+    contract.write_text(re.sub(r"(?m)^description:.*$", "description:", contract.read_text()))
+    seen, listed = overview.overview(settings, REVIEWER), datasets.datasets(settings, REVIEWER)
+    assert seen.drafts == listed.drafts == ()
+    assert len(seen.faults) == len(listed.faults) == 1 and "description: not filled in" in seen.faults[0]
+    assert "contract_faults" in {sensor.name for sensor in build_definitions(settings).sensors or ()}
+
+
+def test_errors_that_are_kept_hold_no_frames(changeable: Deployment) -> None:
+    """Frames keep what their callers work at, such as a request."""
+    settings = changeable.settings
+    add_bad_files(settings.contracts, (settings.contracts / "people.yaml").read_text())
+    add_bad_files(settings.families, (settings.families / "tests.yaml").read_text())
+    catalogue.catalogue(settings)
+    kept = [*catalogue._CONTRACTS._values.values(), *catalogue._FAMILIES._values.values()]
+    errors = [error for _, error in kept if isinstance(error, ContractError)]
+    assert len(errors) > 2
+    assert not [item for item in errors if item.__traceback__ or item.__context__ or item.__cause__]
+
+
+def test_a_draft_is_a_state_and_no_fault(changeable: Deployment) -> None:
+    """Nobody is alarmed by work that goes on; the draft's own command says what is missing."""
+    settings = changeable.settings
+    before = overview.overview(settings, REVIEWER)
+    assert (before.faults, before.drafts) == ((), ())
+    pq.write_table(small_table(), settings.home / "visits.parquet")
+    made = changeable.dpsynth(
+        "contract",
+        "init",
+        str(settings.home / "visits.parquet"),
+        "--out",
+        str(settings.contracts / "new.yaml"),
+        "--family",
+        "newcomers",
+    )
+    assert made.returncode == 0, made.stderr
+    (settings.contracts / "broken.yaml").write_text("columns: {x: 2026-02-30")
+    seen, listed = overview.overview(settings, REVIEWER), datasets.datasets(settings, REVIEWER)
+    assert seen.drafts == ("new", "newcomers (a family)") and listed.drafts == ("new",)
+    assert len(seen.faults) == len(listed.faults) == 1 and "broken" in seen.faults[0]
+    assert len(load_all(settings)[1]) == 2
+    with pytest.raises(NotFound, match=r"columns\.region\.type: not filled in"):
+        datasets.dataset(settings, REVIEWER, "new")
+
+    (settings.contracts / "broken.yaml").unlink()
+    assert "contract_faults" not in {sensor.name for sensor in build_definitions(settings).sensors or ()}
+    checked = changeable.dpsynth("contract", "check", "new")
+    assert checked.returncode == 1 and "privacy.unit: not filled in" in checked.stderr

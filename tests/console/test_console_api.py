@@ -168,7 +168,7 @@ def test_what_takes_long_is_done_one_at_a_time(gate: Gate, monkeypatch: pytest.M
 def test_a_role_that_was_taken_away_decides_nothing(gate: Gate) -> None:
     rita = gate.signed_in("Rita")
     csrf = rita.csrf()
-    gate.desk.users.change_roles("Rita", ["auditor"])
+    gate.services.users.change_roles("Rita", ["auditor"])
     answer = rita.post(
         "/api/v1/candidates/people/refuse", json=BODIES["/candidates/{dataset}/refuse"], X_CSRF_Token=csrf
     )
@@ -235,7 +235,7 @@ def try_all(
     Args:
         known: for parameters of paths names that there are, or None for any name.
     """
-    gate.desk.users.add("Somebody", roles, PHRASE)
+    gate.services.users.add("Somebody", roles, PHRASE)
     somebody = gate.signed_in("Somebody")
     token, csrf = somebody.client.cookies["dpsynth"], somebody.csrf()
     described = document(gate)

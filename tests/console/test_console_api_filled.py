@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def gate_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Settin
 
 
 def plain(view: Any) -> Any:
-    return json.loads(json.dumps(view.to_json()))
+    return json.loads(json.dumps(dataclasses.asdict(view)))
 
 
 @pytest.mark.parametrize("name", ["Erik", "Rita", "Aud"])
@@ -114,7 +115,7 @@ def test_an_approval_publishes_and_not_by_who_ran_it(changeable: Any, gate_at: A
     seen = rita.get(f"/api/v1/candidates/{SECOND.dataset}").json()
     address, said = f"/api/v1/candidates/{SECOND.dataset}/approve", {"seen": seen["seen"]}
     (runner,) = seen["runners"]
-    gate.desk.users.add(runner.upper(), ["reviewer"], PHRASE)
+    gate.services.users.add(runner.upper(), ["reviewer"], PHRASE)
     assert problem(gate.signed_in(runner.upper()).change(address, said)) == (409, "release")
     answer = rita.change(address, said)
     assert (answer.status_code, answer.json()["failures"]) == (200, [])
@@ -126,7 +127,7 @@ def test_an_approval_publishes_and_not_by_who_ran_it(changeable: Any, gate_at: A
 
 def test_a_larger_cap_needs_two(changeable: Any, gate_at: Any) -> None:
     gate = gate_at(changeable.settings)
-    gate.desk.users.add("Rob", ["reviewer"], PHRASE)
+    gate.services.users.add("Rob", ["reviewer"], PHRASE)
     rita, rob = gate.signed_in("Rita"), gate.signed_in("Rob")
     shown = rita.get("/api/v1/families/clinic").json()["row"]
     seen = {"epsilon": shown["cap_epsilon"], "delta": shown["cap_delta"]}

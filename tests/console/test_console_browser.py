@@ -125,7 +125,7 @@ def test_the_keyboard_alone_is_enough(served, browser):
         (["people-", "Follow its lineage"], "people: source"),  # from whose data
         (["tests"], "would fit"),  # what may still be spent
         (["people-"], "as planned"),  # who approved
-        (["visits", "Its candidate, and who decided what:2"], WHY_REFUSED),  # why was that one refused
+        (["visits", "Its candidate and the decisions on it:2"], WHY_REFUSED),  # why was that one refused
     ],
     ids=["what", "guarantee", "whose", "left", "who", "why"],
 )
@@ -165,7 +165,7 @@ def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the
         dialog.get_by_label("Reason").fill(WHY)
         dialog.get_by_role("button", name="Refuse", exact=True).click()
         dialog.get_by_text("Refused by Rita").wait_for()
-        dialog.get_by_role("link", name="Go on").click()
+        dialog.get_by_role("link", name="Continue").click()
         here.page.wait_for_load_state()
         here.page.get_by_role("cell", name=WHY).wait_for()
         last = ledger.history()[-1]
@@ -177,7 +177,7 @@ def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the
         here.page.get_by_role("button", name="Approve…").click()
         dialog.get_by_role("button", name="Approve", exact=True).click()
         dialog.get_by_text("Published as release").wait_for(timeout=300_000)
-        dialog.get_by_role("link", name="Go on").click()
+        dialog.get_by_role("link", name="Continue").click()
         here.page.wait_for_url("**/releases/**")
         here.settle()
         assert here.heading.startswith(f"Release {WAITING.dataset}-{WAITING.period}")
@@ -237,7 +237,7 @@ def test_a_reviewer_approves_a_larger_cap(served, browser):
         here.page.get_by_role("button", name="Approve the raise").click()
         dialog = here.page.get_by_role("dialog")
         dialog.get_by_role("button", name="Approve the raise").click()
-        dialog.get_by_text("The cap of tests is epsilon 3").wait_for()
+        dialog.get_by_text("The cap of tests is now epsilon 3").wait_for()
 
 
 def test_a_reviewer_asks_for_a_larger_cap_and_cannot_approve_it(served, browser):
@@ -258,9 +258,9 @@ def test_a_reviewer_asks_for_a_larger_cap_and_cannot_approve_it(served, browser)
         dialog.get_by_text("Rita asks for epsilon 4").wait_for()
         (event,) = ledger.history()[before:]
         assert (event.kind, event.payload["by"]) == ("raise-asked", "Rita")
-        dialog.get_by_role("link", name="Go on").click()
+        dialog.get_by_role("link", name="Continue").click()
         here.page.get_by_text("one more year of visits").wait_for()
-        assert "somebody else approves it" in here.text
+        assert "another person approves it" in here.text
         assert here.page.get_by_role("button", name="Approve the raise").count() == 0
 
 
@@ -273,7 +273,7 @@ def test_what_has_no_page_is_told_in_the_frame(served, browser):
             assert here.heading == "Not found"
             assert here.page.locator("header nav").count() == 1
         here.open("/releases?page=abc&state=<b>&text=%22%3E%3Cscript%3E")
-        assert "No release is like that." in here.text
+        assert "No release matches." in here.text
 
 
 def test_a_tampered_dossier_shows_as_broken(served, browser, release):

@@ -48,7 +48,8 @@ def test_the_axis_tells_hours_or_days_as_the_span_asks(hours: int, form: str) ->
     ticks = []
     for words in found:
         try:
-            ticks.append(dt.datetime.strptime(words, form))
+            leap = ("2028 ", "%Y ") if "%Y" not in form else ("", "")  # 29 February is a day of some years
+            ticks.append(dt.datetime.strptime(leap[0] + words, leap[1] + form))
         except ValueError:
             continue
     assert len(ticks) >= 3

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -26,6 +27,7 @@ from dpsynth_platform.console.users import Users
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 
 SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket&implicit_handshake=true&client_id="
+PATIENT: Any = {"open_timeout": 120, "ping_interval": None}
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Running:
     home: Path
 
     def sign_in(self) -> httpx.Client:
-        client = httpx.Client(base_url=self.url, timeout=30)
+        client = httpx.Client(base_url=self.url, timeout=300)
         csrf = re.search(r'name="csrf" value="([^"]+)"', client.get("/sign-in").text)
         assert csrf
         form = {"name": "Rita", "password": PHRASE, "csrf": csrf[1], "next": "/"}
@@ -51,9 +53,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         quick_hashes(patch)
         Users(Store(home / "console")).add("Rita", ["reviewer"], PHRASE)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as held:  # bound and not listening: nobody else is given the port meanwhile
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield from _running(home, held.getsockname()[1])
+
+
+def _running(home: Path, port: int) -> Iterator[Running]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DPSYNTH")}
     with (home / "log").open("w") as log:
         process = subprocess.Popen(
@@ -72,10 +78,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         told += line
     url = json.loads(told)["url"]
     assert url == f"http://127.0.0.1:{port}"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while True:  # it listens already, and answers once it has started
         try:
-            assert httpx.get(f"{url}/health", timeout=60).json() == {"state": "ok"}
+            assert httpx.get(f"{url}/health", timeout=300).json() == {"state": "ok"}
             break
         except httpx.TransportError:
             assert time.monotonic() < end
@@ -97,25 +103,28 @@ def test_somebody_is_let_in(running: Running) -> None:
     gone = client.get("/no-such-page")
     assert (gone.status_code, gone.headers["content-type"]) == (404, "text/html; charset=utf-8")
     for file in ("nicegui.js", "quasar.umd.prod.js"):
-        assert httpx.get(f"{running.url}/_nicegui/{version('nicegui')}/static/{file}").status_code == 200
-    assert httpx.get(f"{running.url}/_nicegui/auto/x", follow_redirects=False).status_code == 303
+        assert httpx.get(f"{running.url}/_nicegui/{version('nicegui')}/static/{file}", timeout=120).status_code == 200
+    assert httpx.get(f"{running.url}/_nicegui/auto/x", follow_redirects=False, timeout=120).status_code == 303
 
 
 def test_a_websocket_needs_a_session_and_its_page(running: Running) -> None:
     client = running.sign_in()
     cookie = {"Cookie": f"dpsynth={client.cookies['dpsynth']}"}
     address = running.url.replace("http", "ws") + SOCKET
-    with pytest.raises(InvalidStatus) as caught, connect(address + "x", additional_headers=cookie, origin=None):
+    with (
+        pytest.raises(InvalidStatus) as caught,
+        connect(address + "x", additional_headers=cookie, origin=None, **PATIENT),
+    ):
         pass
     assert caught.value.response.status_code == 403
     for headers in (cookie, {}):
-        with connect(address + "no-such-page", additional_headers=headers, origin=running.url) as page:
+        with connect(address + "no-such-page", additional_headers=headers, origin=running.url, **PATIENT) as page:
             assert page.recv().startswith("0")  # the protocol's own greeting
             page.send("40")
             assert page.recv() == '44{"message":"Implicit handshake failed"}'  # NiceGUI's script loads the page again
             page.send('42["event",{}]')
             with pytest.raises(Exception, match="4401"):
-                page.recv(timeout=20)
+                page.recv(timeout=120)
 
 
 def test_it_leaves_nothing_but_its_database(running: Running) -> None:
@@ -130,7 +139,7 @@ def test_it_ends_when_asked_to_and_its_log_tells_no_name(running: Running) -> No
     client.post(f"/api/v1/{secret}", content=secret, headers={"Origin": running.url})
     running.process.send_signal(signal.SIGTERM)
     # After it has finished what it served: by itself, or by the signal that it was sent.
-    assert running.process.wait(timeout=60) in (0, -signal.SIGTERM)
+    assert running.process.wait(timeout=120) in (0, -signal.SIGTERM)
     log = (running.home / "log").read_text()
     assert "sign-in: by password" in log
     assert "GET /api 4" in log

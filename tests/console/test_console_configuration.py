@@ -66,7 +66,7 @@ def test_the_whole_file(tmp_path: Path, whole: dict[str, Any]) -> None:
     found = read(tmp_path, whole)
     assert found.oidc is not None and found.proxy is not None
     assert (found.local, found.sessions.idle, found.sessions.longest) == (False, 300, 7200)
-    assert found.oidc.described_at == "https://id.example.org/realms/g/.well-known/openid-configuration"
+    assert found.oidc.metadata_url == "https://id.example.org/realms/g/.well-known/openid-configuration"
     assert found.oidc_secret == found.proxy_secret == SECRET
     assert found.oidc.roles_of(["privacy-board", "staff"]) == {"reviewer"}
     assert found.oidc.roles_of(["reviewer"]) == set()
@@ -95,10 +95,10 @@ WRONG = {
     "oidc: {issuer: 'https://i', client_id: x, roles: {reviewer: [a]}, scopes: [email]}": "openid",
     "oidc: {issuer: 'https://i', client_id: x, roles: {reviewer: [a]}, metadata: 'ftp://i'}": "oidc.metadata",
     "proxy: {addresses: [], secret_file: /x}": "proxy.addresses",
-    "proxy: {addresses: ['0.0.0.0/0'], secret_file: /x}": "everybody",
+    "proxy: {addresses: ['0.0.0.0/0'], secret_file: /x}": "every address",
     "proxy: {addresses: [proxy.example], secret_file: /x}": "proxy.example.*10.20.0.7",
-    "proxy: {addresses: [10.0.0.1], secret_file: /x, name_header: Host}": "three names",
-    "proxy: {addresses: [10.0.0.1], secret_file: /x, name_header: X-A, roles_header: x-a}": "three names",
+    "proxy: {addresses: [10.0.0.1], secret_file: /x, name_header: Host}": "three different",
+    "proxy: {addresses: [10.0.0.1], secret_file: /x, name_header: X-A, roles_header: x-a}": "three different",
     "proxy: {addresses: [10.0.0.1], secret_file: /x, name_header: 'X A'}": "proxy.name_header",
     "proxy: {addresses: [10.0.0.1]}": "proxy.secret_file",
     "[]": "mapping",

@@ -138,7 +138,7 @@ def test_tokens_are_kept_as_hashes_alone(gate: Gate, settings: Settings) -> None
 
 
 def test_sessions_end_by_themselves(gate: Gate) -> None:
-    limits = gate.desk.console.sessions
+    limits = gate.services.console.sessions
     rita = gate.signed_in("Rita")
     for _ in range(3):
         gate.clock.now += limits.idle - 1
@@ -163,15 +163,17 @@ def test_sessions_end_by_themselves(gate: Gate) -> None:
 @pytest.mark.parametrize("change", ["roles", "password", "removed"])
 def test_sessions_end_with_a_change_of_their_user(gate: Gate, change: str) -> None:
     rita, aud = gate.signed_in("Rita"), gate.signed_in("Aud")
-    here = gate.desk.signed_in(rita.client.cookies["dpsynth"], Identity("Rita", frozenset({"reviewer"}), "password"))
+    here = gate.services.signed_in(
+        rita.client.cookies["dpsynth"], Identity("Rita", frozenset({"reviewer"}), "password")
+    )
     assert here.again().name == "Rita"
     match change:
         case "roles":
-            gate.desk.users.change_roles("rita", ["auditor"])
+            gate.services.users.change_roles("rita", ["auditor"])
         case "password":
-            gate.desk.users.change_password("Rita", PHRASE + " and more")
+            gate.services.users.change_password("Rita", PHRASE + " and more")
         case "removed":
-            gate.desk.users.remove("Rita")
+            gate.services.users.remove("Rita")
     assert not is_in(rita)
     assert is_in(aud)
     with pytest.raises(SignedOut):
@@ -305,7 +307,7 @@ def test_behind_https_the_cookie_is_the_hosts_alone(settings: Settings) -> None:
 
 def test_names_are_shown_as_text(gate: Gate) -> None:
     bait = "<img src=x onerror=alert(1)>"
-    gate.desk.users.add(bait, ["reviewer"], PHRASE)
+    gate.services.users.add(bait, ["reviewer"], PHRASE)
     browser = gate.browser()
     assert browser.sign_in(bait, PHRASE).status_code == 303
     assert browser.get("/api/v1/session").headers["content-type"] == "application/json"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nicegui import Client, core, ui
 
-from dpsynth_platform.console.access import Desk
+from dpsynth_platform.console.access import AccessServices
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.pages import ledger as page
@@ -25,12 +25,12 @@ def test_the_button_waits_while_something_else_is_computed(tmp_path: Path, monke
 
     async def press() -> None:
         monkeypatch.setattr(core, "loop", asyncio.get_running_loop())
-        desk = Desk.of(ConsoleSettings(url="http://127.0.0.1:3900", home=tmp_path))
-        request = SimpleNamespace(state=SimpleNamespace(desk=desk))
+        services = AccessServices.of(ConsoleSettings(url="http://127.0.0.1:3900", home=tmp_path))
+        request = SimpleNamespace(state=SimpleNamespace(services=services))
         here: Any = SimpleNamespace(request=request, settings=None, text=lambda *_, **__: "whole")
         with Client(ui.page("/tried")) as client:
             page._verifying(here)
-            async with desk.computing:
+            async with services.computing:
                 waiting = asyncio.create_task(pressed[0]())
                 await asyncio.sleep(0.05)
                 assert made == []

@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_platform.console.pages.markup import drawing, query, tone
-from dpsynth_platform.console.pages.sign_in import sign_in_page
+from dpsynth_platform.console.sign_in import sign_in_page
 from dpsynth_platform.foundation.svg import bar_chart
 
 

@@ -68,7 +68,7 @@ def test_other_roles_and_other_people_have_another_session(gate: Gate) -> None:
     assert len({first, second, browser.client.cookies["dpsynth"]}) == 3
     for old in (first, second):
         browser.client.cookies.set("dpsynth", old, domain="127.0.0.1")
-        assert gate.desk.sessions.find(old) is None
+        assert gate.services.sessions.find(old) is None
 
 
 CLAIMS = {

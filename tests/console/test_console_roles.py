@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from dpsynth_platform.console.identity import Identity, SignedIn, acting, current
+from dpsynth_platform.console.identity import Identity, SignedIn, acting, signed_in
 from dpsynth_platform.console.roles import ALLOWED, ROLES, Action, actions_of
 from dpsynth_platform.foundation.errors import NotAllowed, SignedOut
 
@@ -39,13 +39,13 @@ def request_of(found: SignedIn | None) -> Request:
 def test_who_acts_is_asked_again() -> None:
     was, now = (Identity("Ann", frozenset({role}), "password") for role in ("reviewer", "engineer"))
     request = request_of(SignedIn(was, "token", lambda: now))
-    assert current(request) is was
+    assert signed_in(request).identity is was
     assert acting(request, Action.VERIFY) is now
     with pytest.raises(NotAllowed):
         acting(request, Action.DECIDE)
 
 
 def test_nobody_is_signed_out() -> None:
-    for ask in (current, lambda request: acting(request, Action.READ)):
+    for ask in (signed_in, lambda request: acting(request, Action.READ)):
         with pytest.raises(SignedOut, match="/sign-in"):
             ask(request_of(None))

@@ -290,7 +290,7 @@ def test_commands_say_what_is_accepted(dpsynth: Dpsynth) -> None:
         (("add", "Rita", "--role", "owner", "--password-stdin"), PHRASE, "--role: 'owner'; accepted: engineer"),
         (("add", "Rita", "--password-stdin"), PHRASE, "--role: none; accepted: engineer"),
         (("add", "Rita", "--role", "auditor", "--password-stdin"), "short", "password: 5 characters; accepted: 15"),
-        (("add", "Rita", "--role", "auditor", "--password-stdin"), "x" * 9000, "--password-stdin: a line of"),
+        (("add", "Rita", "--role", "auditor", "--password-stdin"), "x" * 9000, "--password-stdin: the line has"),
         (("remove", "Rita"), "", "'Rita': there is no such user"),
     ):
         status, out, err = dpsynth(*arguments, given=given)

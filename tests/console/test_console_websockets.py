@@ -11,7 +11,7 @@ from gate_cases import URL, Gate, gate_of, quick_hashes
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from dpsynth_platform.console.access import Access
+from dpsynth_platform.console.access import AccessMiddleware
 from dpsynth_platform.console.sessions import handle_of
 from dpsynth_platform.foundation.settings import Settings
 
@@ -39,7 +39,7 @@ class Page:
 
     def connect(self, page: str = "page", **headers: str) -> Any:
         pages = {"page": handle_of(self.token)}
-        app = Access(echo, self.gate.desk, pages.get, str)
+        app = AccessMiddleware(echo, self.gate.services, pages.get, str)
         sent = {"Origin": URL, "Host": "127.0.0.1:3900", "Cookie": f"dpsynth={self.cookie}"} | headers
         return TestClient(app).websocket_connect(
             PATH + page, headers={name: value for name, value in sent.items() if value}
@@ -67,13 +67,13 @@ def test_it_lives_as_long_as_its_session(gate: Gate) -> None:
         for _ in range(3):
             socket.send_text(CLICK)
             assert socket.receive_text() == CLICK
-        gate.desk.sessions.end(handle_of(page.token))
+        gate.services.sessions.end(handle_of(page.token))
         assert closed(socket) == 4401
 
 
 @pytest.mark.parametrize("change", ["idle", "longest", "roles", "removed"])
 def test_it_ends_with_its_session(gate: Gate, change: str) -> None:
-    page, limits = Page(gate), gate.desk.console.sessions
+    page, limits = Page(gate), gate.services.console.sessions
     with page.connect() as socket:
         assert socket.receive_text() == "page"
         match change:
@@ -86,9 +86,9 @@ def test_it_ends_with_its_session(gate: Gate, change: str) -> None:
             case "longest":
                 gate.clock.now += limits.longest + 1
             case "roles":
-                gate.desk.users.change_roles("Rita", ["reviewer", "auditor"])
+                gate.services.users.change_roles("Rita", ["reviewer", "auditor"])
             case "removed":
-                gate.desk.users.remove("Rita")
+                gate.services.users.remove("Rita")
         assert closed(socket) == 4401
 
 
@@ -114,7 +114,7 @@ def test_another_sites_page_has_none(gate: Gate, headers: dict[str, str]) -> Non
 def test_whoever_is_not_in_is_told_to_load_the_page_again(gate: Gate) -> None:
     """NiceGUI answers so for a page that it does not know, and nothing else can be said to it."""
     ended = Page(gate)
-    gate.desk.sessions.end(handle_of(ended.token))
+    gate.services.sessions.end(handle_of(ended.token))
     stranger = Page(gate)
     stranger.cookie = ""
     for page in (ended, stranger):

@@ -115,7 +115,7 @@ def test_facets_are_shown_as_far_as_they_may_leave(changeable):
     }
     LineageStore(settings.ledger_url).record(event, origin="ingested", source="theirs")
     theirs = lineage.node(settings, REVIEWER, "s3://theirs:copy")
-    assert (theirs.whole, theirs.node.notes) == (True, ("told by other producers only",))
+    assert (theirs.whole, theirs.node.notes) == (True, ("reported by other producers only",))
     assert lineage.node(settings, ENGINEER, "s3://theirs:copy").facets == ()
     assert [(item.name, "86420" in item.value, item.told_by) for item in theirs.facets] == [
         ("dataQualityMetrics", True, "another producer")
@@ -145,7 +145,7 @@ def test_what_lies_on_this_machine_is_called_by_its_name_and_not_by_its_path(fil
     for name in found.values():
         assert home in json_of(lineage.node(settings, ENGINEER, name)) or not name.startswith("people")
         assert home not in json_of(lineage.node(settings, READ, name))
-    with pytest.raises(NotFound, match="knows none"):
+    with pytest.raises(NotFound, match="no such node"):
         lineage.node(settings, READ, found["people/model"].replace("model", "scrubbed"))
 
 

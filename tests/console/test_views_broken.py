@@ -146,7 +146,7 @@ def test_a_release_that_is_gone_and_one_that_nobody_recorded(published):
     assert states(settings)[release] == "missing"
     shown = releases.release(settings, REVIEWER, release)
     assert (shown.row.state, shown.verification, shown.dossier) == ("missing", None, None)
-    with pytest.raises(NotFound, match="its directory is not there"):
+    with pytest.raises(NotFound, match="its directory is missing"):
         releases.verify(settings, REVIEWER, release)
     with pytest.raises(NotFound, match="there is none"):
         releases.release(settings, REVIEWER, "people-ffffffffffffffff")
@@ -196,7 +196,7 @@ def test_a_rewritten_ledger_does_not_verify(changeable):
     broken = ledger.verify(settings, REVIEWER)
     assert not broken.ok
     assert any("does not match its hash" in problem for problem in broken.problems)
-    assert "NOT as it was written" in broken.words
+    assert "not as written" in broken.words
 
 
 def test_another_ledger_in_its_place_is_read_from_its_beginning(changeable):

@@ -31,7 +31,7 @@ def test_what_waits_is_what_a_person_can_do_something_about(filled):
     assert [item.since for item in shown.waiting] == sorted(item.since for item in shown.waiting)
     by_title = {item.title: item for item in shown.waiting}
     assert by_title["second"].why.startswith("0 of 1 approval by people who did not run it; it can be approved until 2")
-    assert by_title["tests"].why == "engineer asks for 2.5 -> 3, delta 1e-05; somebody else must approve it"
+    assert by_title["tests"].why == "engineer asks for 2.5 -> 3, delta 1e-05; another person must approve it"
     assert (shown.datasets, shown.releases, shown.faults) == (3, 2, ())
     assert [row.place for row in shown.recent] == [RELEASED.label, "people"]
 
@@ -84,11 +84,11 @@ def test_the_librarys_rules_about_persons_and_words_hold(filled):
     before = ledger_of(filled).head()
     with pytest.raises(ReleaseRefused, match="ran this release"):
         candidates.approve(settings, REVIEWER, " Runner ", "second", seen=seen)
-    with pytest.raises(ConfigurationError, match="says nothing"):
+    with pytest.raises(ConfigurationError, match="is empty"):
         candidates.refuse(settings, REVIEWER, "reviewer", "second", seen=seen, reason="  ")
     with pytest.raises(ConfigurationError, match="control characters"):
         candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen, reason="two\nlines")
-    with pytest.raises(ConfigurationError, match="says nothing"):
+    with pytest.raises(ConfigurationError, match="is empty"):
         candidates.approve(settings, REVIEWER, "\u3164", "second", seen=seen)
     assert ledger_of(filled).head() == before
 
@@ -124,9 +124,9 @@ def test_nobody_approves_another_promise_than_they_saw(changeable):
     ledger_of(changeable).approve_raise("tests", _asked(settings), by="reviewer")
     family = settings.deploy / "families" / "tests.yaml"
     family.write_text(family.read_text().replace("2.5", "3.0"))
-    with pytest.raises(ReleaseRefused, match="promises"):
+    with pytest.raises(ReleaseRefused, match="the promise or the quality report"):
         candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen)
-    with pytest.raises(ReleaseRefused, match="as the candidate's page"):
+    with pytest.raises(ReleaseRefused, match="from the candidate's page"):
         candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen[:64])
 
 
@@ -243,7 +243,7 @@ def test_an_approval_that_waits_for_others_is_given_once(changeable, monkeypatch
     settings, real = changeable.settings, decisions.gather
     decisions.approve(settings, SECOND, "reviewer", "")
     monkeypatch.setattr(decisions, "gather", lambda *given: replace(real(*given), approved=False))
-    with pytest.raises(ReleaseRefused, match="somebody else must approve it, too"):
+    with pytest.raises(ReleaseRefused, match="another person must approve it, too"):
         decisions.approve(settings, SECOND, "reviewer", "")
 
 

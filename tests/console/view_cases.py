@@ -82,4 +82,4 @@ def json_of(shown: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value.to_json() if dataclasses.is_dataclass(value) else repr(value)
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else repr(value)

@@ -43,20 +43,29 @@ def parsed(column: str):
     [
         ("{type: integer, min: 0, max: 9, bins: privtree}", "bins: 'privtree'; accepted: adaptive, quantile, or 1 to"),
         ("{type: date, min: 2026-01-01, max: 2026-12-31, bins: 0}", "bins: 0; accepted: 1 to 1000, adaptive"),
-        ("{type: integer, min: 0, max: 9, points: [3, 10]}", "points: accepted are ascending values from 0 to 9"),
-        ("{type: float, min: 0, max: 9, points: [3, 3]}", "points: accepted are ascending values"),
+        (
+            "{type: integer, min: 0, max: 9, points: [3, 10]}",
+            "points: not ascending within the range; accepted: ascending values from 0 to 9",
+        ),
+        (
+            "{type: float, min: 0, max: 9, points: [3, 3]}",
+            "points: not ascending within the range; accepted: ascending values",
+        ),
         ("{type: integer, min: 0, max: 18446744073709551616}", "columns.x.max: 18446744073709551616; input should be"),
-        ("{type: integer, min: -2, max: 18446744073709551615}", "more values than any integer type has"),
+        ("{type: integer, min: -2, max: 18446744073709551615}", "the range exceeds every integer type"),
         ("{type: float, min: 0.005, max: 9, decimals: 2}", "min: 0.005 has more than the 2 declared decimals"),
         ("{type: float, min: 0, max: 9, points: [0.125], decimals: 2}", "points: 0.125 has more than the 2 declared"),
-        ("{type: float, min: 0, max: 1.0e15, decimals: 2}", "decimals: 2 are more than numbers of this size have"),
+        (
+            "{type: float, min: 0, max: 1.0e15, decimals: 2}",
+            "decimals: 2 exceed double precision for numbers of this size",
+        ),
         (
             "{type: datetime, min: 2026-01-01T00:00:00, max: 2026-01-01T00:00:00}",
             "min 2026-01-01T00:00:00 is not before",
         ),
         (
             "{type: datetime, min: 2026-01-01T00:30:00, max: 2026-01-02T00:00:00, resolution: 1h}",
-            "min: 2026-01-01T00:30:00 is no whole multiple of the resolution 1h",
+            "min: 2026-01-01T00:30:00 is not a multiple of the resolution 1h",
         ),
         (
             "{type: datetime, min: 2026-01-01T00:00:00, max: 2026-01-02T00:00:00, resolution: 1d}",
@@ -66,10 +75,13 @@ def parsed(column: str):
         ("{type: date, min: 20260101, max: 2026-12-31}", "columns.x.min: 20260101; accepted: a date such as"),
         ("{type: date, min: 2026-01-01, max: 2026-02-30}", "columns.x.max: '2026-02-30'; input should be a valid date"),
         ("{type: datetime, min: 2020, max: 2026-02-28}", "columns.x.min: 2020; accepted: a moment such as 2026-01-31T"),
-        ("{type: datetime, min: 0001-01-01T00:00:00+14:00, max: 2026-02-28}", "is in no year of UTC"),
-        ("{type: time, min: '08:00+01:00'}", "columns.x.min: 08:00:00+01:00; accepted is a time of day without"),
+        ("{type: datetime, min: 0001-01-01T00:00:00+14:00, max: 2026-02-28}", "lies outside of the years of UTC"),
+        (
+            "{type: time, min: '08:00+01:00'}",
+            "columns.x.min: 08:00:00+01:00 has a time zone; accepted: a time of day without",
+        ),
         ("{type: time, min: '09:00', max: '08:00'}", "min 09:00:00 is not before max 08:00:00"),
-        ("{type: time, min: '08:15', resolution: 1h}", "min: 08:15:00 is no whole multiple"),
+        ("{type: time, min: '08:15', resolution: 1h}", "min: 08:15:00 is not a multiple"),
     ],
 )
 def test_faults_name_path_value_and_what_is_accepted(column: str, said: str) -> None:

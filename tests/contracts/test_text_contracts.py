@@ -130,16 +130,29 @@ def test_records_are_sampled_by_their_public_number() -> None:
     assert training_units(owners.privacy, owners.generate.training) == 4000
 
 
+def test_contradictions_are_found_at_once() -> None:
+    several = {"method": "dp_inference", "time_limit": "5m", "training": {}, "text": {"min_tokens": 3, "topics": {}}}
+    with pytest.raises(ContractError) as refusal:
+        mail(generate=several)
+    lines = str(refusal.value).split("\n")
+    assert [line.split(": ")[1] for line in lines] == [
+        "generate.training",
+        "generate.text.topics",
+        "generate.text.min_tokens",
+        "generate.time_limit",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
             {"generate": {"method": "aim", "text": {}}},
-            "generate.text: for dp_finetune, ctcl, ",
+            "generate.text: goes with dp_finetune, ctcl, ",
         ),
         (
             {"generate": {"method": "mst", "training": {}}},
-            "generate.training: for dp_finetune, ctcl, and the",
+            "generate.training: goes with dp_finetune, ctcl, but the",
         ),
         ({"generate": {"method": "dp_finetune", "time_limit": "5m"}}, "'dp_finetune' plans by steps"),
         ({"generate": {"method": "dp_finetune", "text": {"column": "topic"}}}, "generate.text.column: 'topic'"),
@@ -152,9 +165,9 @@ def test_records_are_sampled_by_their_public_number() -> None:
             },
             "generate.text.given: 'price' has no list of values",
         ),
-        ({"columns": {"body": {"type": "text", "pii": "drop"}}}, "generate.text.column: not named"),
+        ({"columns": {"body": {"type": "text", "pii": "drop"}}}, "generate.text.column: missing"),
         ({"columns": {"body": {"type": "text", "pii": "hash"}}}, "scrubbing leaves readable"),
-        ({"columns": {"head": {"type": "text"}}}, "not named; accepted: one of body, head"),
+        ({"columns": {"head": {"type": "text"}}}, "missing; accepted: one of body, head"),
         ({"privacy": {"weighting": "owners"}}, "privacy.weighting: 'owners' with method 'dp_finetune'"),
         (
             {
@@ -182,7 +195,7 @@ def test_records_are_sampled_by_their_public_number() -> None:
         ),
         (
             {"generate": {"method": "dp_finetune", "text": {"given": ["topic"], "counts": {"year": {2001: 3}}}}},
-            "generate.text.counts: 'year' is not told to the model; accepted: topic",
+            "generate.text.counts: 'year' is no conditioning column; accepted: topic",
         ),
         (
             {"generate": {"method": "dp_finetune", "text": {"counts": {"year": {1999: 3}}}}},
@@ -190,9 +203,9 @@ def test_records_are_sampled_by_their_public_number() -> None:
         ),
         (
             {"generate": {"method": "dp_finetune", "rows": 4, "text": {"counts": {"year": {2000: 3}}}}},
-            "rows: 4, and text.counts makes 3; accepted: rows: auto",
+            "rows: 4, but text.counts adds up to 3; accepted: rows: auto",
         ),
-        ({"generate": {"method": "dp_finetune", "text": {"counts": {"year": {2000: 0}}}}}, "text.counts makes 0"),
+        ({"generate": {"method": "dp_finetune", "text": {"counts": {"year": {2000: 0}}}}}, "text.counts adds up to 0"),
         (
             {"generate": {"method": "aug_pe", "text": {"keep": {"whole": True}}}},
             "text.keep: with method 'aug_pe', whose mechanism draws the texts",
@@ -244,12 +257,16 @@ def test_documents_that_are_paid_for_say_how_many_rows_there_are() -> None:
 @pytest.mark.parametrize(
     ("generate", "changes", "said"),
     [
-        ({"text": {"columns_share": 0.2}}, {}, r"columns_share: 0\.2, but no column is modelled: the whole guarantee"),
-        ({"text": {"given": ["letter"]}}, {}, r"generate\.text\.given: 'letter' is not modelled; accepted: no column"),
+        (
+            {"text": {"columns_share": 0.2}},
+            {},
+            r"columns_share: 0\.2, but no column is modelled, and the text has the whole budget",
+        ),
+        ({"text": {"given": ["letter"]}}, {}, r"generate\.text\.given: 'letter' is not modelled; accepted: none"),
         (
             {"text": {"counts": {"letter": {"a": 50}}}},
             {},
-            r"counts: 'letter' is not told to the model; accepted: no column",
+            r"counts: 'letter' is no conditioning column; accepted: none",
         ),
         (
             {"constraints": [{"forbid": {"letter": ["a"], "reader": ["b"]}}]},
@@ -262,13 +279,13 @@ def test_documents_that_are_paid_for_say_how_many_rows_there_are() -> None:
         (
             {},
             {"quality": {"target": "letter"}},
-            r"quality\.target: column 'letter' is not modelled; accepted: no column",
+            r"quality\.target: column 'letter' is not modelled; accepted: none",
         ),
         ({}, {"quality": {"protected": ["reader"]}}, r"quality\.protected: column 'reader' is not modelled; accepted"),
         (
             {},
             {"columns": {"more": {"type": "text"}}},
-            r"generate\.text\.column: not named; accepted: one of body, more",
+            r"generate\.text\.column: missing; accepted: one of body, more",
         ),
         ({}, {"columns": {"body": {"type": "text", "pii": "hash"}}}, r"generate\.text\.column: 'body'; accepted"),
     ],
@@ -283,7 +300,9 @@ def test_what_asks_for_columns_is_refused_where_none_is_modelled(
 def test_gates_on_texts_are_accepted() -> None:
     contract = notes({"method": "dp_finetune"}, audit={"gates": ["text likelihood"]})
     check_gates(contract, attacks_on(contract))
-    with pytest.raises(ContractError, match="is none of the attacks on it; accepted: text likelihood, text overlap"):
+    with pytest.raises(
+        ContractError, match="no attack on it is called 'a guess'; accepted: text likelihood, text overlap"
+    ):
         check_gates(other := notes({"method": "dp_finetune"}, audit={"gates": ["a guess"]}), attacks_on(other))
 
 

@@ -142,7 +142,7 @@ def test_the_budget_of_an_aircraft_ends_in_autumn(family: FamilyBudget, request_
     lefts = [item.left for item in paid]
     assert lefts == sorted(lefts, reverse=True)
     assert lefts[-1] < 2.0 < lefts[0]
-    assert paid[-1].row() == ("8", f"{lefts[-1]:.2f}", "is left out of all that follow, in silence")
+    assert paid[-1].row() == ("8", f"{lefts[-1]:.2f}", "is silently excluded from all later ones")
 
 
 def test_only_a_refusal_lets_the_year_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +214,6 @@ def test_the_year_is_told_by_public_facts(
     assert "2013-02: released, 9,000 rows; nothing new was spent (" in out
     assert "2013-02: refused: somebody took part before. This verdict looks at the data (" in out
     assert summary["left_out_from"] == "2013-09"
-    assert "from 2013-09 on, releases are made of those with fewer" in out
+    assert "From 2013-09 on, releases use only aircraft with fewer" in out
     assert [item["releases"] for item in summary["paid"]] == list(range(1, 9))
     assert summary["policies"]["block"][1]["release"] is None

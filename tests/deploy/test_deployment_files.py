@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ VALUES = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
 KNOWN = {*re.findall(r"\| (DPSYNTH_\w+) \|", settings_module.__doc__ or "")}
 OTHERS = {"DAGSTER_HOME", "DAGSTER_POSTGRES_URL", "PGPASSFILE", "OPENLINEAGE_CONFIG", "OMP_NUM_THREADS"}
 WITHOUT_DATA = ("daemon", "webserver", "webserver-readonly", "proxy", "identity")
+
+
+def test_what_the_lock_names_needs_nothing_else():
+    """`make setup` resolves nothing. (Packages of other locks are installed as they are.)"""
+    lock = (PACKAGE_ROOT / "requirements" / "platform.lock").read_text().splitlines()
+    locked = {line.partition("==")[0].casefold().replace("_", "-") for line in lock if "==" in line}
+    checked = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    faults = [line for line in checked.stdout.splitlines() if line.split()[0].casefold().replace("_", "-") in locked]
+    assert checked.stdout and faults == []
 
 
 def pods():

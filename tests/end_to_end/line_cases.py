@@ -16,13 +16,13 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 from deployment import CONTRACT, Deployment
+from graph_cases import LineageGraph, graph_of
 from inside import inside
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.people import REQUESTED_BY_TAG
 from dpsynth_platform.foundation.storage import Place, Storage, steps_of, write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.operations.running import failures_of
 from dpsynth_platform.reviewing.decisions import approve
@@ -31,6 +31,9 @@ PEOPLE = Place("people")
 STEPS = steps_of(separate_audit_model=False)
 """The steps of a line whose contract wants no second model for the audit."""
 REGIONS = ["east", "north", "south", "west"]
+NO_CHANCE = {"confidence": 0.999999, "accept_inconclusive": "a test of other things"}
+"""Of an audit. What these tests show does not depend on the verdict: so few canaries can show nothing at such a
+confidence. At the usual one an audit fails up to one correct mechanism in twenty, and these tests would with it."""
 SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {
     "columns": {
         "person": {"type": "identifier"},
@@ -40,14 +43,7 @@ SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {
         "outcome": {"type": "categorical", "values": ["no", "yes"]},
     },
     "generate": {"method": "mst", "rows": 200},
-    # What these tests show does not depend on the verdict: so few canaries can show nothing at such a confidence. At
-    # the usual one an audit fails up to one correct mechanism in twenty, and these tests would with it.
-    "audit": {
-        "canaries": 60,
-        "max_epsilon_lower_bound": 1.0,
-        "confidence": 0.999999,
-        "accept_inconclusive": "a test of other things",
-    },
+    "audit": {"canaries": 60, "max_epsilon_lower_bound": 1.0} | NO_CHANCE,
 }
 
 
@@ -168,7 +164,7 @@ def storage_of(deployment: Deployment) -> Storage:
 
 
 def lineage_of(deployment: Deployment) -> LineageGraph:
-    return LineageStore(deployment.settings.ledger_url).graph()
+    return graph_of(LineageStore(deployment.settings.ledger_url))
 
 
 def released(deployment: Deployment, *, by: str = "reviewer") -> Path:

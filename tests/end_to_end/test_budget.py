@@ -79,7 +79,7 @@ def test_of_two_runs_at_once_that_do_not_both_fit_one_is_granted(tmp_path):
     deployment.write()
     add_dataset(deployment, "others", small_table(seed=5))
     commands = [deployment.start("run", dataset, "--json") for dataset in ("people", "others")]
-    printed = [command.communicate(timeout=300) for command in commands]
+    printed = [command.communicate(timeout=600) for command in commands]
     assert sorted(command.returncode for command in commands) == [0, 3], printed
     (loser,) = (json.loads(out) for (out, _), command in zip(printed, commands, strict=True) if command.returncode)
     assert loser["blocked"]

@@ -110,7 +110,7 @@ def test_a_new_attempt_cannot_leave_out_its_own_people(tmp_path):
     (entry,) = ledger.entries()
     ledger.start(entry.entry_id)
     refused = run_here(deployment, spend_again=entry.entry_id)
-    assert "bars all of them from another" in refused.failures["clearance"]
+    assert "excludes them from another attempt" in refused.failures["clearance"]
     assert len(ledger.entries()) == 1
 
 

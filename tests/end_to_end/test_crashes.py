@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -16,7 +17,7 @@ from line_cases import PEOPLE, ledger_of, lineage_of, run_here, small_deployment
 
 from assets import model as model_step
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.operations import running
+from dpsynth_platform.operations.running import open_instance
 from dpsynth_platform.synth.tabular import marginals, measurements
 from dpsynth_platform.worker import run as worker
 
@@ -31,7 +32,8 @@ if "dpsynth_platform.worker" in sys.orig_argv:
     def hold(log, kind, measured):
         append(log, kind, measured)
         pathlib.Path(__file__).with_name("held").write_text(f"{os.getpid()};")
-        time.sleep(600)
+        for _ in range(6000):
+            time.sleep(0.1)  # a signal that comes just before a sleep is handled after it only
     measurements.MeasurementLog.counts = hold
 """
 
@@ -52,14 +54,19 @@ def parent_of(pid):
 
 def session_of(leader):
     """Live processes of a session."""
-    found = []
+    return [pid for pid, session in running().items() if session == leader]
+
+
+def running():
+    """Every live process, with its session."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(path.name))
+        if fields[0] != "Z":
+            found[int(path.name)] = int(fields[3])
     return found
 
 
@@ -95,13 +102,13 @@ def hold(tmp_path, monkeypatch):
 
 def ended(command):
     """Exit status and everything printed."""
-    out, err = command.communicate(timeout=300)
+    out, err = command.communicate(timeout=600)
     return command.returncode, out + err
 
 
 def check_failed(deployment, runs, mechanisms):
     """All are closed as failed in Dagster and in lineage, and no output of `model` or later is in sight."""
-    with running.open_instance(deployment.settings) as instance:
+    with open_instance(deployment.settings) as instance:
         statuses = [run.status.value for run in instance.get_runs()]
         assert statuses == ["FAILURE"] * runs
         info = instance.event_log_storage.get_concurrency_info("accelerator")
@@ -136,7 +143,11 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     os.kill(worker, signal.SIGKILL)
     status, printed = ended(command)
     assert status == 1
-    assert "the worker was killed" in printed
+    (entry,) = ledger_of(deployment).entries()
+    (line,) = (line for line in printed.splitlines() if "the worker was killed" in line)
+    assert line.count("killed") == 1
+    assert f"ledger entry {entry.entry_id}, which had started" in line
+    assert f"dpsynth run people --spend-again {entry.entry_id}" in line
     assert states_of(deployment) == ["started"]
     check_failed(deployment, 1, 1)
     first = ledger_of(deployment).entries()[0].entry_id
@@ -153,10 +164,10 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     step = parent_of(worker)
     assert parent_of(step) != command.pid  # a step has a process of its own below the command's
     os.kill(step, signal.SIGKILL)
-    wait_for(lambda: worker not in session_of(command.pid), 30)
+    wait_for(lambda: worker not in session_of(command.pid), 300)
     status, printed = ended(command)
     assert status == 1
-    assert "model failed: its process ended without a word of its own (killed?)" in printed
+    assert "model failed: its process was killed or ended without an error message; run again" in printed
     assert states_of(deployment) == ["started", "started"]
     check_failed(deployment, 2, 2)
     first_again, second = (entry.entry_id for entry in ledger_of(deployment).entries())
@@ -169,8 +180,8 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     # The command itself: all of its processes die with it, and the next command closes the run.
     command, worker = hold(deployment, "--spend-again", second)
     os.kill(command.pid, signal.SIGKILL)
-    wait_for(lambda: not session_of(command.pid), 30)
-    with running.open_instance(deployment.settings) as instance:
+    wait_for(lambda: not session_of(command.pid), 300)
+    with open_instance(deployment.settings) as instance:
         (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     again = deployment.here("run", "people")
     assert again.returncode == 1
@@ -190,27 +201,37 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     assert ledger_of(deployment).verify().ok
 
 
-@pytest.mark.parametrize("reached_first", ["all processes", "the worker"])
+@pytest.mark.parametrize("reached_first", ["all processes", "the worker", "the step, again and again"])
 def test_cancelled_in_the_mechanism(tmp_path, hold, reached_first):
-    """Ctrl-C ends the command at once and cleanly, whichever process hears it first. What started stays paid for."""
+    """Ctrl-C ends the command at once and cleanly, whichever process receives it first. What started stays paid for."""
     deployment = small_deployment(tmp_path)
     command, worker = hold(deployment)
     if reached_first == "the worker":
         os.kill(worker, signal.SIGINT)
+    elif reached_first == "the step, again and again":
+        step = parent_of(worker)
+        while ends_of(deployment)["people.model"] == "RUNNING":
+            with suppress(ProcessLookupError):
+                os.kill(step, signal.SIGINT)
     else:
         os.killpg(command.pid, signal.SIGINT)
     status, printed = ended(command)
     assert status == 1
     assert "Traceback" not in printed
-    wait_for(lambda: worker not in session_of(command.pid), 30)
+    wait_for(lambda: worker not in session_of(command.pid), 300)
     assert states_of(deployment) == ["started"]
-    ends = {node.job: node.state for node in lineage_of(deployment).runs.values()}
+    ends = ends_of(deployment)
     assert ends["people.model"] == "ABORT"
     assert "RUNNING" not in ends.values()
-    with running.open_instance(deployment.settings) as instance:
+    with open_instance(deployment.settings) as instance:
         (run,) = instance.get_runs()
         assert run.is_finished
         assert instance.event_log_storage.get_concurrency_info("accelerator").active_slot_count == 0
+
+
+def ends_of(deployment):
+    """The state of every run of a step, by its job."""
+    return {node.job: node.state for node in lineage_of(deployment).runs.values()}
 
 
 @pytest.fixture

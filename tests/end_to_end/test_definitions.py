@@ -15,7 +15,7 @@ from inside import inside
 from line_cases import STEPS, run_here, small_deployment, storage_of
 
 import resources as res
-from assets.line import LINE
+from assets.line import LINE, build_line
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.operations.forking import PRELOADED
@@ -67,6 +67,15 @@ def ran(deployment):
 @pytest.fixture(scope="module")
 def specs(definitions):
     return {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
+
+
+def test_owners_may_have_any_name(deployment):
+    """Dagster accepts usual addresses and teams; another name made the whole code location fail."""
+    contract, family = load_dataset(deployment.settings, "people")
+    named = contract.model_copy(update={"owners": ["root", "a@b.example", "data@office.museums-x", "team:x", " "]})
+    (first, *_) = build_line(named, family, "runner")
+    (spec,) = first.specs
+    assert list(spec.owners) == ["team:root", "a@b.example", "team:data@office.museums-x", "team:x"]
 
 
 def test_one_asset_a_step(specs):
@@ -134,12 +143,14 @@ def test_every_materialization_has_row_count_and_columns(deployment, ran):
 
 
 def test_the_only_io_manager_refuses(definitions):
-    assert {asset.get_io_manager_key_for_asset_key(asset.key) for asset in definitions.assets} == {"io_manager"}
+    keys = {asset.key.path[-1]: asset.get_io_manager_key_for_asset_key(asset.key) for asset in definitions.assets}
+    assert {step for step, key in keys.items() if key != "line_io_manager"} == {"released"}
+    assert keys["released"] == "release_io_manager"
     for name in ("people_candidate", "people_release"):
         resources = definitions.resolve_job_def(name).resource_defs.items()
         managers = {name: item for name, item in resources if isinstance(item, dg.IOManagerDefinition)}
-        assert [item.configurable_resource_cls for item in managers.values()] == [res.RefusingIOManager]
-        assert list(managers) == ["io_manager"]
+        assert {item.configurable_resource_cls for item in managers.values()} == {res.RefusingIOManager}
+        assert managers.keys() <= {"io_manager", "line_io_manager", "release_io_manager"}
 
 
 def test_no_step_runs_where_encryption_is_required_and_missing(tmp_path):
@@ -148,7 +159,7 @@ def test_no_step_runs_where_encryption_is_required_and_missing(tmp_path):
     storage = build_definitions(settings).resources["storage"]
     assert (storage.encrypted, set(storage.places)) == ("yes", {"restricted zone", "vault", "ledger"})
     ran = run_here(deployment, steps=["raw"], storage=replace(storage, places={"restricted zone": Path("/proc")}))
-    assert "DPSYNTH_REQUIRE_ENCRYPTED=yes, and not all is encrypted; restricted zone: " in ran.failures["raw"]
+    assert "DPSYNTH_REQUIRE_ENCRYPTED=yes, but not all storage is encrypted: restricted zone: " in ran.failures["raw"]
     assert storage_of(deployment).places() == []
     assert not deployment.settings.vault.exists()
 

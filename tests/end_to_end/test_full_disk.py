@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -117,7 +118,7 @@ def test_a_real_run_whose_logs_are_full_keeps_the_marks(
     assert "failed: " in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not found_in(MARKS, (done.stdout + done.stderr).encode())
-    (code / "sitecustomize.py").unlink()
+    shutil.rmtree(code)
     assert public_marks(deployment) == {}
 
 

@@ -23,10 +23,8 @@ from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.processes import is_child_at_work
 from dpsynth_platform.operations.running import close_gone
 from dpsynth_platform.worker.codes import KILLED
-from sensors import transient_failures as set_back
-from sensors.interrupted import AGAIN_AT_MOST
-from sensors.retries import AGAIN_TAG, SET_BACK_TAG
-from sensors.transient_failures import WAITS
+from sensors import retries
+from sensors.retries import AGAIN_AT_MOST, AGAIN_TAG, SET_BACK_TAG, WAITS
 
 pytestmark = pytest.mark.end_to_end
 HERE = RegisteredCodeLocationOrigin("here")
@@ -151,7 +149,7 @@ def later(monkeypatch):
 
     def move(ahead):
         clock = SimpleNamespace(now=lambda zone: dt.datetime.now(zone) + ahead)
-        monkeypatch.setattr(set_back, "dt", SimpleNamespace(datetime=clock, timedelta=dt.timedelta, UTC=dt.UTC))
+        monkeypatch.setattr(retries, "dt", SimpleNamespace(datetime=clock, timedelta=dt.timedelta, UTC=dt.UTC))
 
     return move
 
@@ -207,10 +205,10 @@ def test_another_month_is_another_run(instance, repository):
     april, may = ({"dagster/partition": month} for month in ("2026-04", "2026-05"))
     old = failed(instance, repository, "ledger", tags=BY_SCHEDULE | april)
     new = failed(instance, repository, "ledger", tags=BY_SCHEDULE | may)
-    assert set_back._is_newest(instance, old)
+    assert retries._is_newest(instance, old)
     started(instance, repository, tags=april)
-    assert not set_back._is_newest(instance, old)
-    assert set_back._is_newest(instance, new)
+    assert not retries._is_newest(instance, old)
+    assert retries._is_newest(instance, new)
 
 
 def test_runs_of_jobs_that_are_not_here_stop_nobody(instance, repository, later):

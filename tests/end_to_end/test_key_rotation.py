@@ -35,7 +35,7 @@ from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end
 SECOND = Place("second")
-STALE = "/scrubbed bears fingerprints that are no longer in use: the keys were rotated since; materialize "
+STALE = "/scrubbed has fingerprints that are no longer in use: the keys were rotated since; materialize "
 
 
 def rotate(deployment: Deployment) -> owner_keys.Rotation:

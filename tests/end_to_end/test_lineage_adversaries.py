@@ -181,11 +181,11 @@ def test_a_copy_under_other_ids_is_found_by_its_lineage(scene, release):
     finding = found(scene, ran, "disguised")["source"]
     assert finding.entry == release.entry
     assert finding.path[:2] == (str(copied), f"derived {dataset_name(scene.source('reviews'))}")
-    assert "namespace" in finding.stranger
+    assert "namespace" in finding.incomparable
     scene.withdraw("disguised")
     for policy in ("exclude", "block"):
         scene.dataset("disguised", "disguise", on_overlap=policy)
-        assert "cannot be told" in refusal(scene, scene.run("disguised", steps=UP_TO_CLEARANCE))
+        assert "cannot be checked" in refusal(scene, scene.run("disguised", steps=UP_TO_CLEARANCE))
 
 
 # Times and repetitions
@@ -234,7 +234,7 @@ def test_a_forged_participants_reference_is_everybody(scene, release, ask, entry
     assert "no guarantee for all of them together is known" in " ".join(scene.cleared("restaurants").words)
     scene.withdraw("restaurants")
     for policy in ("exclude", "block"):
-        assert "cannot be told" in refusal(scene, ask(product, policy))
+        assert "cannot be checked" in refusal(scene, ask(product, policy))
 
 
 def test_a_claimed_guarantee_makes_nothing_private(scene, release, ask):

@@ -50,7 +50,7 @@ def run(tmp_path_factory):
     deployment.write()
     with Receiver() as receiver, pytest.MonkeyPatch.context() as patch:
         transport = {"type": "http", "url": f"http://127.0.0.1:{receiver.server_address[1]}", "retry": {"total": 0}}
-        patch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+        patch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport | {"timeout": 300}))
         threading.Thread(target=receiver.serve_forever, daemon=True).start()
         first = run_here(deployment, steps=["raw", "scrubbed"])
         assert first.success, first.failures

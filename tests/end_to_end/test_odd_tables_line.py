@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ ODD: dict[str, tuple[pa.Table, dict[str, Any]]] = {
             "single": {"type": "categorical", "values": [3, 4], "nullable": True},
             "spelled": {"type": "categorical", "values": [1, 2], "nullable": True},
             **{name: {"ignore": True} for name in ("tags", "place", "photo", "props")},
+        },
+    ),
+    "fields of structs, and types that are read as declared": (
+        table(
+            stay=[{"nights": night, "at": {"ward": "ab"[night % 2], "note": "x"}} for night in range(ROWS - 1)]
+            + [None],
+            sick=["TRUE", "0", None] * 100,
+            beds=pa.array([Decimal(1), Decimal(-(10**17)), None] * 100, pa.decimal128(18, 0)),
+            photo=[{"data": b"a"}] * ROWS,
+        ),
+        {
+            "stay.nights": {"type": "integer", "min": 0, "max": ROWS},
+            "stay.at.ward": {"type": "categorical", "values": ["a", "b"], "nullable": True},
+            "stay.at.note": {"ignore": True},
+            "sick": {"type": "boolean", "nullable": True},
+            "beds": {"type": "integer", "min": 0, "max": 4, "nullable": True},
+            "photo": {"ignore": True},
         },
     ),
     "one row": (table(1, word=["a"]), {"word": {"type": "categorical", "values": ["a", "b"]}}),

@@ -11,7 +11,7 @@ import yaml
 from deltalake import write_deltalake
 from deployment import Deployment
 from inside import inside
-from line_cases import ledger_of, run_here, storage_of
+from line_cases import NO_CHANCE, ledger_of, run_here, storage_of
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
@@ -35,6 +35,7 @@ def visits(tmp_path_factory):
         yaml.safe_load((PACKAGE_ROOT / "deploy" / path).read_text())
         for path in ("contracts/visits.yaml", "families/clinic-patients.yaml")
     ]
+    documents[0]["audit"] |= NO_CHANCE
     deployment = Deployment(tmp_path_factory.mktemp("visits"), *documents).write()
     prepare_visits(deployment.settings.home)
     ran = run_here(deployment, "visits_candidate", period=MONTH, accelerator=inside(deployment))
@@ -227,7 +228,7 @@ def test_late_data_of_a_paid_month_are_told_and_spend_nothing(visits):
     assert ran.success, ran.failures
     assert ledger_of(visits).entries() == before
     assert storage.require(PLACE, "raw") == raw
-    assert "visits/2026-02 is paid for: it stays with version 0 of the source, whose newest one is 1; " in "".join(
+    assert "visits/2026-02 is paid for: it keeps version 0 of the source, whose newest version is 1; " in "".join(
         ran.said["raw"]
     )
     plan = forecasts.forecast(visits.settings, "visits", MONTH)
@@ -268,7 +269,7 @@ def test_another_contract_pays_for_a_paid_month_only_if_somebody_says_so(visits)
 @pytest.mark.parametrize(
     ("period", "message"),
     [
-        (None, "say which: --period YYYY-MM, from 2026-01"),
+        (None, "give --period YYYY-MM, from 2026-01"),
         ("2026-13", "'2026-13'"),
         ("February", "'February'"),
         ("2025-12", "'2025-12'"),

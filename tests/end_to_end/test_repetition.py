@@ -194,7 +194,7 @@ def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeyp
     entry = ledger_of(deployment).entries()[0]
     environment = deployment.environment | {"DAGSTER_HOME": str(deployment.settings.dagster_home)}
     command = [sys.executable, "-c", REEXECUTE, json.loads(failed.stdout)["run_ids"][0]]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     ((step, message),) = json.loads(done.stdout)
     assert step == "model"

@@ -98,7 +98,7 @@ def test_e0_compose_states_what_both_promise_together(survey):
     second = scene.release("people")
     cleared = scene.cleared("people")
     (finding,) = cleared.adding
-    assert (finding.kind, finding.entry, finding.stranger) == ("family", first.entry, None)
+    assert (finding.kind, finding.entry, finding.incomparable) == ("family", first.entry, None)
     assert finding.path == ("family survey", f"entry {first.entry}")
     together = cleared.resulting
     assert (together.mechanisms, together.unit, together.delta) == (2, "user", pytest.approx(2 * DELTA))
@@ -162,11 +162,11 @@ def test_e1_compose_finds_the_first_release_through_the_model(logs):
     assert cleared.resulting.epsilon == pytest.approx(costs.gaussian_epsilon(squared, 2 * DELTA), rel=1e-3)
     assert cleared.resulting.unit == "example"
     said_in_dossier(second, cleared, first)
-    (word,) = (item for item in cleared.findings if item.kind == "foreign-word")
+    (word,) = (item for item in cleared.findings if item.kind == "unverified-source")
     assert (word.path, word.told_by) == (("s3://models:b",), (TRAINERS,))
     newest = max(scene.storage.root.rglob("reviewers.json"), key=lambda file: file.stat().st_mtime)
     assert TRAINERS in json.dumps(json.loads(newest.read_text())["clearance"])
-    assert "nobody here vouches for it" in json.dumps(second.dossier["statement"])
+    assert "this deployment has not verified their events" in json.dumps(second.dossier["statement"])
     assert TRAINERS not in json.dumps(second.dossier)
 
 

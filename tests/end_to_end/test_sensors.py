@@ -29,7 +29,7 @@ from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.notices import notifying
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.sources import source
-from sensors.failures import failure_sensor
+from sensors.notices import failure_sensor
 
 pytestmark = pytest.mark.end_to_end
 
@@ -252,6 +252,8 @@ def test_lineage_of_ended_runs_is_closed_and_no_other(deployment):
 
 
 def test_lineage_events_that_are_stuck_are_seen_until_they_arrive(deployment, monkeypatch, tmp_path):
+    monkeypatch.setattr(outbox, "_FIRST_PAUSE", dt.timedelta(hours=1))  # longer than a busy machine takes for a look
+    monkeypatch.setattr(outbox, "_LONGEST_PAUSE", dt.timedelta(hours=1))
     for name, value in {"TYPE": "http", "URL": "http://127.0.0.1:9", "RETRY": '{"total": 0}'}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     warning = "did not reach the OpenLineage transport (ConnectionError)"

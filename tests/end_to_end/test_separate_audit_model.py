@@ -17,7 +17,7 @@ from inside import InProcessAccelerator, inside
 from line_cases import PEOPLE, add_dataset, ledger_of, lineage_of, released, run_here, small_deployment, small_table
 from line_cases import storage_of as storage
 
-from assets.line import APART
+from assets.line import WITH_AUDIT_MODEL
 from dpsynth_platform.audit.canaries import is_canary, read_canaries
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import datasets, families, releases
@@ -119,7 +119,7 @@ def test_the_line_has_one_more_asset(done: tuple[Deployment, Path]) -> None:
     definitions = build_definitions(deployment.settings)
     specs = {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
     before = {step: {dep.asset_key.path[-1] for dep in spec.deps} for step, spec in specs.items()}
-    assert tuple(step.name for step in APART) == steps_of(separate_audit_model=True)
+    assert tuple(step.name for step in WITH_AUDIT_MODEL) == steps_of(separate_audit_model=True)
     assert set(specs) == set(steps_of(separate_audit_model=True))
     assert before["audited"] == {"clearance", "canaries", "bounded"}
     assert before["model"] == {"clearance", "bounded", "audited"}
@@ -182,7 +182,7 @@ def test_the_dossier_promises_both_together(done: tuple[Deployment, Path]) -> No
     }
     assert dossier["ledger"]["entry"] == paid["model"][-1].entry_id
     assert dossier["audit"]["report"]["cost"] is None
-    assert "what is released holds none of them" in dossier["audit"]["report"]["summary"]
+    assert "the release holds none of them" in dossier["audit"]["report"]["summary"]
     assert "audited" in dossier["commitments"]
     steps = {item["step"]: item["inputs"] for item in dossier["lineage"]["steps"]}
     assert steps["audit"] == ["canaries", "model", "synthetic", "audited"]
@@ -233,7 +233,7 @@ def test_the_audit_says_that_the_release_promises_more_than_the_claim_which_it_t
     report, both = dossier["audit"]["report"], dossier["guarantee"]["epsilon"]
     assert report["claimed_epsilon"] == 1.0 < both
     assert report["apart"]["together"] == pytest.approx(both)
-    assert f"promises both models together, epsilon {upper_bound(both, 4)}" in report["summary"]
+    assert f"guarantee is for both models together, epsilon {upper_bound(both, 4)}" in report["summary"]
 
 
 def test_the_second_model_has_a_place_in_the_lineage(done: tuple[Deployment, Path]) -> None:
@@ -311,7 +311,7 @@ def test_an_exchanged_audited_model_is_no_evidence(done: tuple[Deployment, Path]
         words = "people/audit was made from another audited than the present one"
     elif how == "entry":
         document["facts"]["entry_id"] = model.facts["entry_id"]
-        words = "audited is not of the entry that clearance names"
+        words = "audited names another entry than clearance"
     else:
         report = place.require(PEOPLE, "audit").directory / "report.json"
         kept[report] = report.read_bytes()
@@ -321,7 +321,7 @@ def test_an_exchanged_audited_model_is_no_evidence(done: tuple[Deployment, Path]
         audit = place.record_path(PEOPLE, "audit")
         changed = json.loads(kept[audit]) | {"content_hash": digest_directory(report.parent)}
         audit.write_text(json.dumps(changed), encoding="utf-8")
-        words = "says that it attacked another model"
+        words = "/audit attacked another model"
     path.write_text(json.dumps(document), encoding="utf-8")
     try:
         assert words in run_here(deployment, "people_release").failures["released"]
@@ -413,7 +413,7 @@ def test_no_second_mechanism_starts_once_nothing_can_be_audited(tmp_path: Path) 
     table = storage(deployment).require(PEOPLE, "canaries").directory / "table"
     (table / "more").write_text("")
     ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))
-    assert "nothing could be audited" in ran.failures["model"]
+    assert "there could be no audit" in ran.failures["model"]
     (table / "more").unlink()
     shutil.rmtree(storage(deployment).require(PEOPLE, "audited").directory)
     ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))

@@ -50,7 +50,7 @@ def test_a_base_model_that_is_gone_or_another_costs_nothing(tmp_path: Path) -> N
 
     save_model(base, tiny_llama(seed=5))
     refused = run_here(deployment, steps=["model"], accelerator=inside(deployment)).failures["model"]
-    assert "is not the one that the plan was made for; accepted: the files as they were, or a new run" in refused
+    assert "is not the one that the plan was made for; accepted: its earlier files, or a new run" in refused
     assert [entry.state for entry in ledger_of(deployment).entries()] == ["reserved"]
     # A run from raw is another one: its plan names the files that are there now.
     assert run_here(deployment, steps=["raw"]).success

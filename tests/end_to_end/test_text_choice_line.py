@@ -35,14 +35,18 @@ def test_another_choice_after_payment_wants_a_word(tmp_path, monkeypatch, no_gat
     assert (before.fits, before.standing) == (False, None)
     verdict = dict(before.rows())["a run now"]
     refused = run_here(deployment, steps=["raw"]).failures["raw"]
-    assert "auto stands for 'ctcl' here (auto: a test of choices), and this version" in refused
-    assert "accepted: method: dp_finetune to go on with what is paid for, or method: ctcl for another spend" in refused
+    assert (
+        "auto selects 'ctcl' here (auto: a test of choices), but 'dp_finetune' is paid for with this version" in refused
+    )
+    assert (
+        "accepted: method: dp_finetune to continue with what is paid for, or method: ctcl for another spend" in refused
+    )
     assert verdict.removeprefix("would be blocked: ") in refused, "what is forecast is what is refused"
     assert ledger_of(deployment).entries() == paid
 
     deployment.contract["generate"]["method"] = "dp_finetune"
     deployment.write()
-    assert "paid for by" not in str(forecast(deployment.settings, "people", None).refusal)
+    assert "is paid for" not in str(forecast(deployment.settings, "people", None).refusal)
     ran = run_here(deployment, steps=TO_CLEARANCE)
     assert ran.success, ran.failures
     assert ledger_of(deployment).entries() == paid

@@ -57,9 +57,9 @@ def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_pat
     deployment = text_deployment(tmp_path, training={"steps": 400, "batch_size": 300})
     rows = dict(forecast(deployment.settings, "people", None).rows())
     units = deployment.contract["privacy"]["expected_units"]
-    assert f"of the {units:,} expected and show all of it would have" in rows["that is to say"]
+    assert f"of the {units:,} expected and show all of it would have" in rows["in other words"]
     writer = rows["who writes texts"]
-    assert "is told region and writes letter" in writer
+    assert "is given region and writes letter" in writer
     assert "an adapter of rank 2 in 400 steps" in writer
     assert "about 300 of some 600 records" in writer
     said: list[str] = []

@@ -77,7 +77,7 @@ def test_the_gate_and_the_watch_stop_it_in_turn(tmp_path: Path, monkeypatch: pyt
     # Nor does the gate see it: the first step shows how little noise there is.
     with without(NOISE, GATE, TRIAL):
         refused = ran("clearance", "bounded", "model", spend_again=entry.entry_id)
-    assert "less noise than the plan says; do not release this model" in refused.failures["model"]
+    assert "less noise than planned; do not release this model" in refused.failures["model"]
     assert [item.state for item in ledger_of(deployment).entries()] == ["started", "started"]
     assert storage_of(deployment).read(PEOPLE, "model") is None
     assert not (deployment.settings.home / "public").exists()
@@ -86,7 +86,8 @@ def test_the_gate_and_the_watch_stop_it_in_turn(tmp_path: Path, monkeypatch: pyt
 def test_what_nothing_stops_fails_its_audit_and_is_not_released(tmp_path: Path) -> None:
     """The planted mistake was chosen beforehand: no noise in training; counts of the columns keep theirs.
 
-    A correct mechanism would fail this audit once in a million.
+    A correct mechanism would fail this audit once in a million. This one passes where 10 of its 74 guesses are wrong.
+    None of 222 was in three trials: at 1.3 %, the most that this allows (at 95 %), 10 are wrong in 6e-8 of runs.
     """
     training = {"steps": 60, "batch_size": 150, "adapter": "none", "learning_rate": 0.02, "replay_steps": 0}
     deployment = deployed(
@@ -94,9 +95,9 @@ def test_what_nothing_stops_fails_its_audit_and_is_not_released(tmp_path: Path) 
         table=letters_table(90),
         training=training,
         expected_units=210,
-        guarantee={"epsilon": 0.5, "delta": 1e-8},
+        guarantee={"epsilon": 0.25, "delta": 1e-8},
     )
-    deployment.contract["audit"] |= {"canaries": 300, "max_epsilon_lower_bound": 0.5, "confidence": 1 - 1e-6}
+    deployment.contract["audit"] |= {"canaries": 300, "max_epsilon_lower_bound": 0.25, "confidence": 1 - 1e-6}
     del deployment.contract["quality"]
     deployment.write()
     with without(NOISE, GATE, TRIAL, WATCH):

@@ -48,7 +48,7 @@ def test_texts_are_released_from_a_model_that_read_no_canary(tmp_path: Path, no_
 
     ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.success, ran.failures
-    assert any("going on with the mechanism of ledger entry" in words for words in ran.said["audited"])
+    assert any("resuming the mechanism of ledger entry" in words for words in ran.said["audited"])
     assert set(ran.materializations) == set(steps_of(separate_audit_model=True)) - {"released"}
     storage = storage_of(deployment)
     audited, model, canaries, bounded = (

@@ -28,7 +28,7 @@ from dpsynth_platform.foundation.storage import SCORES, Storage, read_table, wri
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.ledger.chain import AUDITED
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
-from dpsynth_platform.release.evidence import audit_report, candidate_digest, check_evidence
+from dpsynth_platform.release.evidence import audit_report, candidate_of, check_evidence
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
 
@@ -58,7 +58,7 @@ def test_a_model_is_audited_with_its_own_canaries_only(candidate: Deployment) ->
     again = run(candidate)
 
     assert not again.success
-    assert "those that the model was trained with are gone" in again.failures["canaries"]
+    assert "the canaries of the model's training are deleted" in again.failures["canaries"]
     assert states(candidate) == ["spent"]
 
 
@@ -149,7 +149,7 @@ def test_what_is_published_is_what_was_approved(candidate: Deployment, monkeypat
     """Another synthetic table is recorded between the evidence check and the publication."""
     assert states(candidate) == ["spent"]
     settings, storage = candidate.settings, Storage(candidate.settings.restricted)
-    approved = candidate_digest(storage, PEOPLE, sealed(storage), ledger_of(candidate))
+    approved = candidate_of(storage, PEOPLE, sealed(storage), ledger_of(candidate)).digest
     approve(settings, PEOPLE, "ann", "")
     mine = storage.require(PEOPLE, "synthetic")
     rows = pa.Table.from_batches(read_table(mine.directory / "table"))

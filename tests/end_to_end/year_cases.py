@@ -1,6 +1,6 @@
 """A deployment that lives through simulated months: real processes of Dagster, a clock that is moved, and kills.
 
-What belongs here: what the test of a quarter and the measured year share. What does not: what must hold at the end.
+What belongs here: what the test of two months and the measured year share. What does not: what must hold at the end.
 
 As in production, one process serves the code location and one is Dagster's daemon; the schedule, the sensors and every
 run are theirs. Each run is a process of its own, each of its steps too, and the mechanism runs in a worker. A moved
@@ -223,7 +223,7 @@ class Simulation:
         ended = self.wait_for(lambda: self.ended("people_candidate", month), f"a candidate of {month}")
         if ended == DONE:
             command = [sys.executable, "-c", APPROVES, place.dataset, month]
-            subprocess.run(command, env=self.environment, check=True, timeout=300)
+            subprocess.run(command, env=self.environment, check=True, timeout=600)
             self._kill_during(phase == "release", "people_release", month)
             ended = self.wait_for(lambda: self.ended("people_release", month), f"a release of {month}")
             ended = "released" if ended == DONE else ended

@@ -96,7 +96,7 @@ def _deployment(path: Path) -> Settings:
 def _whole(path: Path) -> None:
     """All that looks at many files raises nothing, and has each fault as words that every file and terminal takes."""
     deployment = _deployment(path)
-    faults = load_all(deployment)[1]
+    faults = map(str, load_all(deployment)[1])
     found = catalogue(deployment)
     assert (published(deployment), published_beside(deployment, ())) == ([], {})
     for fault in (*faults, *found.faults.values(), *found.family_faults.values()):

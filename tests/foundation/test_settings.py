@@ -26,7 +26,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_ledger_is_in_the_home_whatever_that_is_called(tmp_path: Path) -> None:
-    home = tmp_path / "b%41 #1?x=y"
+    home = tmp_path / "b% #1?x=y"
     settings = Settings.from_environment({"DPSYNTH_HOME": str(home)})
     (home / "ledger").mkdir(parents=True)
     assert Ledger(settings.ledger_url).entries() == []

@@ -153,7 +153,9 @@ def test_what_does_not_show_can_be_declared(machine: Machine) -> None:
     """A provider's encryption of a network disk, say; a disk that shows as clear cannot."""
     machine.mounted(f"23 22 0:40 / {machine.path} rw - nfs4 server:/export rw")
     require_encrypted({"vault": machine.path}, "declared", machine.system)
-    with pytest.raises(ConfigurationError, match="vault: a file system of type nfs4; what lies below it does not show"):
+    with pytest.raises(
+        ConfigurationError, match="vault: a file system of type nfs4; the storage below it is not visible"
+    ):
         require_encrypted({"vault": machine.path}, "yes", machine.system)
 
 

@@ -2,14 +2,15 @@
 
 import os
 
-import alembic.command  # noqa: F401  here, so that the fork server has it, and with it all that opening a ledger needs
+import alembic.command  # noqa: F401  here, so that the fork server has all that opening a ledger needs
+import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from ledger_cases import KEYS, people, request
 
 from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger
 
 RACE_RHO = 0.004
-LIFE_RHO = 0.0002
+LIFE_RHO = 2e-6  # the cap, above 0.1 of it, pays for 50,000 starts: more than any pause of who kills them lets happen
 
 request(RACE_RHO)  # imports what accounting needs
 

@@ -39,4 +39,4 @@ def test_a_second_binding_in_the_chain_is_told(ledger):
         lambda connection: chain.append(connection, rows.now_text(connection), chain.BOUND, "letters", forged)
     )
     (problem,) = ledger.verify().problems
-    assert "letters could not be tied to another family or other owner columns" in problem
+    assert "letters could not be bound to another family or other owner columns" in problem

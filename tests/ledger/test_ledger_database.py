@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from ledger_cases import DELTA, KEYS, people, request
+from ledger_cases import DELTA, KEYS, family, people, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -60,6 +60,17 @@ def test_what_was_open_to_others_is_closed(url, mode):
     kept.close()
 
 
+def test_a_relative_path_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir(mode=0o700)
+        monkeypatch.chdir(tmp_path / name)
+        opened = Ledger("sqlite:///ledger.db")
+        opened.open_account(family(name, mode="family"), KEYS)
+        monkeypatch.chdir(tmp_path)
+        assert [account.family for account in opened.accounts()] == [name]
+        assert [account.family for account in Ledger(f"sqlite:///{tmp_path / name / 'ledger.db'}").accounts()] == [name]
+
+
 def test_missing_parents_are_private(tmp_path):
     old = os.umask(0)
     try:
@@ -74,7 +85,7 @@ def test_a_directory_that_is_not_ours_to_close_is_refused(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
-    with pytest.raises(ConfigurationError, match="not this user's to close; accepted: a directory of its own"):
+    with pytest.raises(ConfigurationError, match="this user cannot close it; accepted: a directory of this user"):
         Ledger(f"sqlite:///{shared / 'ledger.db'}")
     assert (stat.S_IMODE(shared.stat().st_mode), list(shared.iterdir())) == (0o1777, [])
 
@@ -183,6 +194,7 @@ def test_a_database_that_takes_no_more_is_named_and_nothing_is_half_done(ledger,
         connection.execute(f"PRAGMA {pragma.format(pages=pages)}")
 
     monkeypatch.setattr(database, "_prepare_sqlite", limited)
+    database._engine_of.cache_clear()
     stopped = Ledger(url)
     before = ledger.head()
     with pytest.raises(LedgerError, match=told):

@@ -173,7 +173,7 @@ def test_what_was_withdrawn_needs_the_word_and_another_person(ledger, released):
         (chain.WITHDRAWN, "census-ffff", {"by": "Cy"}, "could not be withdrawn"),
         (chain.WITHDRAWN, RELEASE, {"by": " "}, "could not be withdrawn"),
         (chain.WITHDRAWN, RELEASE, {"by": "Cy", "candidate": "d" * 64}, "could not be withdrawn"),
-        (chain.APPROVED, CANDIDATE, {"by": "Bo", "after_withdrawal": RELEASE}, "without a word"),
+        (chain.APPROVED, CANDIDATE, {"by": "Bo", "after_withdrawal": RELEASE}, "without naming"),
         (chain.RELEASED, "census-ffff", {"entry": "0" * 32}, "nothing was spent on it"),
         (chain.RELEASED, RELEASE, {"candidate": "d" * 64}, "another candidate's"),
     ],
@@ -188,7 +188,7 @@ def test_an_auditor_finds_what_could_not_have_been_decided(ledger, released, kin
     ("kind", "subject", "payload", "words"),
     [
         (chain.WITHDRAWN, RELEASE, {"by": "Di", "candidate": CANDIDATE}, "could not be withdrawn"),
-        (chain.APPROVED, CANDIDATE, {"by": "Bo"}, "without a word"),
+        (chain.APPROVED, CANDIDATE, {"by": "Bo"}, "without naming"),
         (chain.RELEASED, RELEASE, {"candidate": CANDIDATE}, "it was withdrawn"),
         (chain.APPROVED, CANDIDATE, {"by": "cy", "after_withdrawal": RELEASE}, "by the person who withdrew it"),
     ],
@@ -254,7 +254,7 @@ def test_what_twins_and_mixed_names_decided_before_still_verifies(ledger, monkey
     with monkeypatch.context() as patch:
         for module in (decisions, caps):
             patch.setattr(module, "same_person", lambda one, other: person_key(one) == person_key(other))
-            patch.setattr(module, "name_problem", lambda _: None)
+        patch.setattr(decisions, "name_problem", lambda _: None)
         ledger.approve(CANDIDATE, by=TWIN, entry_id=paid)
         ledger.refuse(CANDIDATE, by="R\u0456ta", entry_id=paid, reason="why")
         ledger.approve_raise("everyone", asked.sequence, by=TWIN)

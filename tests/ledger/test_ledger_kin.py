@@ -58,7 +58,7 @@ def test_compose_leaves_nobody_out_and_lists_the_kin(kin):
     entry = ask(kin, people(2, 3), "compose")
     assert np.array_equal(kin.participants(entry.entry_id), people(2, 3))
     found = kin.kin(kin.account("home"), before=entry.entry_id)
-    assert [(item.entry.entry_id, item.relation, item.stranger) for item in found] == [
+    assert [(item.entry.entry_id, item.relation, item.incomparable) for item in found] == [
         (first.entry_id, "namespace", None),
         (mine.entry_id, "family", None),
     ]
@@ -118,7 +118,7 @@ def test_kin_that_cannot_be_compared_stop_exclude_and_block_for_all_to_see(kin, 
         spend(kin, "odd", "k", None)
     told = set()
     for who in (people(9), people(1)):
-        with pytest.raises(BudgetExceeded, match="cannot be told") as raised:
+        with pytest.raises(BudgetExceeded, match="cannot be checked") as raised:
             ask(kin, who, policy, related=related)
         told.add(str(raised.value))
     assert len(told) == 1
@@ -149,14 +149,14 @@ def test_the_chain_says_under_which_policy_and_what_was_related(kin):
     assert (payload["policy"], payload["related"]) == ("compose", [abroad.entry_id])
     (found,) = kin.kin(kin.account("home"), related=payload["related"], before=entry.entry_id)
     assert (found.relation, found.entry) == ("ancestry", abroad)
-    assert "patient" in found.stranger
+    assert "patient" in found.incomparable
 
 
 def test_a_chain_that_relates_to_what_there_was_not_is_found(kin):
     ask(kin, people(1), "compose")
     events = kin.history()
     events[-1].payload["related"] = ["f" * 32]
-    assert any("related to what there was not" in problem for problem in replay(events)[2])
+    assert any("related to an unknown entry" in problem for problem in replay(events)[2])
 
 
 @pytest.mark.parametrize("policy", ["compose", "exclude"])
@@ -173,7 +173,7 @@ def test_what_shows_does_not_depend_on_who_takes_part(tmp_path, policy):
         worlds.append(
             (
                 events_without_chance(ledger),
-                [(item.relation, item.stranger, item.entry.state) for item in ledger.kin(ledger.account("home"))],
+                [(item.relation, item.incomparable, item.entry.state) for item in ledger.kin(ledger.account("home"))],
                 ledger.left("home", 1e-6),
                 ledger.verify().problems,
             )

@@ -29,29 +29,29 @@ def spend(ledger, key, rho=0.03, *, to="all", participants=None):
 
 
 def test_what_is_new_is_what_came_after_a_link(ledger):
-    first = ledger.news(BEGINNING)
+    first = ledger.changes_since(BEGINNING)
     assert (first.after, [event.kind for event in first.events], first.entries) == (0, ["opened", "opened"], ())
-    assert ledger.news(first.head) is None
+    assert ledger.changes_since(first.head) is None
     one, two = spend(ledger, "one"), ledger.reserve("all", "two", request(), None, "compose")
-    news = ledger.news(first.head)
+    news = ledger.changes_since(first.head)
     assert news.after == first.head.sequence
     assert news.events == tuple(ledger.history(after=first.head.sequence))
     assert news.entries == (one, two)
     # Of entries only those that something happened to.
     void = ledger.void(two.entry_id)
-    assert ledger.news(news.head).entries == (void,)
-    assert ledger.news(BEGINNING).entries == (one, void)
+    assert ledger.changes_since(news.head).entries == (void,)
+    assert ledger.changes_since(BEGINNING).entries == (one, void)
 
 
 def test_where_a_link_is_another_all_of_it_is_new(ledger, tmp_path):
     spend(ledger, "one")
     known = ledger.head()
     for link in (Head(known.sequence, "0" * 64), Head(known.sequence + 5, known.hash)):
-        news = ledger.news(link)
+        news = ledger.changes_since(link)
         assert (news.after, len(news.events)) == (0, known.sequence)
     with sqlite3.connect(tmp_path / "ledger" / "ledger.db") as database:
         database.execute("update event set hash = ? where sequence = ?", ("1" * 64, known.sequence))
-    assert ledger.news(known).after == 0
+    assert ledger.changes_since(known).after == 0
 
 
 def test_what_a_family_had_spent_by_when(ledger):

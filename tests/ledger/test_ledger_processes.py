@@ -4,36 +4,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from ledger_cases import KEYS, family, people, request
+from ledger_forks import outputs
 
 from dpsynth_platform.foundation.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger
-
-HERE = Path(__file__).parent
-
-
-def launch(program, *arguments):
-    """A Python process that runs `program` with the ledger's test cases at hand."""
-    preamble = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", preamble + textwrap.dedent(program), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outputs(processes):
-    found = []
-    for process in processes:
-        told, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
-        found.append(told.split())
-    return found
-
 
 RACE = """
     from ledger_cases import KEYS, family, people, request
@@ -55,7 +32,7 @@ RACE = """
 
 
 @pytest.mark.parametrize("mode", ["family", "per-owner"])
-def test_racing_processes_never_overspend(url, mode):
+def test_racing_processes_never_overspend(processes, url, mode):
     """Capacity is about 0.36: seven requests of 0.05 fit, whoever asks and however they interleave."""
     alone = Ledger(url + ".alone")
     alone.open_account(family("f", mode="family"), KEYS)
@@ -63,7 +40,7 @@ def test_racing_processes_never_overspend(url, mode):
     curve = request(0.05).curve
     expected = next(count for count in range(1, 100) if not sealed.fits([(curve, 0.0)] * (count + 1)))
 
-    found = outputs([launch(RACE, url, who, mode) for who in range(4)])
+    found = outputs(processes.run(RACE, *([url, who, mode] for who in range(4))))
     assert all(told[0] == "ready" for told in found)
     ledger = Ledger(url)
     assert ledger.verify().ok
@@ -90,9 +67,9 @@ START = """
 """
 
 
-def test_an_entry_starts_in_one_process_only(ledger, url):
+def test_an_entry_starts_in_one_process_only(processes, ledger, url):
     entry = ledger.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS)
-    found = outputs([launch(START, url, entry.entry_id) for _ in range(4)])
+    found = outputs(processes.run(START, *[[url, entry.entry_id]] * 4))
     assert sorted(found) == [["repeated"]] * 3 + [["started"]]
 
 
@@ -104,8 +81,8 @@ SAME_KEY = """
 """
 
 
-def test_one_key_is_one_entry_for_all_processes(ledger, url):
-    found = outputs([launch(SAME_KEY, url) for _ in range(4)])
+def test_one_key_is_one_entry_for_all_processes(processes, ledger, url):
+    found = outputs(processes.run(SAME_KEY, *[[url]] * 4))
     assert len({told[0] for told in found}) == 1
     assert len(ledger.entries()) == 1
 
@@ -134,10 +111,9 @@ KILLED = """
     ("moment", "state"),
     [("inside reserve", None), ("after reserve", "reserved"), ("inside start", "reserved"), ("after start", "started")],
 )
-def test_a_killed_process_leaves_whole_steps(ledger, url, moment, state):
-    process = launch(KILLED, url, moment)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
+def test_a_killed_process_leaves_whole_steps(processes, ledger, url, moment, state):
+    ((code, _, error),) = processes.run(KILLED, [url, moment])
+    assert code == -signal.SIGKILL, error
     again = Ledger(url)
     entry = again.entry_for_key("k")
     assert (entry.state if entry else None) == state
@@ -163,6 +139,7 @@ def test_a_held_lock_is_named_and_readers_go_on(ledger, url, monkeypatch):
     from dpsynth_platform.ledger import database
 
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    database._engine_of.cache_clear()  # one that is there waits as long as ever
     waiting = Ledger(url)
     path = url.removeprefix("sqlite:///")
     process = subprocess.Popen(
@@ -176,5 +153,5 @@ def test_a_held_lock_is_named_and_readers_go_on(ledger, url, monkeypatch):
             waiting.reserve("everyone", "k", request(), None, "compose")
         assert waiting.entries() == []
     finally:
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert waiting.reserve("everyone", "k", request(), None, "compose").state == "reserved"

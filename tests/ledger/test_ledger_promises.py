@@ -79,11 +79,11 @@ def test_a_promise_about_whom_nobody_can_compare_is_found(kin, monkeypatch, poli
     else:
         kin.open_account(family("abroad", mode="per-owner", namespace="patient"), ("other",))
         other = kin.reserve("abroad", "a", request(0.01), people(9), "compose", key_ids=("other",))
-    monkeypatch.setattr(kinship, "strangers", lambda *_: [])
+    monkeypatch.setattr(kinship, "incomparable_entries", lambda *_: [])
     entry = ask(kin, "home", "h", people(1), policy, related=[other.entry_id])
     (problem, *_) = kin.verify().problems
     assert f"entry {entry.entry_id} could not be reserved" in problem
-    assert "which cannot be told of an earlier entry" in problem
+    assert "cannot be checked against an earlier entry" in problem
 
 
 def test_a_run_that_was_blocked_is_reserved_only_after_something_ended(kin, monkeypatch):
@@ -141,8 +141,8 @@ def test_parts_that_do_not_fit_are_found(kin, related, how):
         )
     told = " ".join(replay(events)[2])
     assert {
-        "missing": "is not all there",
-        "unknown": "related to what there was not",
+        "missing": "related entries are missing",
+        "unknown": "related to an unknown entry",
         "late": "it was reserved already",
         "of nothing": "never reserved",
     }[how] in told

@@ -22,7 +22,7 @@ from dpsynth_platform.ledger import Ledger
 pytestmark = pytest.mark.slow
 
 PROCESSES = 32
-TURNS = 64
+TURNS = 32
 KILLS = 200
 AT_ONCE = 8
 
@@ -49,7 +49,7 @@ def processes():
 
 
 def test_a_budget_that_fits_exactly_k_is_granted_exactly_k_times(ledger, url, processes, tmp_path):
-    """32 processes, 2,048 requests, room for fewer than a hundred; the rest get a clear refusal."""
+    """32 processes, 1,024 requests, room for fewer than a hundred; the rest get a clear refusal."""
     sealed, curve = ledger.account("everyone").filter, cost_of(RACE_RHO).curve
     room = next(count for count in range(1, 1000) if not sealed.fits([(curve, 0.0)] * (count + 1)))
     assert PROCESSES < room < PROCESSES * TURNS / 8
@@ -59,7 +59,7 @@ def test_a_budget_that_fits_exactly_k_is_granted_exactly_k_times(ledger, url, pr
     for process in racing:
         process.start()
     for process in racing:
-        process.join(timeout=120)
+        process.join(timeout=600)
         assert process.exitcode == 0
     counts = [tuple(map(int, line.split())) for line in told.read_text().splitlines()]
     assert len(counts) == PROCESSES
@@ -89,7 +89,7 @@ def test_processes_killed_at_random_points_lose_nothing(ledger, url, processes, 
             time.sleep(choose.uniform(0, 0.05))
             os.kill(process.pid, signal.SIGKILL)
         for process in batch:
-            process.join(timeout=30)
+            process.join(timeout=120)
             assert process.exitcode == -signal.SIGKILL
         killed += len(batch)
     again = Ledger(url)
@@ -108,7 +108,7 @@ def test_processes_killed_at_random_points_lose_nothing(ledger, url, processes, 
 
 def wait_for(told, starts):
     """Until so many starts were told: however slow the machine is, the killed were at work."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not told.exists() or len(told.read_text().splitlines()) < starts:
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -131,7 +131,7 @@ SEALED = RenyiFilter.seal(4.0, 1e-5).to_json()
         ({"filter": SEALED | {"orders": [], "weights": []}}, "does not keep a cap"),
         ({"cap": {"epsilon": 4.0, "delta": 1.5}}, "does not keep a cap"),
         ({"cap": {"epsilon": -4.0, "delta": 1e-5}}, "does not keep a cap"),
-        ({"mode": "nobody"}, "it charges nobody"),
+        ({"mode": "nobody"}, "its mode is unknown"),
         ({"filter": "none"}, "cannot be replayed"),
     ],
 )
@@ -148,7 +148,7 @@ def test_an_account_is_sealed_with_a_filter_that_keeps_its_cap(ledger, forger, c
 def test_what_is_sealed_by_default_keeps_its_cap():
     for epsilon in (1e-3, 0.5, 1.0, 4.0, 10.0, 1e3):
         for delta in (1e-12, 1e-6, 0.1):
-            assert RenyiFilter.seal(epsilon, delta).is_sound
+            assert RenyiFilter.seal(epsilon, delta).is_valid
 
 
 def test_a_started_entry_is_not_reserved_again_at_another_price(ledger, forger):
@@ -160,13 +160,13 @@ def test_a_started_entry_is_not_reserved_again_at_another_price(ledger, forger):
     twice = rows.cost_text(add_up(forger.cost("everyone", cheap), forger.cost("everyone", cheap)))
     ledger._database.write(lambda c: c.execute(update(schema.account).values(settled=twice)).rowcount)
     found = problems(ledger)
-    assert any(f"entry {spent.entry_id} could not be reserved: it was there before" in told for told in found)
+    assert any(f"entry {spent.entry_id} could not be reserved: it was reserved before" in told for told in found)
     assert any(f"entry {spent.entry_id} could not become started" in told for told in found)
 
 
 def test_an_entry_per_owner_names_whom_it_charges(ledger, forger):
     forger.reserve(ONE, request(0.15), family="each")
-    assert f"entry {ONE} could not be reserved: it names nobody whom it charges" in problems(ledger)[0]
+    assert f"entry {ONE} could not be reserved: it charges owners, and names none" in problems(ledger)[0]
 
 
 def claim(**changes):
@@ -177,10 +177,10 @@ def claim(**changes):
 @pytest.mark.parametrize(
     ("cost", "told"),
     [
-        (claim(unit="example"), "not of its account's kind"),
-        (claim(adjacency="replace-one"), "not of its account's kind"),
-        (claim(delta=2e-5), "its delta is not within it"),
-        (replace(request(0.01), delta_slack=1e-6), "its delta is not within it"),
+        (claim(unit="example"), "does not fit its account"),
+        (claim(adjacency="replace-one"), "does not fit its account"),
+        (claim(delta=2e-5), "does not fit its account"),
+        (replace(request(0.01), delta_slack=1e-6), "does not fit its account"),
         (claim(epsilon=0.001), "it claims a smaller epsilon than its event gives"),
         (claim(max_contributions=2), "another adjacency, contribution bound or weighting"),
         (claim(weighting="owners"), "another adjacency, contribution bound or weighting"),
@@ -214,14 +214,14 @@ def test_nothing_starts_after_its_deadline(ledger, forger):
 @pytest.mark.parametrize(
     ("before", "second", "told"),
     [
-        ("started", {}, "nobody's word names the deciding attempt"),
-        ("started", {"replaces": TWO}, "nobody's word names the deciding attempt"),
+        ("started", {}, "it does not replace the deciding attempt"),
+        ("started", {"replaces": TWO}, "it does not replace the deciding attempt"),
         ("started", {"replaces": ONE, "attempt": 3}, "not the next attempt"),
         ("started", {"replaces": ONE, "attempt": 1}, "not the next attempt"),
         ("spent", {"replaces": ONE}, "the deciding attempt has not failed"),
         ("reserved", {"replaces": ONE}, "the deciding attempt has not failed"),
-        ("reserved", {}, "nobody's word names the deciding attempt"),
-        ("void", {"replaces": ONE}, "nobody's word names the deciding attempt"),
+        ("reserved", {}, "it does not replace the deciding attempt"),
+        ("void", {"replaces": ONE}, "it does not replace the deciding attempt"),
     ],
 )
 def test_another_attempt_follows_from_the_one_that_stands(ledger, forger, before, second, told):
@@ -258,8 +258,8 @@ def test_a_run_completes_once(ledger, forger):
     ("kind", "by", "told"),
     [
         (chain.APPROVED, " ADA", "by the person who ran it"),
-        (chain.APPROVED, "\u200b", "nobody says so"),
-        (chain.REFUSED, "", "nobody says so"),
+        (chain.APPROVED, "\u200b", "no person is named"),
+        (chain.REFUSED, "", "no person is named"),
         (chain.REFUSED, "Ada", None),
         (chain.APPROVED, "Bo", None),
     ],

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from ledger_cases import KEYS, family, people, request
-from test_ledger_processes import launch, outputs
+from ledger_forks import outputs
 
 from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, reservations, rows
@@ -76,11 +76,11 @@ START = """
 
 
 @pytest.mark.parametrize("start", ["start", "wait"])
-def test_what_another_process_found_expired_starts_nowhere(kin, url, start):
+def test_what_another_process_found_expired_starts_nowhere(processes, kin, url, start):
     waiting = ask(kin, "work", "w", people(1))
-    ((mine, number),) = outputs([launch(AHEAD, url, 25, start)])
+    ((mine, number),) = outputs(processes.run(AHEAD, [url, 25, start]))
     assert number == "2", "by that clock nobody else takes part"
-    ((said,),) = outputs([launch(START, url, waiting.entry_id)])
+    ((said,),) = outputs(processes.run(START, [url, waiting.entry_id]))
     assert "has_expired;_materialize_clearance_again" in said
     assert (kin.entry(waiting.entry_id).state, kin.entry(waiting.entry_id).void_reason) == ("void", "deadline passed")
     kinds = [(event.kind, event.subject) for event in kin.history(kinds=[chain.VOID, chain.RESERVED])]
@@ -90,11 +90,11 @@ def test_what_another_process_found_expired_starts_nowhere(kin, url, start):
     assert kin.verify().problems == ()
 
 
-def test_within_the_deadline_by_every_clock_it_starts_and_is_seen(kin, url):
+def test_within_the_deadline_by_every_clock_it_starts_and_is_seen(processes, kin, url):
     waiting = ask(kin, "work", "w", people(1))
-    ((_, number),) = outputs([launch(AHEAD, url, 23, "start")])
+    ((_, number),) = outputs(processes.run(AHEAD, [url, 23, "start"]))
     assert number == "1"
-    assert outputs([launch(START, url, waiting.entry_id)]) == [["started"]]
+    assert outputs(processes.run(START, [url, waiting.entry_id])) == [["started"]]
     assert kin.verify().problems == ()
 
 

@@ -22,7 +22,7 @@ def people(*numbers: int) -> np.ndarray:
 
 
 def test_each_class_has_left_what_its_members_have_left() -> None:
-    standing = Standing.nobody(SEALED.nothing)
+    standing = Standing.empty(SEALED.nothing)
     for members in (people(1, 2, 3, 4), people(3, 4), people(4, 5)):
         standing = standing.charged(members, COST)
     times = {1: 1, 2: 1, 3: 2, 4: 3, 5: 1}
@@ -49,7 +49,7 @@ def test_each_class_has_left_what_its_members_have_left() -> None:
 
 def test_exhausted_owners_are_counted() -> None:
     dear = SEALED.cost(zcdp_curve(100.0))
-    report = owner_spending("people", SEALED, Standing.nobody(SEALED.nothing).charged(people(1, 2), dear))
+    report = owner_spending("people", SEALED, Standing.empty(SEALED.nothing).charged(people(1, 2), dear))
     assert (report.exhausted, report.worst_epsilon_left) == (2, 0.0)
 
 

@@ -15,7 +15,7 @@ COST = st.tuples(*[st.integers(0, 5).map(float)] * 3)
 
 
 def standing_of(history):
-    standing = Standing.nobody(NOTHING)
+    standing = Standing.empty(NOTHING)
     for who, cost in history:
         standing = standing.charged(people(*who), cost)
     return standing
@@ -57,7 +57,7 @@ def test_owners_stand_where_their_entries_put_them(history):
 
 def test_equal_histories_are_one_class_and_a_part_splits_off():
     everybody, half = people(*range(100)), people(*range(50))
-    standing = Standing.nobody(NOTHING).charged(everybody, (1.0, 0.5, 0.0))
+    standing = Standing.empty(NOTHING).charged(everybody, (1.0, 0.5, 0.0))
     assert len(standing.sums) == 1
     standing = standing.charged(half, (1.0, 0.5, 0.0))
     assert len(standing.sums) == 2

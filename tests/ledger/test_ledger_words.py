@@ -111,4 +111,4 @@ def test_a_verification_counts_in_words():
         f"1 event and 2 entries, all as written; 2 published dossiers lead into this chain; {told}"
     )
     assert whole_words(0, 0, None, 0) == "0 events and 0 entries, all as written"
-    assert broken_words(1, 1) == "1 event and 1 entry: NOT as it was written"
+    assert broken_words(1, 1) == "FAIL: 1 event and 1 entry, not as written"

@@ -108,13 +108,15 @@ def test_each_owner_pays_for_exactly_its_months_until_the_cap(opened, year, name
     assert room in counts and 1 in counts and max(counts) == room  # some were left out, some came once
     standing = stored_standing(opened)
     sealed = opened.account("f").filter
-    for owner, name in names.items():
-        place = int(np.searchsorted(standing.owners, np.array([name], dtype="S16"))[0])
-        true = [taken[owner] * request(RHO).curve.at(order) for order in sealed.orders]
-        told = standing.sums[standing.class_of[place]]
-        assert np.allclose(told[:-1], true, rtol=1e-12, atol=0)
-        assert told[-1] == 0
-        assert composed(taken[owner]).epsilon(CAP[1]) <= CAP[0]
+    one = np.array([request(RHO).curve.at(order) for order in sealed.orders])
+    for releases in counts:
+        assert composed(releases).epsilon(CAP[1]) <= CAP[0]
+        owners = np.array([name for owner, name in names.items() if taken[owner] == releases], dtype="S16")
+        places = np.searchsorted(standing.owners, owners)
+        assert np.array_equal(standing.owners[places], owners)
+        told = standing.sums[standing.class_of[places]]
+        assert np.allclose(told[:, :-1], releases * one, rtol=1e-12, atol=0)
+        assert np.all(told[:, -1] == 0)
     assert len(standing.sums) == len(counts - {0})  # a class for each number of releases, not for each history
     assert not opened.history(kinds=["blocked"])
     assert opened.verify().ok

@@ -109,7 +109,7 @@ def test_two_holds_end_one_by_one(ledger: Ledger) -> None:
 @pytest.mark.parametrize("place", [JANUARY, OTHER])
 def test_only_the_hold_that_is_named_can_end(ledger: Ledger, place: Place) -> None:
     held(ledger, ALL)
-    with pytest.raises(NotFound, match=rf"no hold on {place.label}; holds that stand: \d+ on letters"):
+    with pytest.raises(NotFound, match=rf"no hold on {place.label}; active holds: \d+ on letters"):
         lift_hold(ledger, place, by="counsel", reason="settled")
     assert len(holds(ledger)) == 1
 

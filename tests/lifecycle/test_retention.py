@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graph_cases import graph_of
 from letters_cases import LETTERS, PLACE
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -285,7 +286,7 @@ def test_what_the_ledger_cannot_record_any_more_is_told(
     ):
         purge_due(settings, [contract])
     assert not any(path.exists() for path in gone)
-    states = [(node.job, node.state) for node in LineageStore(settings.ledger_url).graph().runs.values()]
+    states = [(node.job, node.state) for node in graph_of(LineageStore(settings.ledger_url)).runs.values()]
     assert states == [("letters.purge", "COMPLETE")] * 2
 
 

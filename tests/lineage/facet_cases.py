@@ -40,7 +40,7 @@ def every_facet(contract: DataContract) -> StepRun:
     )
     checks = facets.audit_assertion(verdict="pass", threshold=1.0, lower_bound=0.2)
     model = facets.merge(
-        facets.file_type("MODEL"), facets.purged(), facets.base_model(CHECKPOINT), facets.training(SOURCE)
+        facets.file_type("MODEL"), facets.dropped(), facets.base_model(CHECKPOINT), facets.training(SOURCE)
     )
     return StepRun(
         dagster_run_id="6f0c3f0e-7d1c-4b0a-9a53-0d6c2b9d8f11",

@@ -61,7 +61,7 @@ def test_a_composed_delta_above_the_caps_is_explained(ledger: Ledger, store: Lin
         spend(ledger, "clinic", f"visits-{number}", people(number, number + 1))
     said = " ".join(verdict(ledger, store, contract_of()).promises)
     assert "Its delta is the sum of the mechanisms' own, and above the cap's (1e-05)." in said
-    assert "is the cap, by which the ledger decides in another way: epsilon 8, delta 1e-05." in said
+    assert "is the cap, which the ledger enforces by another method: epsilon 8, delta 1e-05." in said
 
 
 def test_a_dataset_in_another_family_is_found_by_its_namespace(ledger: Ledger, store: LineageStore) -> None:
@@ -91,7 +91,7 @@ def test_a_table_under_another_name_family_and_namespace_is_found_by_lineage(
     (finding,) = found.findings
     assert (finding.kind, finding.entry) == ("source", first.entry_id)
     assert finding.path[:2] == ("s3://lake:renamed", "alias s3://lake:visits")
-    assert finding.stranger is not None
+    assert finding.incomparable is not None
     assert found.related == (first.entry_id,)
     for policy in ("exclude", "block"):
         refused = verdict(ledger, store, contract_of("renamed", policy=policy))
@@ -188,10 +188,10 @@ def test_what_is_learned_later_about_what_was_before_is_news(
     assert verdict(ledger, store, contract, entry_id=mine.entry_id).kept(before) is before
     told(store, trained("A", "orders/release"))
     now = verdict(ledger, store, contract, entry_id=mine.entry_id)
-    (new,) = now.news(before)
+    (new,) = now.new_findings(before)
     assert (new.kind, new.entry) == ("base-model", other.entry_id)
     assert now.kept(before) is now
-    assert before.news(now) == ()
+    assert before.new_findings(now) == ()
 
 
 def test_what_is_gone_does_not_make_a_record_waver(ledger: Ledger, store: LineageStore) -> None:

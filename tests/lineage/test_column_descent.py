@@ -98,7 +98,7 @@ def test_clues_are_those_that_scrubbing_looks_for() -> None:
     keys = ScrubKeys(FingerprintKeys(b"1" * 32, b"2" * 32), b"3" * 32, b"4" * 32)
     scrubber = _Scrubber(declared, scrubbed_schema(declared, ARROW), keys)
     origins = scrubbed_of(declared).origins
-    looked_for = {name: [origin.column for origin in origins[name][1:]] for name in scrubber.free_columns}
+    looked_for = {name: [origin.column for origin in origins[name][1:]] for name in scrubber.free}
     assert looked_for == dict.fromkeys(["remark", "note"], scrubber._identifying)
 
 

@@ -290,7 +290,7 @@ def test_processes_share_a_record(url: str, record: Path, events: Any) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     seen = [(event["run"]["runId"], event["eventType"]) for event in events(record)]
     assert len(seen) == len(set(seen)) == 2 * (10 + 3 * 10)

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import attr
 import pytest
 from facet_cases import event_of, every_facet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from openlineage.client.serde import Serde
 
+from dpsynth_platform.contracts.columns import IgnoredColumn
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import BudgetExceeded, LineageRefused
 from dpsynth_platform.foundation.redaction import safe_error
@@ -102,8 +103,6 @@ def test_custom_facets_are_public_field_by_field() -> None:
         (table,) = [rules for rules in PUBLIC.values() if key in rules]
         rule = table[key]
         known = {*rule.required, *rule.optional, *OPERATOR_ONLY.get(key, ())}  # type: ignore[attr-defined]
-        declared = {item.name for item in attr.fields(getattr(facets, name))} - {"_producer", "_schemaURL", "_deleted"}
-        assert known == declared
         properties = own_facets.custom_schema(name)["$defs"][name]["properties"]
         assert known == properties.keys() - {"_producer", "_schemaURL", "_deleted"}
 
@@ -115,6 +114,17 @@ def test_what_leaves_is_valid_and_the_event_stays_as_it_was(event: dict[str, Any
     check(left)
     assert event == before
     assert public_event(left) == left
+
+
+def test_every_declared_class_of_a_column_leaves_as_a_tag(contract: DataContract) -> None:
+    declared = contract.model_copy(update={"columns": {**contract.columns, "badge": IgnoredColumn(ignore=True)}})
+    shown: Any = facets.tags(declared, "public", [*declared.columns, "_owner"], {"age": "modelled"})["tags"]
+    tags = Serde.to_dict(shown)["tags"]
+    assert {tag["key"] for tag in tags} == {"zone", "identifier", "pii", "treatment", "ignored", "pseudonym"}
+    event = event_of(every_facet(declared), declared)
+    event["outputs"][0]["facets"]["tags"]["tags"] = tags
+    left = public_event(event)["outputs"][0]["facets"]["tags"]["tags"]
+    assert left == tags
 
 
 def test_an_error_is_told_by_its_code_alone(event: dict[str, Any]) -> None:

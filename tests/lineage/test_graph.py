@@ -4,6 +4,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from graph_cases import graph_of
+
 from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import DatasetName
@@ -41,7 +43,7 @@ def test_walks_follow_completed_runs(emitter: LineageEmitter, url: str) -> None:
     step(emitter, "quality", "raw synthetic", "report")
     step(emitter, "model", "other", "model", end="fail")
     going = step(emitter, "model", "another", "model", end="never")
-    graph = LineageStore(url).graph()
+    graph = graph_of(LineageStore(url))
     assert found(graph.upstream(name("synthetic"))) == [
         ("model", 1), ("bounded", 2), ("canaries", 3), ("raw", 3), ("source", 4),
     ]  # fmt: skip
@@ -59,7 +61,7 @@ def test_walks_follow_completed_runs(emitter: LineageEmitter, url: str) -> None:
 def test_a_dataset_that_is_read_and_written_in_place_ends_the_walk(emitter: LineageEmitter, url: str) -> None:
     step(emitter, "a", "x", "y")
     step(emitter, "b", "y", "x")
-    graph = LineageStore(url).graph()
+    graph = graph_of(LineageStore(url))
     assert found(graph.upstream(name("x"))) == [("y", 1)]
 
 
@@ -72,10 +74,10 @@ def test_a_record_from_before_the_stored_graph_is_taken_over_once(
     step(before, "raw", "source", "raw")
     lines = record.read_bytes()
     record.write_bytes(b'{"torn\n[1]\n{"eventType": "START"}\n' + lines + b'{"run')
-    assert LineageStore(url).graph().datasets == []
+    assert graph_of(LineageStore(url)).datasets == []
     for _ in range(2):
         after = emitting()
         assert [run.run_id for run in after.open_runs()] == [going.run_id]
-    assert found(LineageStore(url).graph().upstream(name("raw"))) == [("source", 1)]
+    assert found(graph_of(LineageStore(url)).upstream(name("raw"))) == [("source", 1)]
     assert after.complete(going).recorded
     assert record.read_bytes().count(b"COMPLETE") == 2, "what stood there before is not written again"

@@ -51,7 +51,7 @@ def test_what_can_be_read_in_two_ways_is_refused(store: LineageStore) -> None:
         with pytest.raises(
             LineageRefused, match=r"cannot be read: [a-zA-Z0-9 ,-]+; accepted: one JSON value"
         ) as refused:
-            ingest.take(store, data, TEAM)
+            ingest.record(store, data, TEAM)
         assert (case, refused.value.conflict) == (case, False)
     assert time.process_time() - started < 5
     assert ingest.read(deep(ingest.MOST_DEPTH - 1)) is not None
@@ -89,7 +89,7 @@ FORMLESS: dict[str, tuple[Any, str]] = {
     "no UUID": (changed(run={"runId": SECRET}), "run.runId has another form; accepted: a UUID, as 0195"),
     "dashes elsewhere": (changed(run={"runId": "0195a8f27-c1e-7b3a-9f60-2d9e4c7a1b05"}), "run.runId has another form"),
     "half a brace": (changed(run={"runId": "{0195a8f2-7c1e-7b3a-9f60-2d9e4c7a1b05"}), "run.runId has another form"),
-    "a dataset beside a run": (changed(dataset=dataset("a")), "stands alone"),
+    "a dataset beside a run": (changed(dataset=dataset("a")), "has no run and no job"),
     "inputs of text": (changed(inputs=SECRET), "inputs has another form; accepted: a list of at most 1000"),
     "a name of null": (
         changed(inputs=[{"namespace": "n", "name": None}]),
@@ -113,7 +113,7 @@ FORMLESS: dict[str, tuple[Any, str]] = {
 def test_what_the_specification_does_not_allow_is_refused_with_its_place(store: LineageStore) -> None:
     for case, (told, where) in FORMLESS.items():
         with pytest.raises(LineageRefused, match="no OpenLineage event") as refused:
-            ingest.take(store, json.dumps(told).encode(), TEAM)
+            ingest.record(store, json.dumps(told).encode(), TEAM)
         assert where in str(refused.value), case
         assert SECRET not in str(refused.value)
     assert list(store.events()) == []
@@ -124,8 +124,8 @@ def test_every_kind_of_event_is_taken_in_once(store: LineageStore) -> None:
     without_run = {key: value for key, value in event(inputs=["b"]).items() if key not in ("run", "eventType")}
     job, static = json.dumps(whole(without_run)), json.dumps(whole({"dataset": dataset("c", "1")}))
     for data in (run, job.encode(), static.encode()):
-        assert ingest.take(store, data, TEAM).new
-        assert not ingest.take(store, b"  " + data + b"\n", TEAM).new
+        assert ingest.record(store, data, TEAM).new
+        assert not ingest.record(store, b"  " + data + b"\n", TEAM).new
     assert [(item.kind, item.origin, item.source) for item in store.events()] == [
         (kind, "ingested", TEAM) for kind in ("START", "JOB", "DATASET")
     ]
@@ -190,9 +190,9 @@ def test_one_event_in_several_spellings_is_one_event(store: LineageStore, spelli
         base |= {"inputs": [], "outputs": []}
 
     first, *others = ({**base, **item} for item in spellings)
-    assert ingest.take(store, json.dumps(first).encode(), TEAM).new
+    assert ingest.record(store, json.dumps(first).encode(), TEAM).new
     for told in others:
-        assert not ingest.take(store, json.dumps(told).encode(), TEAM).new
+        assert not ingest.record(store, json.dumps(told).encode(), TEAM).new
     (stored,) = store.events()
     assert stored.payload == {key: value for key, value in first.items() if value is not None}
     assert stored.kind == first["eventType"]
@@ -201,14 +201,14 @@ def test_one_event_in_several_spellings_is_one_event(store: LineageStore, spelli
 def test_what_an_earlier_version_recorded_as_it_was_sent_is_known(store: LineageStore) -> None:
     told = changed(eventTime="2026-03-01T13:00:00.500+01:00")
     assert store.record(told, origin="ingested", source=TEAM).new
-    assert not ingest.take(store, json.dumps(told).encode(), TEAM).new
+    assert not ingest.record(store, json.dumps(told).encode(), TEAM).new
 
 
 def test_a_run_of_ours_is_ours_in_every_spelling(store: LineageStore) -> None:
     mine = own("START", ["raw"], job="census.released")
     store.record(mine)
     with pytest.raises(LineageRefused, match="platform's own") as refused:
-        ingest.take(store, sent("FAIL", run=mine["run"]["runId"].upper()), TEAM)
+        ingest.record(store, sent("FAIL", run=mine["run"]["runId"].upper()), TEAM)
     assert refused.value.conflict
 
 
@@ -231,22 +231,22 @@ def wide(columns: int) -> bytes:
 def test_a_table_of_very_many_columns_is_taken_in(store: LineageStore) -> None:
     data = wide(12_000)
     assert 3_000_000 < len(data) < ingest.MOST_BYTES
-    assert ingest.take(store, data, TEAM).new
-    assert not ingest.take(store, data, TEAM).new
+    assert ingest.record(store, data, TEAM).new
+    assert not ingest.record(store, data, TEAM).new
     node = store.node(name("wide"))
     assert node is not None
     assert len(node.facets["schema"]["fields"]) == 12_000
     with pytest.raises(
         LineageRefused, match=r"more than .* leave out facets, or spread its datasets over several events"
     ):
-        ingest.take(store, wide(30_000), TEAM)
+        ingest.record(store, wide(30_000), TEAM)
 
 
 def test_datasets_of_one_run_may_come_in_several_events(store: LineageStore) -> None:
     """What the refusal of a large event advises."""
     for kind, part in (("START", "a"), ("RUNNING", "b"), ("RUNNING", "c")):
-        assert ingest.take(store, sent(kind, [part], run=RUN), TEAM).new
-    assert ingest.take(store, sent("COMPLETE", outputs=["m"], run=RUN), TEAM).new
+        assert ingest.record(store, sent(kind, [part], run=RUN), TEAM).new
+    assert ingest.record(store, sent("COMPLETE", outputs=["m"], run=RUN), TEAM).new
     above = store.ancestry([name("m")])
     assert {str(item.node.name.name) for item in above.relatives} >= {"a", "b", "c"}
 
@@ -255,7 +255,7 @@ def test_events_are_read_in_pages_that_fit_into_memory(store: LineageStore, monk
     from dpsynth_platform.lineage import graph_rows
 
     for part in "abcde":
-        ingest.take(store, sent(inputs=[part * 1500]), TEAM)
+        ingest.record(store, sent(inputs=[part * 1500]), TEAM)
     whole_page = [item.sequence for item in store.events()]
     monkeypatch.setattr(graph_rows, "PAGE_CHARACTERS", 100)  # less than one of them
     page = store.database.read(lambda connection: graph_rows.events(connection, after=0, run_id=None, most=500))
@@ -286,10 +286,10 @@ def test_lies_about_us_change_nothing_of_ours(store: LineageStore) -> None:
         sent(outputs=[{"namespace": "dpsynth:ledger", "name": "0" * 32}]),
     ):
         with pytest.raises(LineageRefused) as refused:
-            ingest.take(store, conflicting, TEAM)
+            ingest.record(store, conflicting, TEAM)
         assert refused.value.conflict
     forged = {"dpsynth_privacyUnit": {"unit": "none"}, "dpsynth_guarantee": {"ledgerEntry": "0" * 32, "epsilon": 0.1}}
-    assert ingest.take(store, sent(outputs=[dataset("r", "v2", **forged)], time="1970-01-01T00:00:00Z"), TEAM).new
+    assert ingest.record(store, sent(outputs=[dataset("r", "v2", **forged)], time="1970-01-01T00:00:00Z"), TEAM).new
     assert [store.node(name(item)) for item in ("raw", "r")] == before
     assert [run.run_id for run in store.open_runs()] == [mine["run"]["runId"]]
 
@@ -298,14 +298,14 @@ def test_a_batch_is_taken_in_one_by_one(store: LineageStore) -> None:
     first, run = sent(inputs=["a"], outputs=["b"]), str(uuid.uuid4())
     end = sent("COMPLETE", run=run)
     parts = [first, first, sent(namespace="dpsynth"), b'{"run": 1}', end, sent("FAIL", run=run)]
-    outcomes = ingest.take_all(store, b"[" + b",".join(parts) + b"]", TEAM)
+    outcomes = ingest.record_all(store, b"[" + b",".join(parts) + b"]", TEAM)
     states = ["recorded", "known", "conflict", "refused", "recorded", "conflict"]
     assert [(item.number, item.state) for item in outcomes] == list(enumerate(states, 1))
-    assert [bool(item.reason) for item in outcomes] == [not item.taken for item in outcomes]
+    assert [bool(item.reason) for item in outcomes] == [not item.accepted for item in outcomes]
     assert len(list(store.events())) == 2
     for bad in (b"[]", first, b"[" + b",".join([b"1"] * 1001) + b"]"):
         with pytest.raises(LineageRefused, match="a list of 1 to 1000 events"):
-            ingest.take_all(store, bad, TEAM)
+            ingest.record_all(store, bad, TEAM)
 
 
 def test_a_file_is_one_event_a_list_or_one_on_each_line(store: LineageStore, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_file_is_one_event_a_list_or_one_on_each_line(store: LineageStore, tmp
 
     def states(content: bytes) -> list[tuple[int, str]]:
         file.write_bytes(content)
-        return [(item.number, item.state) for item in ingest.take_file(store, file, TEAM)]
+        return [(item.number, item.state) for item in ingest.record_file(store, file, TEAM)]
 
     assert states(json.dumps(json.loads(first), indent=2).encode()) == [(1, "recorded")]
     assert states(first + b"\r\n\n" + second + b"\n{\n") == [(1, "known"), (3, "recorded"), (4, "refused")]
@@ -334,7 +334,7 @@ def test_a_file_is_one_event_a_list_or_one_on_each_line(store: LineageStore, tmp
     assert states(long + second) == [(1, "refused"), (2, "known")]
     assert states(first + b"\n" + long.rstrip()) == [(1, "known"), (2, "refused")]
     with pytest.raises(ConfigurationError, match="no such file"):
-        list(ingest.take_file(store, tmp_path / "none", TEAM))
+        list(ingest.record_file(store, tmp_path / "none", TEAM))
 
 
 def test_names_of_producers() -> None:

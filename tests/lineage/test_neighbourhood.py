@@ -92,9 +92,9 @@ def test_the_way_from_one_to_another(store):
 
 
 def test_search_by_a_part_of_a_name(store):
-    assert [node.name.name for node in store.holding("COPY-", most=3)] == ["copy-9", "copy-8", "copy-7"]
-    assert store.holding("100%", most=3) == []
-    assert [node.name.name for node in store.holding("lake", most=1)] == ["copy-9"]
+    assert [node.name.name for node in store.containing("COPY-", most=3)] == ["copy-9", "copy-8", "copy-7"]
+    assert store.containing("100%", most=3) == []
+    assert [node.name.name for node in store.containing("lake", most=1)] == ["copy-9"]
 
 
 def entry(ledger, key, dataset, *, period=None, to="people", unit="user", related=()):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpsynth_platform.foundation.errors import ConfigurationError
-from dpsynth_platform.lineage.producers import add_token, load_producers, whose
+from dpsynth_platform.lineage.producers import add_token, load_producers, owner_of
 
 
 def test_tokens_are_kept_as_hashes_for_this_user_alone(tmp_path: Path) -> None:
@@ -19,9 +19,9 @@ def test_tokens_are_kept_as_hashes_for_this_user_alone(tmp_path: Path) -> None:
     assert not any(token in text for token in tokens)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     producers = load_producers(file)
-    assert [whose(token, producers) for token in tokens] == ["search", "reviews", "search"]
+    assert [owner_of(token, producers) for token in tokens] == ["search", "reviews", "search"]
     for stranger in ("", "x", producers[0].digest, tokens[0][:-1], tokens[0] + "\udcff"):
-        assert whose(stranger, producers) is None
+        assert owner_of(stranger, producers) is None
 
 
 def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_token_can_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
     made = add_token(file, "search", replace=True)
     producers = load_producers(file)
     assert made.earlier == 1
-    assert [whose(token, producers) for token in (old, other, made.token)] == [None, "reviews", "search"]
+    assert [owner_of(token, producers) for token in (old, other, made.token)] == [None, "reviews", "search"]
     assert file.read_text().startswith("# kept\n")
 
 

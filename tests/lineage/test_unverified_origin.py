@@ -13,13 +13,13 @@ from dpsynth_platform.lineage.clearance import MOST_LISTED, Clearance, Finding
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import LONGEST_PATH
 from dpsynth_platform.release.dossier import clearance_summary
-from dpsynth_platform.release.evidence import _elsewhere
+from dpsynth_platform.release.evidence import _related_mechanisms
 
 pytestmark = pytest.mark.usefixtures("starting")
 
 
 def foreign(found: Clearance) -> list[Finding]:
-    return [item for item in found.findings if item.kind == "foreign-word"]
+    return [item for item in found.findings if item.kind == "unverified-source"]
 
 
 def says(store: LineageStore, producer: str, told: dict[str, Any]) -> int:
@@ -37,10 +37,15 @@ def test_a_checkpoint_that_a_producer_tells_of_is_named_with_whose_word_it_is(
     assert (found.decision, found.adding, found.promises) == ("compose", (), ())
     (finding,) = foreign(found)
     assert (finding.told_by, finding.events) == (("team-ads", "team-search"), (first, second))
-    said = "nobody here vouches (told by team-ads, team-search, events 1, 2): s3://lake:A"
+    said = "only other producers report (reported by team-ads, team-search, events 1, 2): s3://lake:A"
     assert said in finding.words
     assert any(said in sentence for sentence in found.words)
     assert Clearance.from_json(found.to_json()) == found
+    earlier = found.to_json()
+    for item in earlier["findings"]:
+        item["stranger"] = item.pop("incomparable")
+        item["kind"] = {"unverified-source": "foreign-word"}.get(item["kind"], item["kind"])
+    assert Clearance.from_json(earlier) == found, "steps recorded by earlier versions are read alike"
 
 
 def test_each_model_upstream_is_named_with_its_own_producers(ledger: Ledger, store: LineageStore) -> None:
@@ -61,15 +66,15 @@ def test_what_a_contract_names_needs_no_model_s_type_to_be_a_word(ledger: Ledger
 def test_the_public_part_says_that_it_is_a_word_and_not_whose(ledger: Ledger, store: LineageStore) -> None:
     says(store, "team-search", trained("A", "web"))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
-    said = " ".join(_elsewhere(found).accesses())
+    said = " ".join(_related_mechanisms(found).accesses())
     assert "1 model" in said
-    assert "nobody here vouches" in said
+    assert "this deployment has not verified their events" in said
     assert clearance_summary(found)["findings"] == []
     assert "team-search" not in f"{said} {clearance_summary(found)}"
 
 
 @pytest.mark.parametrize("how", ["we made it", "a registered use", "declared public"])
-def test_what_somebody_here_vouches_for_is_no_hearsay(ledger: Ledger, store: LineageStore, how: str) -> None:
+def test_what_somebody_here_vouches_for_is_not_unverified(ledger: Ledger, store: LineageStore, how: str) -> None:
     line(store, "visits", spend(ledger, "clinic", "visits"))
     says(store, "one", trained("A", "web"))
     if how == "we made it":
@@ -111,11 +116,11 @@ def test_a_word_stops_no_run_and_a_new_one_is_news_once(ledger: Ledger, store: L
     before = verdict(ledger, store, contract, entry_id=mine.entry_id)
     assert before.decision == "exclude"
     says(store, "two", trained("A", "more"))  # more words of the same model
-    assert verdict(ledger, store, contract, entry_id=mine.entry_id).news(before) == ()
+    assert verdict(ledger, store, contract, entry_id=mine.entry_id).new_findings(before) == ()
     says(store, "two", trained("A", model("Z")))
     says(store, "two", trained("Z", "web"))
-    (news,) = verdict(ledger, store, contract, entry_id=mine.entry_id).news(before)
-    assert (news.kind, news.told_by) == ("foreign-word", ("two",))
+    (news,) = verdict(ledger, store, contract, entry_id=mine.entry_id).new_findings(before)
+    assert (news.kind, news.told_by) == ("unverified-source", ("two",))
 
 
 # Long ancestries
@@ -147,9 +152,9 @@ def test_what_is_not_listed_is_news_when_it_changes(ledger: Ledger, store: Linea
     before = verdict(ledger, store, contract, entry_id=mine.entry_id)
     assert before.unproven == MOST_LISTED + 2
     assert f"{MOST_LISTED + 2} findings of another unit" in " ".join(before.promises)
-    assert verdict(ledger, store, contract, entry_id=mine.entry_id).news(before) == ()
+    assert verdict(ledger, store, contract, entry_id=mine.entry_id).new_findings(before) == ()
     claim(999)
-    news = verdict(ledger, store, contract, entry_id=mine.entry_id).news(before)
+    news = verdict(ledger, store, contract, entry_id=mine.entry_id).new_findings(before)
     assert "unproven" in {item.kind for item in news}
 
 

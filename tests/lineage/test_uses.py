@@ -74,14 +74,14 @@ def test_a_model_of_a_release_is_not_to_be_tested_on_the_release_s_source(store:
     assert found.to_json()["release"] == "s3://lake:visits"
     for data in ("visits table", "visits rows", "visits"):
         assert [item.problem for item in contaminations(store, ranker, NOBODY, on=[name(data)])] == ["train-test"], data
-    with pytest.raises(LineageRefused, match="does not know"):
+    with pytest.raises(LineageRefused, match="does not have"):
         contaminations(store, ranker, NOBODY, on=[name("never heard of")])
 
 
 def test_evaluations_that_were_registered_are_looked_at(store: LineageStore, visits: Line) -> None:
     told(store, event(inputs=["visits"], outputs=[model("m")]), event(inputs=["m", "web"], outputs=[model("deeper")]))
     evaluated = sent(inputs=["visits table"], outputs=["deeper"], dpsynth_use={"purpose": "evaluate", "release": "x"})
-    assert ingest.take(store, evaluated, TEAM).new
+    assert ingest.record(store, evaluated, TEAM).new
     assert contaminations(store, name("m"), NOBODY) == []
     (found,) = contaminations(store, name("deeper"), NOBODY)
     assert (found.problem, found.data, found.release) == ("train-test", name("visits table"), name("visits"))
@@ -156,7 +156,7 @@ def test_uses_are_read_back_with_who_told_them(store: LineageStore, visits: Line
     store.use("visits-1", by="Ada", purpose="train", product="ranker", reason="ticket 7")
     store.use("visits-1", by="Bo", purpose="other", reason="looked")
     use = {"release": "visits-1", "purpose": "train", "product": "theirs"}
-    assert ingest.take(store, sent(inputs=["visits"], outputs=["theirs"], dpsynth_use=use), TEAM).new
+    assert ingest.record(store, sent(inputs=["visits"], outputs=["theirs"], dpsynth_use=use), TEAM).new
     told(store, event(inputs=["visits"], outputs=["read"]), event(inputs=["read"], outputs=["z"], dpsynth_use=use))
     told(store, event(inputs=["visits"], outputs=["w"], note={"words": json.dumps({"dpsynth_use": 1})}))
     found = [(item.purpose, item.product, item.by, item.reason, item.source) for item in registered(store, release)]

@@ -22,11 +22,11 @@ from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.emitter import LineageEmitter, Status
 from dpsynth_platform.notices import notifying, receivers
-from dpsynth_platform.notices.notifying import STUCK_AFTER, Happening, notify, tell
+from dpsynth_platform.notices.notifying import STUCK_AFTER, StreamEvent, deliver, notify
 from dpsynth_platform.notices.receivers import Command, Notice, Webhook
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from sensors.notifications import notification_sensor
+from sensors.notices import notification_sensor
 
 SECRET = "whsec-1234"
 CANDIDATE = "c" * 64
@@ -88,7 +88,9 @@ def told(tmp_path):
 
 
 @pytest.fixture
-def settings(tmp_path, told, receiver):
+def settings(tmp_path, told, receiver, monkeypatch):
+    monkeypatch.setattr(receivers, "_SECONDS", 300.0)  # however busy the machine is
+    monkeypatch.setattr(notifying, "_PASS_SECONDS", 600.0)
     home = tmp_path / "home"
     return Settings(
         home=home,
@@ -158,9 +160,9 @@ def events(notices):
 
 
 def test_each_is_told_once_and_in_order(settings, ledger, told, receiver):
-    look = notify(settings)
-    assert look.sent == {"command": 6, "webhook": 6}
-    assert look.waiting == {"command": (), "webhook": ()}
+    report = notify(settings)
+    assert report.sent == {"command": 6, "webhook": 6}
+    assert report.waiting == {"command": (), "webhook": ()}
     assert events(told.notices()) == events(receiver.bodies) == EVENTS
     assert told.notices() == receiver.bodies
     assert [notice["id"] for notice in receiver.bodies] == sorted({notice["id"] for notice in receiver.bodies})
@@ -197,9 +199,9 @@ def test_a_verdict_that_looked_at_the_data_is_not_told(settings, ledger, receive
                 connection, dt.datetime.now(dt.UTC).isoformat(), chain.BLOCKED, "clinic", payload
             )
         )
-    look = notify(settings)
-    assert look.sent == {"command": 1, "webhook": 1}
-    assert look.waiting == {"command": (), "webhook": ()}
+    report = notify(settings)
+    assert report.sent == {"command": 1, "webhook": 1}
+    assert report.waiting == {"command": (), "webhook": ()}
 
 
 def test_lineage_that_does_not_arrive_is_told_once_a_day(settings, ledger, receiver, clock, monkeypatch):
@@ -220,27 +222,27 @@ def test_lineage_that_does_not_arrive_is_told_once_a_day(settings, ledger, recei
 
 def test_a_receiver_that_is_away_loses_nothing_and_holds_up_nobody(settings, ledger, told, receiver, clock):
     receiver.status = 503
-    look = notify(settings)
-    assert look.sent == {"command": 6, "webhook": 0}
+    report = notify(settings)
+    assert report.sent == {"command": 6, "webhook": 0}
     assert events(told.notices()) == EVENTS
-    assert [notice.event for notice in look.waiting["webhook"]] == EVENTS
-    (standing,) = [item for item in look.standings if item.receiver == "webhook"]
-    assert (standing.attempts, standing.problem) == (1, "it answered with status 503")
-    assert notify(settings).standings[1].attempts == 1  # not before its time
+    assert [notice.event for notice in report.waiting["webhook"]] == EVENTS
+    (cursor,) = [item for item in report.cursors if item.receiver == "webhook"]
+    assert (cursor.attempts, cursor.problem) == (1, "it answered with status 503")
+    assert notify(settings).cursors[1].attempts == 1  # not before its time
     waits = []
     for attempt in range(1, 9):
-        due = dt.datetime.fromisoformat(notify(settings).standings[1].not_before)
+        due = dt.datetime.fromisoformat(notify(settings).cursors[1].not_before)
         waits.append((due - clock.now).total_seconds())
         clock.now = due - dt.timedelta(seconds=1)
-        assert notify(settings).standings[1].attempts == attempt
+        assert notify(settings).cursors[1].attempts == attempt
         clock.now = due
-        assert notify(settings).standings[1].attempts == attempt + 1
+        assert notify(settings).cursors[1].attempts == attempt + 1
     assert waits == [30, 60, 120, 240, 480, 960, 1920, 3600]
     receiver.status = 200
     clock.wait(hours=1)
     assert notify(settings).sent == {"command": 0, "webhook": 6}
     assert events(receiver.bodies) == EVENTS
-    assert notify(settings).standings[1].problem == ""
+    assert notify(settings).cursors[1].problem == ""
 
 
 def test_a_clock_that_is_set_back_an_hour_makes_nobody_wait_longer_and_tells_nothing_twice(
@@ -254,7 +256,7 @@ def test_a_clock_that_is_set_back_an_hour_makes_nobody_wait_longer_and_tells_not
     notify(settings)
     receiver.status = 503
     ledger.refuse(CANDIDATE, by="Bo", entry_id=ledger.entries()[0].entry_id, reason="why")
-    assert notify(settings).standings[1].attempts == 1
+    assert notify(settings).cursors[1].attempts == 1
     receiver.status = 200
     assert notify(settings).sent["webhook"] == 0, "not before its time"
     clock.wait(hours=-1)
@@ -281,15 +283,15 @@ def test_each_stream_has_its_own_cursors(settings, ledger, receiver):
 
     def runs(after):
         at = dt.datetime.now(dt.UTC).isoformat()
-        return [Happening(number, at, replace(NOTICE, id=f"run-{number}")) for number in range(after + 1, 4)]
+        return [StreamEvent(number, at, replace(NOTICE, id=f"run-{number}")) for number in range(after + 1, 4)]
 
     def away(after):
         raise LedgerError("the ledger's database cannot be reached")
 
-    assert tell(settings, runs, name="runs").sent == {"command": 3, "webhook": 3}
+    assert deliver(settings, runs, name="runs").sent == {"command": 3, "webhook": 3}
     with pytest.raises(LedgerError):
-        tell(settings, away)
-    assert tell(settings, runs, name="runs").sent == {"command": 0, "webhook": 0}
+        deliver(settings, away)
+    assert deliver(settings, runs, name="runs").sent == {"command": 0, "webhook": 0}
     assert notify(settings).sent == {"command": 6, "webhook": 6}
     assert [notice["id"] for notice in receiver.bodies][:3] == ["run-1", "run-2", "run-3"]
 
@@ -360,11 +362,11 @@ def test_without_a_ledger_or_a_receiver_there_is_nothing_to_do(settings, tmp_pat
 
 def test_two_at_once_do_not_tell_twice(settings, ledger, told):
     (settings.home / "notify").mkdir()
-    with notifying._alone(settings.home / "notify" / ".lock") as alone:
-        assert alone
-        look = notify(settings)
-        assert look.sent == {"command": 0, "webhook": 0}
-        assert len(look.waiting["command"]) == 6
+    with notifying._locked(settings.home / "notify" / ".lock") as locked:
+        assert locked
+        report = notify(settings)
+        assert report.sent == {"command": 0, "webhook": 0}
+        assert len(report.waiting["command"]) == 6
     assert told.notices() == []
     assert notify(settings).sent == {"command": 6, "webhook": 6}
 

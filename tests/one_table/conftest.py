@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from killed_runs import Runs
 from pyarrow import csv
 from synthesis_cases import SCHEMA, Make, people
 
@@ -46,3 +48,11 @@ def make(tables: Path, tmp_path: Path) -> Make:
         return synthesize(tables / table, tmp_path / out, Options(**given))
 
     return call
+
+
+@pytest.fixture(scope="session")
+def killed_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """For runs that are killed on their way."""
+    runs = Runs(tmp_path_factory.mktemp("killed"))
+    yield runs
+    runs.end()

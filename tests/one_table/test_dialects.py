@@ -9,13 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dpsynth_platform.foundation.errors import ContractError, DpsynthError
+from dpsynth_platform.contracts.columns import CategoricalColumn
+from dpsynth_platform.foundation.errors import ContractError, DpsynthError, SourceError
 from dpsynth_platform.one_table import Options, run, synthesize
+from dpsynth_platform.one_table.assumed import assumed_columns
 from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.sources import dialect
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import open_source
 
@@ -91,10 +96,10 @@ def test_a_declared_dialect_is_read(tmp_path: Path, layout: dict[str, str], give
 @pytest.mark.parametrize(
     ("layout", "given", "words"),
     [
-        ({"between": ";"}, {}, "its first line holds ';' where ',' is the separator; accepted: --csv-separator ';'"),
+        ({"between": ";"}, {}, "its first line holds ';', but the separator is ','; accepted: --csv-separator ';'"),
         ({"between": "\t"}, {}, "accepted: --csv-separator tab"),
         ({"between": "|"}, {}, "accepted: --csv-separator '|'"),
-        ({"between": ","}, {"csv_separator": ";"}, "its first line holds ',' where ';' is the separator"),
+        ({"between": ","}, {"csv_separator": ";"}, "its first line holds ',', but the separator is ';'"),
         ({"between": ", "}, {}, "names in its first line have blanks around them; accepted: --csv-skip-blanks"),
         ({"between": ", "}, {"csv_skip_blanks": False}, "there is no column 'grade', 'ok', 'size'"),
         ({"quote": "'"}, {}, "names in its first line have single quotes; accepted: --csv-quote"),
@@ -127,7 +132,7 @@ def test_what_is_listed_but_for_blanks_or_quotes_is_refused(tmp_path: Path, text
     table.write_text(table.read_text() + f"Aix,1,1,{text}\n")
     with pytest.raises(DpsynthError) as caught:
         synthesize(table, tmp_path / "out", options(tmp_path, **given))
-    assert "columns.ok.values: some of the column's values are listed but for blanks or quotes" in str(caught.value)
+    assert "columns.ok.values: some of the column's values match except for spaces or quotes" in str(caught.value)
     assert "--csv-skip-blanks or --csv-quote" in str(caught.value)
     columns = SCHEMA | {"ok": {"type": "categorical", "values": ["yes", "no", text]}}
     assert prepared(tmp_path, options(tmp_path, columns, **given)) == PLAIN
@@ -171,7 +176,7 @@ def test_dialects_that_no_file_has(tmp_path: Path, given: dict[str, Any], words:
 
 
 def test_a_dialect_is_for_csv_files(tables: Path) -> None:
-    with pytest.raises(ContractError, match=r"people.parquet is no CSV file \(.csv\)"):
+    with pytest.raises(ContractError, match=r"people.parquet is no CSV file \(.csv, .tsv\)"):
         open_source(tables / "people.parquet", {}, Dialect(separator=";"))
 
 
@@ -228,6 +233,25 @@ def test_a_first_line_that_is_no_header_is_not_shown(tmp_path: Path, first: str,
         assert value not in said
 
 
+def test_a_file_may_be_named_by_its_tabs(tmp_path: Path) -> None:
+    """They are declared all the same, as every separator but a comma is."""
+    (tmp_path / "t.tsv").write_text("a\tb\n1\tx\n")
+    with pytest.raises(SourceError, match="accepted: --csv-separator tab, or names of columns without it"):
+        open_source(tmp_path / "t.tsv", {}, Dialect(header=True))
+    found = open_source(tmp_path / "t.tsv", {}, Dialect(separator="tab", header=True))
+    assert pa.Table.from_batches(found.batches()).to_pylist() == [{"a": "1", "b": "x"}]
+
+
+def test_digits_after_a_zero_are_no_number(tmp_path: Path) -> None:
+    """But a code, such as of a postal district, where domains are read off the data."""
+    lines = [",zip,number,hour", *(f"{row},0{row % 2}138,{row % 2},-{row % 2}" for row in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    source = open_source(tmp_path / "t.csv", {}, Dialect(header=True))
+    found = assumed_columns(source, source.schema.names)
+    assert [column.type for column in found.values()] == ["integer", "categorical", "integer", "integer"]
+    assert isinstance(found["zip"], CategoricalColumn) and found["zip"].values == ["00138", "01138"]
+
+
 CONSTRAINT = {"constraints": [{"forbid": {"city": "Aix", "2019": "1"}}]}
 
 
@@ -245,7 +269,7 @@ def test_somebodys_word_makes_a_first_line_a_header(tmp_path: Path, given: dict[
     table = tmp_path / "t.csv"
     table.write_text("city,2019,Grace Period\nAix,1,2\n")
     with pytest.raises(
-        DpsynthError, match=r"may be no header, since nothing says so \(it is not shown\); accepted: --csv-"
+        DpsynthError, match=r"may be no header, since nothing declares it \(it is not shown\); accepted: --csv-"
     ):
         task_of(table, options(tmp_path, schema=None))
     if "constraints" in given:
@@ -257,7 +281,7 @@ def test_somebodys_word_makes_a_first_line_a_header(tmp_path: Path, given: dict[
     with pytest.raises(ContractError, match="nothing is declared of: 2019, Grace Period"):
         task_of(table, options(tmp_path, columns))
     columns = {"town": SCHEMA["city"]}
-    with pytest.raises(DpsynthError, match="it has none of the names that are declared or given"):
+    with pytest.raises(DpsynthError, match="it has none of the declared or given names"):
         task_of(table, options(tmp_path, columns))
     with pytest.raises(DpsynthError, match=r"there is no column 'town'; accepted: city, 2019, Grace Period"):
         task_of(table, options(tmp_path, columns, csv_header=True))
@@ -291,10 +315,33 @@ def test_quotes_that_swallow_rows_are_refused(tmp_path: Path, rows: dict[int, st
     table = written(tmp_path / "t.csv")
     lines = table.read_text().splitlines()
     table.write_text("\n".join(rows.get(number, line) for number, line in enumerate(lines)) + "\n")
-    with pytest.raises(DpsynthError, match=r"a quote .* is not closed, or is closed inside of a field") as caught:
+    with pytest.raises(DpsynthError, match=r"a quote .* is not closed, or is closed inside a field") as caught:
         synthesize(table, tmp_path / "out", options(tmp_path))
     assert "Aix" not in str(caught.value)
     assert caught.value.__context__ is None
+
+
+@given(st.binary() | st.text('",\n\ra', max_size=14).map(str.encode), st.integers(1, 20))
+def test_a_file_whose_quotes_fit_by_their_neighbours_is_read_whole(content: bytes, block: int) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dialect, "_QUOTES_BLOCK", block)
+        path = Path(directory) / "t.csv"
+        path.write_bytes(content)
+        fit = Dialect()._quotes_fit(path)
+        patch.setattr(Dialect, "_quotes_fit", lambda self, path: False)
+        try:
+            Dialect().check_quotes(path)
+        except SourceError:
+            assert not fit
+
+
+def test_quotes_around_whole_fields_are_found_to_fit(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbf"a","b"\n"x ""y""","two\nlines"\r\n"",""""')
+    assert Dialect()._quotes_fit(path)
+    path.write_bytes(b'a,b\nx"y,z\n')
+    assert not Dialect()._quotes_fit(path)
+    Dialect().check_quotes(path)
 
 
 def test_quotes_around_line_breaks_and_inside_of_values_are_read(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.scrub import fitting
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.sources.declared_types import read_type
+from dpsynth_platform.sources.structs import flat_schema
 
 MARK = "Quillmarker"
 FUZZED = settings(
@@ -36,7 +38,7 @@ FUZZED = settings(
 
 whole = st.integers(-(2**63), 2**63 - 1)
 text = st.one_of(
-    st.sampled_from(["a", "1", "4.0", " a ", "", MARK, f"{MARK} 7", "07:30", "2024-01-01", "yes", "NA", "\x00", "é"]),
+    st.sampled_from(["a", "1", "4.0", " a ", "", MARK, f"{MARK} 7", "07:30", "2024-01-01", "true", "NA", "\x00", "é"]),
     st.text(max_size=5).filter(lambda value: value.isprintable()),
 )
 PLAIN: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -61,6 +63,7 @@ PLAIN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.time64("ns"): st.times(),
     pa.duration("us"): st.timedeltas(dt.timedelta(-9), dt.timedelta(9)),
     pa.decimal32(5, 2): st.decimals(-999, 999, places=2),
+    pa.decimal64(18, 0): st.integers(-(10**18) + 1, 10**18 - 1).map(Decimal),
     pa.decimal128(38, 0): st.integers(-(10**30), 10**30).map(Decimal),
     pa.decimal256(60, 5): st.decimals(-(10**20), 10**20, places=5),
     pa.null(): st.none(),
@@ -72,6 +75,9 @@ TYPES = {
     pa.list_view(pa.string_view()): st.lists(text, max_size=2),
     pa.struct([("a", pa.string()), ("b", pa.list_(pa.int8()))]): st.fixed_dictionaries(
         {"a": text, "b": st.lists(st.integers(0, 9), max_size=2)}
+    ),
+    pa.struct([("a", pa.struct([("b", pa.duration("s"))])), ("c", pa.binary())]): st.fixed_dictionaries(
+        {"a": st.none() | st.fixed_dictionaries({"b": st.timedeltas()}), "c": st.none() | text.map(str.encode)}
     ),
     pa.map_(pa.string(), pa.int64()): st.lists(st.tuples(text, whole), max_size=1),
 }
@@ -95,8 +101,8 @@ DECLARED: list[dict[str, Any] | None] = [
 
 def likely(type_: pa.DataType) -> list[dict[str, Any] | None]:
     """Declarations that fit a type."""
-    kind = plain_type(type_)
-    fits = [column for column in DECLARED if column and "type" in column and fitting.fits(column_of(column), kind)[0]]
+    plain, known = plain_type(type_), [column for column in DECLARED if column and "type" in column]
+    fits = [each for each in known if fitting.fits(column_of(each), read_type(each["type"], plain))[0]]
     return fits or [{"ignore": True}, {"type": "text"}]
 
 
@@ -144,9 +150,11 @@ def test_any_arrow_table(data: st.DataObject) -> None:
         type_ = data.draw(st.sampled_from(list(TYPES)))
         values = data.draw(st.lists(st.one_of(st.none(), TYPES[type_]), min_size=1, max_size=6))
         columns[name] = pa.array((values * rows)[:rows], type_)
-        column = data.draw(st.sampled_from(likely(type_) * 20 + DECLARED))
-        if column is not None:
-            declared[name] = column
+        entire = data.draw(st.sampled_from([(), (), {name}]))
+        for field in flat_schema(pa.schema([(name, type_)]), entire):
+            column = data.draw(st.sampled_from(likely(field.type) * 20 + DECLARED))
+            if column is not None:
+                declared[field.name] = column
     with tempfile.TemporaryDirectory() as place:
         table = Path(place) / "t.parquet"
         pq.write_table(pa.table(columns), table)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from killed_runs import Runs
 from synthesis_cases import Make
 
 from dpsynth_platform.foundation.errors import SpendRepeated
@@ -30,11 +29,11 @@ synthesize(table, out, options)
 """
 
 
-def killed_at(module: str, owner: str, name: str, tables: Path, out: Path) -> None:
+def killed_at(runs: Runs, module: str, owner: str, name: str, tables: Path, out: Path) -> None:
     """Runs the same as `make(cap_epsilon=6.5)` in a process that is killed when it calls a function."""
     arguments = [module, owner, name, str(tables / "people.parquet"), str(out), str(tables / "people.yaml")]
-    ended = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = runs.run(SCRIPT, arguments)
+    assert ended.returncode == -signal.SIGKILL, ended.said
 
 
 def states(out: Path) -> list[str]:
@@ -52,9 +51,9 @@ PACKAGE = "dpsynth_platform."
     ],
 )
 def test_killed_before_the_start_nothing_is_spent(
-    make: Make, tables: Path, tmp_path: Path, at: tuple[str, str, str], left: list[str]
+    make: Make, killed_runs: Runs, tables: Path, tmp_path: Path, at: tuple[str, str, str], left: list[str]
 ) -> None:
-    killed_at(*at, tables, tmp_path / "out")
+    killed_at(killed_runs, *at, tables, tmp_path / "out")
     assert states(tmp_path / "out") == left
     assert list((tmp_path / "out" / "restricted").glob("work-*"))
     assert make(cap_epsilon=6.5).spent
@@ -70,9 +69,9 @@ def test_killed_before_the_start_nothing_is_spent(
     ],
 )
 def test_killed_in_the_mechanism_stays_spent(
-    make: Make, tables: Path, tmp_path: Path, at: tuple[str, str, str]
+    make: Make, killed_runs: Runs, tables: Path, tmp_path: Path, at: tuple[str, str, str]
 ) -> None:
-    killed_at(*at, tables, tmp_path / "out")
+    killed_at(killed_runs, *at, tables, tmp_path / "out")
     assert states(tmp_path / "out") == ["started"]
     with pytest.raises(SpendRepeated) as caught:
         make(cap_epsilon=6.5)
@@ -92,9 +91,14 @@ def test_killed_in_the_mechanism_stays_spent(
     ],
 )
 def test_killed_after_the_mechanism_nothing_more_is_spent(
-    make: Make, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, str, str]
+    make: Make,
+    killed_runs: Runs,
+    tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: tuple[str, str, str],
 ) -> None:
-    killed_at(*at, tables, tmp_path / "out")
+    killed_at(killed_runs, *at, tables, tmp_path / "out")
     assert states(tmp_path / "out") in (["started"], ["spent"])
     monkeypatch.setattr(rows, "bounded_rows", lambda *_: pytest.fail("rows were read again"))
     monkeypatch.setattr(Mst, "measure", lambda *_: pytest.fail("it was measured again"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dpsynth_platform.contracts.base import ColumnName
 from dpsynth_platform.contracts.columns import IntegerColumn
 from dpsynth_platform.foundation.errors import ContractError, DpsynthError, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
-from dpsynth_platform.one_table import Options, rows, run
+from dpsynth_platform.one_table import Options, forecast, rows, run
 from dpsynth_platform.one_table.assumed import assumed_columns
 from dpsynth_platform.one_table.declaration import SchemaFile
 from dpsynth_platform.one_table.task import task_of
@@ -78,10 +79,31 @@ def test_what_is_asked_of_a_csv_file_follows_from_its_names_alone(tables: Path) 
             task_of(tables / "few.csv", Options(epsilon=1, delta=1e-5, csv_header=True))
         said.add(str(caught.value))
     assert len(said) == 1
-    assert "nothing is declared of: age, city, joined. What values" in min(said)
-    assert "A CSV file says no types, and its values are not asked. Accepted: integer, min: , max: ;" in min(said)
+    assert "nothing is declared of: age, city, joined. The possible values" in min(said)
+    assert "A CSV file has no types, and its values are not read. Accepted: integer, min: , max: ;" in min(said)
     asked = {name: {"type": None} for name in ("age", "city", "joined")}
     assert yaml.safe_load(template_in(min(said)))["columns"] == asked
+
+
+def test_a_column_without_a_name_is_listed_in_quotes(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("city,,age\nAix,1,2\n")
+    given = Options(epsilon=1, delta=1e-5, csv_header=True)
+    with pytest.raises(ContractError, match="nothing is declared of: city, '', age") as caught:
+        task_of(tmp_path / "t.csv", given)
+    assert list(yaml.safe_load(template_in(str(caught.value)))["columns"]) == ["city", "", "age"]
+    with pytest.raises(SourceError, match="no column 'town'; accepted: city, '', age"):
+        task_of(tmp_path / "t.csv", replace(given, schema={"columns": {"town": {"type": "boolean"}}}))
+
+
+def test_a_forecast_shows_no_value_of_the_data(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> None:
+        raise KeyError(SECRET)
+
+    monkeypatch.setitem(forecast.__globals__, "task_of", failed)
+    with pytest.raises(DpsynthError, match=r"^unexpected error: KeyError$") as caught:
+        forecast(tables / "people.csv", tmp_path / "out", Options(epsilon=1, delta=1e-5))
+    assert caught.value.__context__ is None and caught.value.__cause__ is None
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_template_once_filled_in_is_accepted(tables: Path, tmp_path: Path) -> None:
@@ -114,7 +136,7 @@ def test_the_template_once_filled_in_is_accepted(tables: Path, tmp_path: Path) -
         ("columns: {age: {type: integer, min: 0, max: 9, bin: 3}}", "columns.age.bin: unknown key (did you mean 'bin"),
         ("columns: {city: {type: categorical, values: [Aix]}}", "columns.city.values"),
         ("columns: {}", "columns"),
-        ("- a", "accepted is a mapping"),
+        ("- a", "a list; accepted: a mapping"),
         ("columns: {age: {type: [}}", "not valid YAML"),
         ("columns: {size: {type: boolean}}", "there is no column 'size'; accepted: person, age, city"),
     ],
@@ -151,7 +173,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"contributions": None}, "--owners and --contributions go together"),
         ({"owners": None}, "--owners and --contributions go together"),
         ({"contributions": 0}, "--contributions 0; accepted: 1 or more"),
-        ({"target": "age"}, "--target 'age' is for --method auto or aim; accepted: those, or no target"),
+        ({"target": "age"}, "--target 'age' is for --method auto or aim; accepted: one of them, or no target"),
         ({"target": "note", "method": "aim"}, "--target 'note' is no modelled column; accepted: age, city"),
         ({"time_limit": "90"}, "--time-limit: '90'; accepted: whole seconds, minutes or hours, such as 90s"),
         ({"delta": 0.9, "expected_units": 500}, "accepted: no --delta, which makes it 0.00107, or up to 0.002"),
@@ -189,6 +211,13 @@ def test_types_that_are_not_as_declared(make: Make, tables: Path) -> None:
     with pytest.raises(SourceError, match=r"^columns\.age: declared integer, found Arrow type string") as caught:
         make()
     assert SECRET not in str(caught.value)
+
+
+def test_a_message_names_a_column_as_the_table_does() -> None:
+    table = pa.table({"Re-admitted?": [905] * 3})
+    options = Options(epsilon=1, delta=1e-5, schema={"columns": {"Re-admitted?": {"type": "boolean"}}})
+    with pytest.raises(SourceError, match=r"^columns\.Re-admitted\?: declared boolean, found Arrow type int64"):
+        task_of(table, options)
 
 
 def test_values_of_a_csv_file_that_are_not_as_declared(make: Make, tables: Path) -> None:
@@ -232,13 +261,13 @@ def test_personal_data_in_ordinary_columns_stops_the_run(make: Make, tables: Pat
     ("name", "content", "words"),
     [
         ("nothing.csv", None, "there is no such file"),
-        ("nothing.parquet", None, "there is no table at this place"),
-        ("notes.txt", "a,b", "a directory of them, a CSV file (.csv)"),
+        ("nothing.parquet", None, "there is no such file or directory"),
+        ("notes.txt", "a,b", "a directory of them, a CSV file (.csv, .tsv)"),
         ("empty.csv", "", "the file is empty"),
         (
             "numbers.csv",
             "1,2,3\n4,5,6\n",
-            "its first line may be no header, since it has none of the names that are declared or given (it is not",
+            "its first line may be no header, since it has none of the declared or given names (it is not",
         ),
         ("damaged.parquet", "PAR1 nothing", "the table cannot be read"),
         ("twice.csv", "a,person,a\n1,2,3\n", "columns 1 and 3 of its first line have the same name (the line is not"),
@@ -288,7 +317,7 @@ def test_columns_of_other_types_are_left_empty(tables: Path) -> None:
     options = Options(epsilon=1, delta=1e-5, owners="person", contributions=1, schema=tables / "wide.yaml")
     task = task_of(tables / "wide.parquet", options)
     assert not {"tags", "none", "note"} & set(task.contract.modelled)
-    read = pa.Table.from_batches(rows._kept(task, rows._schema(task)))
+    read = pa.Table.from_batches(rows._kept(task, task.readable))
     assert not {"tags", "none", "note"} & set(read.schema.names)
 
 
@@ -307,6 +336,7 @@ def test_assumed_domains_are_what_the_data_says(tmp_path: Path) -> None:
             ),
             "clock": pa.array([0, 1, 2, 3], pa.int64()).cast(pa.time64("us")),
             "cents": pa.array(["0.05", "1.25", "3.10", "2.00"]).cast(pa.decimal128(10, 2)),
+            "stay": pa.array([{"took": 7}, {"took": 9}, None, {"took": 8}], pa.struct([("took", pa.duration("s"))])),
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
@@ -321,6 +351,8 @@ def test_assumed_domains_are_what_the_data_says(tmp_path: Path) -> None:
     assert (str(found["when"].min), str(found["when"].max)) == ("1970-01-01 00:00:00", "1970-01-02 00:00:00")
     assert (found["clock"].type, found["clock"].resolution) == ("time", "1s")
     assert (found["cents"].min, found["cents"].max, found["cents"].decimals) == (0.05, 3.1, 2)
+    took = found["stay.took"]
+    assert (took.type, took.min, took.max, took.nullable) == ("integer", 7, 9, True)
 
 
 def test_schema_files_are_parts_of_contracts(tables: Path) -> None:
@@ -334,7 +366,7 @@ def test_a_named_pipe_is_no_table(make: Make, tables: Path, table: str) -> None:
     (tables / "aside").mkdir()
     (tables / table).rename(tables / "aside" / table)
     os.mkfifo(tables / table)
-    with pytest.raises(SourceError, match=r"named pipe; accepted: a regular file|there is no table at this place"):
+    with pytest.raises(SourceError, match=r"named pipe; accepted: a regular file|there is no table at this path"):
         make(table)
 
 
@@ -348,10 +380,10 @@ def test_a_named_pipe_declares_nothing(make: Make, tables: Path, key: str) -> No
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("city: {type: categorical, values: [01, 02]}", "01 is read differently by editions of YAML"),
+        ("city: {type: categorical, values: [01, 02]}", "01 is read differently by versions of YAML"),
         (
             "city: {type: categorical, values: [a, 1.10]}",
-            "columns.city.values: number 2 of the list: 1.10 without quotes",
+            "columns.city.values: item 2 of the list: 1.10 without quotes",
         ),
         ("joined: {type: date, min: 2026-01-01, max: 2026-02-30}", "columns.joined.max: '2026-02-30'; input should be"),
         ("age: {type: integer, min: 010, max: 99}", "010 is read differently"),
@@ -368,3 +400,10 @@ def test_a_constraint_in_a_file_of_its_own_names_texts(make: Make, tables: Path)
     (tables / "rules.yaml").write_text("constraints: [{forbid: {city: 1.10, age: 3}}]")
     with pytest.raises(ContractError, match=r"constraints\.0\.forbid\.city: 1\.10 without quotes is a number"):
         make(constraints=tables / "rules.yaml")
+
+
+def test_a_missing_table_is_reported_before_anything_else(tmp_path: Path) -> None:
+    """Also before missing options, and no output directory is made."""
+    with pytest.raises(SourceError, match=r"nothing\.parquet: there is no such file"):
+        run.synthesize(tmp_path / "nothing.parquet", tmp_path / "out", Options(epsilon=1))
+    assert not (tmp_path / "out").exists()

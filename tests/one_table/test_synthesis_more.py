@@ -112,14 +112,14 @@ def test_further_rows_say_what_they_rest_on_by_now(make: Make, tmp_path: Path) -
     make(ledger=tmp_path / "shared", cap_epsilon=9.0)
     plain = more_rows(tmp_path / "out", 5).statement.read_text()
     assert "the ledger holds no other run" in plain
-    assert "that these rows were given" not in plain
+    assert "constraints of these rows" not in plain
     make(out="other", epsilon=1.0, ledger=tmp_path / "shared")
     found = more_rows(tmp_path / "out", 5, given={"city": "Aix"})
     words, stated = found.statement.read_text(), json.loads(found.statement.with_suffix(".json").read_text())
     assert "the ledger holds no other run" not in words
     assert "in the light of 1 other run" in words
     assert (stated["tuning"]["runs"], stated["tuning"]["covered"]) == (1, False)
-    said = "The values that these rows were given, and the constraints that they keep, are public"
+    said = "The given values and constraints of these rows are public"
     assert said in words and "**as declared**" in words
     assert said in stated["assumptions"][-1]["assumption"]
 
@@ -139,7 +139,7 @@ def test_every_format_of_further_rows(made: Synthesis, tmp_path: Path) -> None:
 def test_a_file_that_is_no_output_is_not_written_over(made: Synthesis, tmp_path: Path) -> None:
     precious = tmp_path / "precious.csv"
     precious.write_text("kept")
-    with pytest.raises(ContractError, match=r"precious.csv: is there already, and no rows of an earlier run"):
+    with pytest.raises(ContractError, match=r"precious.csv exists and does not contain rows of an earlier run"):
         more_rows(tmp_path / "out", 5, to=precious)
     assert precious.read_text() == "kept"
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_drawn_is_said(made: Synthesis, tmp_path: Path) -> None:
         ({"given": {"age": []}}, ContractError, "given.age: an empty list"),
         ({"to": tmp_path / "rows.xlsx"}, SourceError, r"accepted: a name that ends with .parquet or .csv"),
         ({"to": tmp_path / "no" / "rows.csv"}, ContractError, "there is no directory"),
-        ({"to": tmp_path / "tables"}, ContractError, "is there already, and no rows of an earlier run"),
+        ({"to": tmp_path / "tables"}, ContractError, "exists and does not contain rows of an earlier run"),
         ({"to": out / "synthetic.csv"}, ContractError, "belongs to the run"),
         ({"to": out / "restricted" / "x.csv"}, ContractError, "belongs to the run"),
         ({"out": tmp_path / "tables"}, ConfigurationError, "no model of an earlier run is here"),
@@ -196,7 +196,7 @@ def test_what_cannot_be_drawn_is_said(made: Synthesis, tmp_path: Path) -> None:
         assert SECRET not in str(caught.value)
     assert not list((tmp_path / "tables").glob("*.statement.*"))
     rules = _file(tmp_path, "constraints: [{forbid: {age: {max: 50}, city: [Aix, Bern, Chur]}}]")
-    with pytest.raises(ContractError, match="no row can keep them all, with the values that were asked for"):
+    with pytest.raises(ContractError, match="no row can keep them all, with the requested values"):
         more_rows(out, 5, given={"age": 20}, constraints=rules)
 
 
@@ -223,5 +223,5 @@ def test_given_values_as_the_command_takes_them() -> None:
         with pytest.raises(ContractError, match=r"accepted: COLUMN=VALUE, COLUMN=LOW\.\.HIGH"):
             read_given(texts)
     for texts in (["age=1..2", "age=5"], ["age=5", "age=1..2"]):
-        with pytest.raises(ContractError, match="age is named before"):
+        with pytest.raises(ContractError, match="age is repeated"):
             read_given(texts)

@@ -367,7 +367,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "a range that nothing can hold": (
         Case({"real": repeated(0.5)}, {"real": real(-1.7e308, 1.7e308)}),
-        "columns.real: min -1.7e+308 and max 1.7e+308 are farther apart than any number in double precision; accepted",
+        "columns.real: min -1.7e+308 and max 1.7e+308: the range exceeds double precision; accepted",
     ),
     "codes that the type cannot hold": (
         Case({"code": repeated(1, type_=pa.int8())}, {"code": listed("1", "300")}),
@@ -391,11 +391,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "more rows than anybody draws": (Case(plain(), PLAIN, {"rows": 10**18}), "--rows: 1000000000000000000; accepted"),
     "a format that cannot hold a column": (
         Case(
-            {"mask": repeated(1, type_=pa.duration("s")), "whole": repeated(1, 2)},
+            {"mask": repeated([1], type_=pa.list_(pa.duration("s"))), "whole": repeated(1, 2)},
             {"mask": {"type": "text"}, "whole": integer(1, 2)},
             {"format": "delta"},
         ),
-        "--format delta: cannot hold mask (duration[s]); accepted: parquet",
+        "--format delta: cannot hold mask (list<element: duration[s]>); accepted: parquet",
     ),
     "a time limit that is none": (Case(plain(), PLAIN, {"time_limit": "0s"}), "--time-limit: '0s'"),
 }

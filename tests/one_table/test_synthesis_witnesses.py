@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from killed_runs import Runs
 from synthesis_cases import SCHEMA, Make, people
 
 from dpsynth_platform.compute.choice import DuckDBChoice
@@ -224,11 +223,11 @@ PACKAGE = "dpsynth_platform."
     ],
 )
 def test_a_kill_between_ledger_and_files_is_no_loss(
-    make: Make, tables: Path, tmp_path: Path, at: tuple[str, str, str], after: str
+    make: Make, killed_runs: Runs, tables: Path, tmp_path: Path, at: tuple[str, str, str], after: str
 ) -> None:
     arguments = [*at, after, str(tables / "people.parquet"), str(tmp_path / "out"), str(tables / "people.yaml")]
-    ended = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
-    assert ended.returncode == -9, ended.stderr
+    ended = killed_runs.run(SCRIPT, arguments)
+    assert ended.returncode == -9, ended.said
     assert make(epsilon=1.0).spent, "the ledger is whole, and another run fits"
 
 
@@ -250,7 +249,9 @@ def test_a_ledger_that_an_earlier_version_sealed_without_a_spend_may_go(make: Ma
         cap=Cap(epsilon=5.0, delta=1e-5),
     )
     ledger.open_account(budget, ())
-    with pytest.raises(LedgerError, match=r"is sealed at 5; .* deleting it loses nothing"):
+    with pytest.raises(
+        LedgerError, match=r"is sealed at 5; .* nothing was spent through it, so that it can be deleted"
+    ):
         make(out="other", ledger=made.ledger.parents[2] / "shared", cap_epsilon=9.0)
 
 

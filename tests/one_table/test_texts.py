@@ -25,7 +25,7 @@ from dpsynth_platform.contracts.columns import (
     TimeColumn,
 )
 from dpsynth_platform.foundation.errors import SourceError
-from dpsynth_platform.sources import table_files as sources
+from dpsynth_platform.sources import csv_files as sources
 from dpsynth_platform.sources.table_files import open_source
 
 NUMBERS: dict[str, Any] = {"min": 0, "max": 10}

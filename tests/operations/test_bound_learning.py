@@ -181,8 +181,8 @@ def test_the_entry_is_started_before_a_record_is_read(learn, ledger, monkeypatch
 @pytest.mark.parametrize(
     ("question", "privacy", "message"),
     [
-        (SHARP, {"on_overlap": "exclude"}, "on_overlap: 'exclude' bars owners who were charged before"),
-        (SHARP, {"adjacency": "fixed-graph"}, "a bound cannot be learned from it"),
+        (SHARP, {"on_overlap": "exclude"}, "on_overlap: 'exclude' excludes owners with earlier charges"),
+        (SHARP, {"adjacency": "fixed-graph"}, "a bound cannot be learned from them"),
         (Question(Fraction(1, 2), 0, 1.0), {}, "at_most 0; accepted: 1 to"),
         (Question(Fraction(3, 2), 9, 1.0), {}, "quantile 3/2; accepted: above 0, at most 1"),
     ],
@@ -253,7 +253,11 @@ def test_each_asking_leaves_a_start_and_one_end(learn, ledger, storage, tmp_path
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (OSError("Ada Marked"), "FAIL", "unexpected: The command failed; its message was shown to whoever ran it."),
+        (
+            OSError("Ada Marked"),
+            "FAIL",
+            "unexpected: The command failed; its message was shown to the user who ran it.",
+        ),
         (KeyboardInterrupt("Ada Marked"), "ABORT", "interrupted: The command was interrupted."),
     ],
 )

@@ -27,10 +27,9 @@ from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
     SampledGaussianEvent,
-    mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget, mst_event
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, renyi_limit, zcdp_curve, zcdp_limit
 
 

@@ -14,9 +14,8 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     event_to_json,
     leaves,
-    mst_event,
 )
-from dpsynth_platform.privacy.mst import MstBudget
+from dpsynth_platform.privacy.mst import MstBudget, mst_event
 
 BUDGET = MstBudget(sigma_one=3.0, epsilon_select=0.25, sigma_two=4.0, rho=0.1)
 

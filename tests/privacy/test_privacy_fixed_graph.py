@@ -31,11 +31,10 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     event_to_json,
     histogram_event,
-    mst_event,
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import calibrate_mst
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_event
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import count_sensitivity

@@ -15,10 +15,9 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     event_to_json,
     matches_claim,
-    mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget, mst_event
 from dpsynth_platform.privacy.partitions import MOST_SHARE, NOTHING_LEARNED, SLACK_SHARE, Partitions
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight

@@ -18,14 +18,14 @@ from dpsynth_platform.privacy.events import (
     SampledGaussianEvent,
     ThresholdedCountsEvent,
     event_to_json,
-    mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import calibrate_mst
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_event
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import MST_WORDS, TWO_MODELS, Assumption, MechanismWords, privacy_statement
+from dpsynth_platform.privacy.statement import TWO_MODELS, WORDS, Assumption, MechanismWords, privacy_statement
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+MST_WORDS = WORDS["mst"]
 
 
 def load(dataset, family):

@@ -19,13 +19,12 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     event_to_json,
     histogram_event,
-    mst_event,
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import calibrate_mst
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_event
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import MST_WORDS, MechanismWords, Tuning, privacy_statement
+from dpsynth_platform.privacy.statement import WORDS, MechanismWords, Tuning, privacy_statement
 from dpsynth_platform.privacy.units import group_guarantee
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -101,13 +100,13 @@ SAID = {
     ),
     "fixed graph": ("The ownership graph", "not the links between people and records", "same records with the same"),
 }
-WORDS = MechanismWords(counts="histograms of topics", choices="tokens", result="the trained model")
+TOPIC_WORDS = MechanismWords(counts="histograms of topics", choices="tokens", result="the trained model")
 
 
 def statement_of(name, **more):
     b = 1 if name == "dp-sgd" else B
     adjacency = "fixed-graph" if name == "fixed graph" else "add-or-remove"
-    words = MST_WORDS if name == "mst" else WORDS
+    words = WORDS["mst"] if name == "mst" else TOPIC_WORDS
     contract = contract_of(max_contributions=b, adjacency=adjacency)
     return privacy_statement(contract, FAMILY, MECHANISMS[name](), words, **more)
 
@@ -235,12 +234,12 @@ def test_the_graph_is_said_to_be_unprotected_in_every_form():
     assert "depends on the ownership graph alone" in statement.assumptions[-4].assumption
     assert "had the records that name them said anything else" in statement.plain_words()[0]
     several = contract_of(adjacency="fixed-graph", owner_columns=["sender", "recipient"])
-    unit = privacy_statement(several, FAMILY, event_to_json(MECHANISMS["fixed graph"]()), WORDS).unit
-    assert "name it in sender or recipient, whoever else they name, of which at most 2" in unit
+    unit = privacy_statement(several, FAMILY, event_to_json(MECHANISMS["fixed graph"]()), TOPIC_WORDS).unit
+    assert "name it in sender or recipient, also beside others, of which at most 2" in unit
 
 
 def test_a_mechanism_that_costs_nothing_is_not_claimed_to():
     event = histogram_event(1e6, max_contributions=B, discrete=False)
-    statement = privacy_statement(contract_of(), FAMILY, event, MST_WORDS)
+    statement = privacy_statement(contract_of(), FAMILY, event, WORDS["mst"])
     assert statement.accounting["epsilon"] == 0 < statement.guarantee.epsilon < 1e-6
     assert "epsilon 9.54e-07" in statement.plain_words()[1]

@@ -233,8 +233,8 @@ def test_all_columns_that_do_not_fit_are_named_at_once_without_a_value(tmp_path:
         read_tables({"real": tmp_path / "real.parquet", "synthetic": tmp_path / "made.csv"})
     said = str(caught.value)
     for words in (
-        "column 'age' holds numbers; in synthetic: text of which some is none of those (numbers)",
-        "column 'day' holds dates; in synthetic: text of which some is none of those (dates)",
+        "column 'age' holds numbers; in synthetic: text that cannot all be parsed as numbers",
+        "column 'day' holds dates; in synthetic: text that cannot all be parsed as dates",
         "column 'flag' has no value in common in real and synthetic (real: true and false; synthetic: text)",
         "--categorical",
         "--drop",

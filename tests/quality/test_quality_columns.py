@@ -8,7 +8,16 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform.foundation.errors import SourceError
-from dpsynth_platform.quality.columns import CELL_BINS, align, cells, declared, of_rows, of_tables, row_counts
+from dpsynth_platform.quality.columns import (
+    CELL_BINS,
+    align,
+    cells,
+    declared,
+    numbers_of,
+    of_rows,
+    of_tables,
+    row_counts,
+)
 from dpsynth_platform.quality.features import for_distances, for_training
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
@@ -99,14 +108,18 @@ def test_times_of_day_are_numbers(type_):
     ("other", "said"),
     [
         ({"age": [1]}, "synthetic: not the columns of real: lacks job; accepted"),
-        ({"age": [1], "job": ["a"], "id": [1]}, "synthetic: not the columns of real: has id besides; accepted"),
-        ({"age": [1], "work": ["a"]}, "lacks job; has work besides"),
+        (
+            {"age": [1], "job": ["a"], "id": [1]},
+            "synthetic: not the columns of real: has additional columns id; accepted",
+        ),
+        ({"age": [1], "work": ["a"]}, "lacks job; has additional columns work"),
         ({"age": pa.array([], pa.int64()), "job": pa.array([], pa.string())}, "synthetic: the table has no rows"),
         (
             {"age": ["Zaphod"], "job": ["a"]},
-            r"column 'age' holds numbers; in synthetic: text of which some is none of those .numbers.",
+            r"column 'age' holds numbers; in synthetic: text that cannot all be parsed as numbers",
         ),
         ({"age": [[1]], "job": ["a"]}, r"synthetic: column 'age' is of type list<.*>; accepted: numbers"),
+        ({"age": [[{"Zaphod": 1}]], "job": ["a"]}, "synthetic: column 'age' is of type nested; accepted"),
         ({"age": [b"Zaphod"], "job": ["a"]}, "synthetic: column 'age' is of type binary"),
         ({}, "synthetic: the table has no columns"),
     ],
@@ -173,3 +186,8 @@ def test_numbers_of_any_size_can_be_compared(largest: float) -> None:
         assert np.nanmax(np.abs(np.concatenate(matrices))) < 3
     assert np.isfinite(np.concatenate(for_distances([column]))).all()
     np.testing.assert_allclose(for_distances([column])[0][:2, 0], [0.0, 0.625])
+
+
+def test_nanoseconds_are_cut_off_on_both_sides_of_1970() -> None:
+    moments = pa.chunked_array([pa.array([-1, 1_999], pa.int64()).cast(pa.timestamp("ns"))])
+    assert numbers_of(moments).tolist() == [-1, 1]

@@ -98,7 +98,7 @@ def test_json_for_programs(use: Use) -> None:
         (("--synthetic", "other.parquet"), "synthetic: not the columns of real: lacks age"),
         (("--train", "other.parquet"), "train: not the columns of real: lacks age"),
         (("--synthetic", "nowhere.csv"), "nowhere.csv: there is no such file or directory"),
-        (("--train", "nowhere"), "nowhere: there is no table at this place"),
+        (("--train", "nowhere"), "nowhere: there is no table at this path"),
         (("--protected", "name,name"), "--protected 'name,name'; accepted: names of different columns"),
         (("--protected", "size"), "protected: no column 'size'"),
         (("--protected", "age"), "protected: column 'age' holds numbers"),

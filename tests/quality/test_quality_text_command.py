@@ -58,7 +58,7 @@ def test_tables_of_three_formats_for_people(use: Use, tmp_path: Path) -> None:
     for words in ("MAUVE", "macro F1", "real in its place", "120 real, 60 held-out, 60 synthetic", "±"):
         assert words in text
     assert text.index(NOTICE[:40]) < text.index("MAUVE")
-    assert "passes for held out" not in text
+    assert "replaces them" not in text
     assert SECRET not in text
     assert sorted(tmp_path.iterdir()) == before
 
@@ -69,7 +69,7 @@ def test_json_for_programs_and_a_split_by_owner(use: Use) -> None:
     found = json.loads(text[text.index("{") :])  # what the runner takes from standard error may stand before it
     assert found["restricted"] is True
     assert found["texts"] == {"real": 60, "held-out": 60, "synthetic": 60}
-    assert "passes for held out" in found["remarks"][0]
+    assert "replaces them" in found["remarks"][0]
     assert {figure["better"] for figure in found["figures"]} == {"higher", "lower", "near real"}
     assert SECRET not in text
 

@@ -133,7 +133,7 @@ def test_rows_without_a_target_are_left_out() -> None:
 
 def test_a_target_alone_predicts_nothing() -> None:
     (goal,) = (column for column in beside(rows(100, 1), rows(100, 2)) if column.name == "income")
-    assert measure_utility([goal], "income")[0].not_available == "there is no column but the target"
+    assert measure_utility([goal], "income")[0].not_available == "there is no column except the target"
 
 
 def test_of_too_many_rows_some_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from dpsynth_platform.privacy.statement import WORDS, PrivacyStatement, privacy_
 from dpsynth_platform.release.commitments import NonceBook
 from dpsynth_platform.release.dossier import Approval, Evidence, LineageStep, clearance_summary, software_versions
 from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.target_files import SignedRelease
 
 LINE = {
     "raw": (), "scrubbed": ("raw",), "canaries": (), "clearance": ("scrubbed",),
@@ -207,3 +208,17 @@ def released(
 @pytest.fixture
 def with_approvals(evidence: Evidence) -> Callable[..., Evidence]:
     return lambda **changes: replace(evidence, **changes)
+
+
+@pytest.fixture
+def of_month(
+    evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
+) -> Callable[..., SignedRelease]:
+    """Publishes a month's release, which differs from others in its id and period."""
+
+    def make(period: str | None, batches: list[pa.RecordBatch] = rows) -> SignedRelease:
+        month = replace(evidence, period=period)
+        made = publish(month, batches, batches[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
+        return SignedRelease.of(made, "visits", period)
+
+    return make

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cryptography
@@ -31,6 +30,7 @@ sys.addaudithook(refuse)
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 MOST_SECONDS = 2.0
+"""Of a processor, and not of a clock: those do not become more where others keep the machine busy."""
 
 
 @pytest.fixture
@@ -50,8 +50,14 @@ def run(bare: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         # -S: nothing of this environment's own packages.
         [sys.executable, "-S", "-c", PROGRAM, "dpsynth_platform.release.verify", *arguments],
-        env=bare, cwd=bare["HOME"], capture_output=True, text=True, timeout=60, check=False,
+        env=bare, cwd=bare["HOME"], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
+
+
+def processor_seconds() -> float:
+    """What this process's children took until now."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def test_the_environment_is_bare(bare: dict[str, str]) -> None:
@@ -76,12 +82,12 @@ def test_every_kind_of_failure_is_told_in_a_bare_environment(
     (changed / "dossier.json").write_text("{}")
     next((missing / "data").glob("*.parquet")).unlink()
 
-    started = time.perf_counter()
+    before = processor_seconds()
     done = run(bare, str(released.path), "--public-key", str(key))
-    took = time.perf_counter() - started
+    took = processor_seconds() - before
     assert (done.returncode, done.stderr) == (0, "")
     assert "verified; " in done.stdout and ", 400 rows" in done.stdout
-    assert took < MOST_SECONDS * (1 + os.getloadavg()[0]), f"{took:.2f} s"
+    assert took < MOST_SECONDS, f"{took:.2f} s"
     for path, arguments, kinds in (
         (released.path, ("--public-key", str(other)), ["signature"]),
         (released.path, ("--public-key", str(key), "--ledger", str(chain)), ["chain-head"]),
@@ -102,7 +108,7 @@ def test_the_platforms_command_needs_no_deployment_either(
     arguments = ["release", "verify", str(released.path), "--public-key", str(key), "--json"]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "dpsynth_platform", *arguments],
-        env=whole, cwd=bare["HOME"], capture_output=True, text=True, timeout=60, check=False,
+        env=whole, cwd=bare["HOME"], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["ok"]

@@ -17,12 +17,11 @@ from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance, Finding
 from dpsynth_platform.release.evidence import (
     Candidate,
     CheckedEvidence,
-    candidate_digest,
     candidate_of,
     candidate_runners,
     check_content,
     check_evidence,
-    check_news,
+    check_new_findings,
     check_unchanged,
     clearance_of,
 )
@@ -110,7 +109,7 @@ class Line:
 
     @property
     def candidate(self) -> str:
-        return candidate_digest(self.storage, PLACE, self.contract, self.ledger)
+        return candidate_of(self.storage, PLACE, self.contract, self.ledger).digest
 
     def record(self, step: str) -> StepRecord:
         return self.storage.require(PLACE, step)
@@ -205,7 +204,9 @@ def test_the_ledgers_digest_stands_for_a_model_that_has_expired(line: Line) -> N
 def test_a_model_that_no_sweep_deleted_for_its_age_is_missing(line: Line, said: dict[str, str]) -> None:
     complete(line)
     expire(line, **said)
-    refused(line, "missing or stale", "visits/model: its output is gone, and not because its time was up")
+    refused(
+        line, "missing or stale", "visits/model: its output is gone, and the ledger does not record that it expired"
+    )
     with pytest.raises(ReleaseRefused, match="missing or stale"):
         candidate_of(line.storage, PLACE, line.contract, line.ledger, read=False)
 
@@ -230,20 +231,20 @@ def test_nothing_is_made_anew_in_the_absence_of_the_model(line: Line, step: str)
         write(line.storage, "synthetic", "what I like better", [model], {})
     if step != "clearance":
         line.write_audit(json.dumps({"verdict": "pass", "summary": "all is well"} | line.contract.audit_terms))
-    refused(line, "visits/model has expired, and what is there now was no complete candidate before")
+    refused(line, "visits/model has expired, and the present candidate was not complete before")
 
 
 def test_a_candidate_that_was_recorded_after_its_model_expired_is_none(line: Line) -> None:
     digest = line.candidate
     expire(line)
     line.ledger.record(chain.CANDIDATE, digest, {"entry": ENTRY})
-    refused(line, "no complete candidate before")
+    refused(line, "not complete before")
 
 
 def test_a_candidate_of_another_entry_is_none(line: Line) -> None:
     line.ledger.record(chain.CANDIDATE, line.candidate, {"entry": "entry-2"})
     expire(line)
-    refused(line, "no complete candidate before")
+    refused(line, "not complete before")
 
 
 def test_other_evidence_has_to_be_there_as_before(line: Line) -> None:
@@ -320,7 +321,7 @@ def test_only_a_passed_audit_counts(line: Line, report: dict[str, Any]) -> None:
 def test_an_inconclusive_audit_says_what_each_way_out_costs(line: Line) -> None:
     line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
     refused(line, "accept_inconclusive why that is acceptable, which spends nothing")
-    refused(line, "dpsynth plan visits", "may know how many", "a new run with a cost of its own")
+    refused(line, "dpsynth plan visits", "may estimate how many", "a new run with a cost of its own")
     refused(line, "the reasons: dpsynth audit show visits")
 
 
@@ -361,7 +362,7 @@ def test_a_model_without_a_claim_is_no_evidence(line: Line) -> None:
     synthetic = write(line.storage, "synthetic", "synthetic", [line.record("model")], {})
     assert synthetic.inputs["model"] == line.record("model").content_hash
     line.write_audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms))
-    refused(line, "visits/model: the model holds no readable claim")
+    refused(line, "visits/model: the model has no readable claim")
 
 
 @pytest.mark.parametrize("report", ["{", "[]", ""])
@@ -437,8 +438,8 @@ def test_a_withdrawal_is_named_with_the_way_out(line: Line) -> None:
         ([("approve", "alan")], None),
         ([("refuse", "alan")], "refused by alan"),
         ([("withdraw", "alan")], "withdrawn as release visits-1"),
-        ([("refuse", "alan"), ("approve", "kay")], "approvals have changed"),
-        ([("withdraw", "alan"), ("approve", "grace")], "approvals have changed"),
+        ([("refuse", "alan"), ("approve", "kay")], "approvals changed"),
+        ([("withdraw", "alan"), ("approve", "grace")], "approvals changed"),
     ],
 )
 def test_what_was_decided_meanwhile_counts(line: Line, later: Decisions, words: str | None) -> None:
@@ -489,7 +490,7 @@ def edit(line: Line, step: str, **changes: Any) -> None:
 def test_a_clearance_that_does_not_say_what_it_found_is_no_evidence(line: Line) -> None:
     edit(line, "clearance", facts={"entry_id": ENTRY, "plan_digest": PLAN})
     record = line.record("clearance")
-    with pytest.raises(ReleaseRefused, match="does not say what it found"):
+    with pytest.raises(ReleaseRefused, match="does not contain its findings"):
         clearance_of(PLACE, record)
 
 
@@ -505,10 +506,10 @@ def test_what_was_found_is_part_of_what_is_approved(line: Line) -> None:
 
 def test_what_was_found_since_stops_a_release() -> None:
     finding = Finding("base-model", ("B", "base A", "paid-by e"), "e", "clinic", "visits")
-    check_news(PLACE, CLEARED, CLEARED)
-    check_news(PLACE, replace(CLEARED, findings=(finding,)), CLEARED)  # what is known no more is no news
+    check_new_findings(PLACE, CLEARED, CLEARED)
+    check_new_findings(PLACE, replace(CLEARED, findings=(finding,)), CLEARED)  # what is known no more is no news
     with pytest.raises(ReleaseRefused, match="found since its clearance: a mechanism upstream") as caught:
-        check_news(PLACE, CLEARED, replace(CLEARED, findings=(finding,)))
+        check_new_findings(PLACE, CLEARED, replace(CLEARED, findings=(finding,)))
     assert "dpsynth run visits" in str(caught.value)
     with pytest.raises(ReleaseRefused, match="would not be cleared any more: somebody"):
-        check_news(PLACE, CLEARED, replace(CLEARED, decision="refuse", reason="somebody told"))
+        check_new_findings(PLACE, CLEARED, replace(CLEARED, decision="refuse", reason="somebody told"))

@@ -27,7 +27,7 @@ def browse(page: Path, profile: Path, *arguments: str) -> str:
 def test_the_page_shows_what_a_reviewer_needs(released: Published, tmp_path: Path) -> None:
     shown = browse(released.path / "dossier.html", tmp_path / "profile", "--dump-dom")
     for words in (
-        "What this means", "Not covered", "Tried by attack", "Before the mechanism", "Who approved it", "grace",
+        "What this means", "Not covered", "Audit by attack", "Before the mechanism", "Who approved it", "grace",
         "models/clinic-base", "How to verify", "sha256sum -c", "dossier.schema.json",
     ):  # fmt: skip
         assert words in shown

@@ -195,7 +195,7 @@ def test_a_change_in_the_dossier_is_told_by_its_path(released: Published) -> Non
     file.write_text(original.replace('"rows": 400', '"rows": 401'))
     assert any(problem.where == "$.synthetic" for problem in verify_release(released.path).problems)
     file.write_text(original[:-20])
-    assert any("is no JSON object in line" in problem.message for problem in verify_release(released.path).problems)
+    assert any("is not a JSON object in line" in problem.message for problem in verify_release(released.path).problems)
     file.write_text("[]")
     assert "dossier.json" in named(released.path)
 
@@ -409,7 +409,7 @@ def test_a_head_must_stand_in_the_chain_that_is_known(
         assert all(words and words in problem["message"] for problem in told["problems"])
     (tmp_path / "ledger.json").write_text('{"events": [{"sequence": "x"}]}')
     assert main([str(released.path), "--ledger", str(tmp_path / "ledger.json")]) == 2
-    assert "is no export of a ledger" in capsys.readouterr().err
+    assert "is not an export of a ledger" in capsys.readouterr().err
 
 
 def test_the_heads_of_several_releases_are_of_one_chain(
@@ -427,7 +427,7 @@ def test_the_heads_of_several_releases_are_of_one_chain(
 
     forked = another("a3", "2026-12-20T07:00:00+00:00", Head(40, "d1" * 32))
     cut = another("a4", "2027-01-20T07:00:00+00:00", Head(30, "e0" * 32))
-    for other, words in ((forked, "as that of"), (cut, "the chain was cut in between")):
+    for other, words in ((forked, "like the head of"), (cut, "the chain was cut in between")):
         reports = verify_releases([later, released.path, other], pem(signing_key))
         told = [problem for report in reports for problem in report.problems]
         assert [(problem.kind, words in problem.message) for problem in told] == [("chain-head", True)]

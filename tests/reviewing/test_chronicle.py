@@ -92,4 +92,4 @@ def test_what_is_kept_is_of_one_deployment(settings, tmp_path):
     made(elsewhere, "two", "2026-02")
     assert list(chronicle(settings).candidates) == ["visits/2026-01"]
     assert list(chronicle(elsewhere).candidates) == ["visits/2026-02"]
-    assert chronicles.opened(settings).head() == chronicle(settings).head
+    assert chronicles.cached_ledger(settings).head() == chronicle(settings).head

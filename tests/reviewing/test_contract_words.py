@@ -36,14 +36,14 @@ def test_the_words_of_a_contract():
 @pytest.mark.parametrize(
     ("changes", "what", "said"),
     [
-        ({"release": {"approvals": 0}}, "approvals", "none is asked for"),
+        ({"release": {"approvals": 0}}, "approvals", "none is required"),
         (
             {"audit": {"model": "separate"}},
             "how well",
             "each of two mechanisms: epsilon 1, delta 1e-06; a release promises both together",
         ),
         ({"generate": {"method": "mst", "rows": "auto"}}, "rows", "noisy counts"),
-        ({"privacy": {"on_overlap": "exclude"}}, "people of earlier releases", "left out in silence"),
+        ({"privacy": {"on_overlap": "exclude"}}, "people of earlier releases", "excluded silently"),
         ({"release": {"license": "CC-BY-4.0"}}, "where", "license CC-BY-4.0"),
         (
             {"privacy": {"guarantee": {"epsilon": 12.0}, "accept_weak_guarantee": "asked for by nobody else"}},

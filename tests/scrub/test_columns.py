@@ -80,7 +80,7 @@ def test_personal_data_stops_the_run_and_is_not_shown(column: str, values: list[
     with pytest.raises(SourceError) as raised:
         look(contract(), **{column: values})
     message = str(raised.value)
-    assert message.startswith(f"orders: columns.{column}: values look like {entity}, which would be passed on as it is")
+    assert message.startswith(f"orders: columns.{column}: values look like {entity}, which would stay unchanged")
     assert f"columns.{column}.accept_pii: <reason>" in message
     assert str(values[0]) not in message
     assert str(LEAST_OWNERS) not in message
@@ -118,7 +118,7 @@ def test_public_places_that_look_like_people_have_the_ways_out_that_the_document
         look(contract(channel=learned), channel=zones)
     message = str(raised.value)
     assert "values look like PERSON" in message
-    assert message.endswith("columns.channel.accept_pii: <reason>; where they are public, all of them listed in values")
+    assert message.endswith("columns.channel.accept_pii: <reason>; if they are public, list all of them in values")
     look(contract(channel=learned | {"accept_pii": "public taxi zones"}), channel=zones)
     look(contract(channel={"values": ["Murray Hill", "Astoria"]}), channel=zones)
 

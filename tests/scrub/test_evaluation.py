@@ -136,9 +136,9 @@ def test_the_command_prints_measures_and_no_text(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{not json", "line 1: no JSON lines"),
-        ('{"text": "secret"}', "row 1: spans: missing or no list"),
-        ('{"spans": []}', "row 1: text: missing or no text"),
+        ("{not json", "line 1: not JSON lines"),
+        ('{"text": "secret"}', "row 1: spans: missing or not a list"),
+        ('{"spans": []}', "row 1: text: missing or not a text"),
         (
             '{"text": "secret", "spans": [{"start": 0, "end": 6, "entity": "secret"}]}',
             "row 1: spans: a span without a type; accepted: a type in capitals",
@@ -146,9 +146,9 @@ def test_the_command_prints_measures_and_no_text(
         ('{"text": "secret", "spans": [{"start": 0, "end": 9, "type": "X"}]}', "row 1: spans: a span outside its text"),
         ('{"text": "secret", "spans": [{"start": 0, "end": 3}]}', "row 1: spans: a span without a type"),
         ('{"text": "secret", "spans": [7]}', "row 1: spans: a span without a type"),
-        ('["secret"]', "row 1: text: missing or no text"),
+        ('["secret"]', "row 1: text: missing or not a text"),
         ("", "no row"),
-        ('{"text": "\\ud800secret", "spans": []}\n{"text"', "line 2: no JSON lines"),
+        ('{"text": "\\ud800secret", "spans": []}\n{"text"', "line 2: not JSON lines"),
     ],
 )
 def test_bad_gold_is_named_without_its_text(content: str, message: str, tmp_path: Path) -> None:

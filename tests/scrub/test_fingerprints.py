@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from dpsynth_platform.scrub.fingerprints import (
     FingerprintKeys,
     canonical_text,
+    canonical_texts,
     distinct_owners,
     fingerprint_hex,
     fingerprints_from_hex,
+    keyed,
     owner_fingerprint,
-    record_id,
+    record_ids,
     rotated,
 )
 
@@ -77,6 +79,37 @@ def test_stored_fingerprints_are_carried_over_to_a_further_key() -> None:
 
 
 parts = st.lists(st.text(max_size=4) | st.none(), max_size=4)
+
+
+def record_id(owner: str, values: list[str | None], key: bytes) -> str:
+    (found,) = record_ids([owner], [[value] for value in values], keyed(key)).to_pylist()
+    return str(found)
+
+
+@given(key=st.binary(max_size=80), message=st.binary(max_size=200))
+def test_a_keyed_hash_is_hmac_sha256(key: bytes, message: bytes) -> None:
+    assert list(keyed(key)([message, b"x", message])) == [
+        hmac.digest(key, each, "sha256") for each in (message, b"x", message)
+    ]
+
+
+@given(values=st.lists(st.text(max_size=4) | st.none(), max_size=4), trim=st.booleans())
+def test_a_column_of_ids_has_the_text_of_each(values: list[str | None], trim: bool) -> None:
+    steps = ["trim"] if trim else []
+    assert canonical_texts(pa.array(values, pa.large_string()), steps) == [canonical_text(v, steps) for v in values]
+
+
+def test_whole_numbers_as_ids() -> None:
+    values = [0, -7, 2**63 - 1, None]
+    assert canonical_texts(pa.array(values)) == [canonical_text(value) for value in values]
+
+
+def test_record_ids_stay_what_they_are() -> None:
+    ids = record_ids(["ab" * 16] * 2, [["1", None], ["", "xy"]], keyed(b"3" * 32)).to_pylist()
+    wanted = [
+        hmac.digest(b"3" * 32, ("ab" * 16 + text).encode(), "sha256")[:16].hex() for text in ("|1:1|0:", "|-|2:xy")
+    ]
+    assert ids == wanted
 
 
 @given(first=parts, second=parts)

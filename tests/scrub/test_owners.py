@@ -43,37 +43,37 @@ def test_a_list_is_a_set_of_owners(kind: pa.DataType) -> None:
     values: list[Any] = [["a", "b"], ["b", "a", "b"], ["a", None, ""], [], None, [None]]
     found = reader("authors")
     batch = pa.record_batch({"authors": pa.array(values, kind)})
-    assert found.read(batch) == [prints("a", "b"), prints("a", "b"), prints("a"), (), (), ()]
+    assert list(found.read(batch)) == [prints("a", "b"), prints("a", "b"), prints("a"), (), (), ()]
     assert (found.missing, found.repeated) == (2, 1)
 
 
 def test_columns_together_own_a_row() -> None:
     batch = pa.record_batch({"patient": ["a", "a", None, None], "clerk": pa.array([7, None, 8, None], pa.int64())})
     found = reader("patient", "clerk")
-    assert found.read(batch) == [prints("a", "7"), prints("a"), prints("8"), ()]
+    assert list(found.read(batch)) == [prints("a", "7"), prints("a"), prints("8"), ()]
     assert (found.missing, found.repeated) == (2, 0)
 
 
 def test_a_list_beside_a_column() -> None:
     batch = pa.record_batch({"sender": ["a"], "recipients": pa.array([["b", "a"]], pa.list_(pa.string()))})
     found = reader("sender", "recipients")
-    assert found.read(batch) == [prints("a", "b")]
+    assert list(found.read(batch)) == [prints("a", "b")]
     assert found.repeated == 1
 
 
 def test_normalization_makes_one_person_of_two_spellings() -> None:
     batch = pa.record_batch({"authors": pa.array([[" Ada", "ADA"]], pa.list_(pa.string()))})
-    assert reader("authors", normalization=("trim", "casefold")).read(batch) == [prints("ada")]
+    assert list(reader("authors", normalization=("trim", "casefold")).read(batch)) == [prints("ada")]
     assert len(reader("authors").read(batch)[0]) == 2
 
 
 def test_a_slice_reads_its_own_rows() -> None:
     batch = pa.record_batch({"authors": pa.array([["a"], ["b", "c"], ["d"]], pa.list_(pa.string()))})
-    assert reader("authors").read(batch.slice(1, 1)) == [prints("b", "c")]
+    assert list(reader("authors").read(batch.slice(1, 1))) == [prints("b", "c")]
 
 
 def test_elements_have_names_of_their_own() -> None:
-    assert list(listed_values("authors", ["x", None])) == [("authors_0", "x"), ("authors_1", None)]
+    assert list(listed_values("authors", ["x", None])) == [("authors\n0", "x"), ("authors\n1", None)]
     assert list(listed_values("name", "x")) == [("name", "x")]
 
 
@@ -185,5 +185,5 @@ def test_a_record_with_one_damaged_owner_column_leaves_as_a_whole() -> None:
 def test_only_an_owner_column_may_hold_lists() -> None:
     with pytest.raises(SourceError, match=r"columns\.paper: declared identifier, found Arrow type list"):
         check_source_schema(papers(), SCHEMA.set(0, pa.field("paper", pa.list_(pa.string()))))
-    with pytest.raises(SourceError, match=r"columns\.authors: .* accepted: string or integer, or a list of these"):
+    with pytest.raises(SourceError, match=r"columns\.authors: .* or bytes, or a list of strings or integers"):
         check_source_schema(papers(), SCHEMA.set(1, pa.field("authors", pa.list_(pa.float64()))))

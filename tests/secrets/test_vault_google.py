@@ -83,7 +83,7 @@ class Manager:
     def _let_in(self, call: str, context: grpc.ServicerContext) -> None:
         self.asked.append(call)
         if self.hold is not None:
-            self.hold.wait(20)
+            self.hold.wait(600)
         if self.failure is not None:
             context.abort(self.failure, "SECRET")
         given = dict(context.invocation_metadata()).get("authorization", "")
@@ -286,7 +286,7 @@ def test_another_account_is_denied(vault: Vault, manager: Manager, credentials: 
 
 def test_without_credentials_it_says_so(vault: Vault, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nobody.json"))
-    with pytest.raises(ConfigurationError, match=r"cannot be asked \(DefaultCredentialsError\)"):
+    with pytest.raises(ConfigurationError, match=r"no request was possible \(DefaultCredentialsError\)"):
         vault.create("signing")
 
 
@@ -317,7 +317,7 @@ def test_who_does_not_answer_is_not_waited_for(vault: Vault, manager: Manager, m
     with pytest.raises(ConfigurationError, match="no answer within 1 seconds"):
         vault.read("signing")
     manager.hold.set()
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 300
 
 
 def test_a_server_that_cannot_prove_itself_gets_no_word(

@@ -22,7 +22,7 @@ from delta_cases import (
     protocol,
     remove,
 )
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 import dpsynth_platform
 from dpsynth_platform.bounding.ownership import write_ownership
@@ -30,7 +30,7 @@ from dpsynth_platform.drafting.draft import drafted
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.quality.files import read_file
-from dpsynth_platform.sources.delta import open_delta
+from dpsynth_platform.sources.delta import DeltaProblem, open_delta
 from dpsynth_platform.sources.periods import period_span
 from dpsynth_platform.sources.table_files import open_source
 from dpsynth_platform.sources.tables import open_table
@@ -56,7 +56,7 @@ def refusal(root: Path) -> str:
 def test_renamed_columns_have_their_values(tmp_path: Path, said: dict[str, Any]) -> None:
     stored = pa.table({"name": ["a", "b"], "col-2": [1, 2], "left over": ["x", "y"]})
     root = commit(tmp_path / "t", 0, said, metadata(RENAMED, **NAME), add(tmp_path / "t", "a.parquet", stored))
-    assert open_delta(str(root)).schema.names == ["person", "n"]
+    assert open_delta(str(root)).table.schema.names == ["person", "n"]
     assert rows(root) == {"person": ["a", "b"], "n": [1, 2]}
 
 
@@ -189,7 +189,7 @@ def test_deletions_with_what_the_library_does_not_read(tmp_path: Path, other: st
     root = tmp_path / "t"
     said = protocol(["deletionVectors", other])
     commit(root, 0, said, metadata([field("n", "long")]), add(root, "a.parquet", TEN, **deleted(1)))
-    assert f"has deletionVectors together with {other}, which is not read here; accepted: either" in refusal(root)
+    assert f"has deletionVectors together with {other}, which is not supported; accepted: either" in refusal(root)
 
 
 @pytest.mark.parametrize("feature", ["typeWidening", "typeWidening-preview"])
@@ -244,7 +244,7 @@ def test_moments_without_a_time_zone(tmp_path: Path) -> None:
     stored = pa.table({"at": pa.array(moments, pa.timestamp("us"))})
     said = protocol(["timestampNtz"])
     commit(root, 0, said, metadata([field("at", "timestamp_ntz")]), add(root, "a.parquet", stored))
-    assert open_delta(str(root)).schema.field("at").type == pa.timestamp("us")
+    assert open_delta(str(root)).table.schema.field("at").type == pa.timestamp("us")
     assert rows(root) == {"at": moments}
 
 
@@ -293,13 +293,31 @@ def test_what_only_writers_must_know_leaves_rows_as_they_are(tmp_path: Path, fea
     assert rows(root) == {"n": list(range(10))}
 
 
-@pytest.mark.parametrize("feature", ["somethingNew", "catalogManaged", "variantType", "variantType-preview"])
+@pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
+def test_variants_are_refused_where_a_column_is_one(tmp_path: Path, feature: str) -> None:
+    """delta-rs names the feature in the protocol of every table that may have deletion vectors."""
+    for name, type_ in (("plain", "long"), ("other", "variant")):
+        root = tmp_path / name
+        said = protocol([feature, "deletionVectors"])
+        fields = [field("n", "long"), field("v", type_)]
+        stored = pa.table({"n": [1, 2, 3], "v": pa.array([4, None, 6], pa.int64())})
+        commit(root, 0, said, metadata(fields), add(root, "a.parquet", stored, **deleted(1)))
+    assert rows(tmp_path / "plain") == {"n": [1, 3], "v": [4, 6]}
+    assert f"needs the reader feature {feature}, which is not supported; accepted: " in refusal(tmp_path / "other")
+
+
+def test_a_table_of_delta_rs_with_deletion_vectors_is_read(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", TEN, configuration={"delta.enableDeletionVectors": "true"})
+    assert rows(tmp_path / "t") == {"n": list(range(10))}
+
+
+@pytest.mark.parametrize("feature", ["somethingNew", "catalogManaged"])
 def test_any_other_reader_feature_is_refused_by_name(tmp_path: Path, feature: str) -> None:
     root = tmp_path / "t"
     said = protocol([feature], ["inCommitTimestamp"] if feature == "catalogManaged" else [])
     commit(root, 0, said, metadata([field("n", "long")]), add(root, "a.parquet", TEN))
     text = refusal(root)
-    assert f"{root}: the Delta table needs its readers to know {feature}, which is not read here; accepted: " in text
+    assert f"{root}: the Delta table needs the reader feature {feature}, which is not supported; accepted: " in text
     assert "DROP FEATURE" in text
 
 
@@ -325,11 +343,18 @@ def test_every_way_of_opening_a_table_reads_the_same_rows(tmp_path: Path) -> Non
     assert list(drafted(settings, root, "people", None).contract["columns"]) == ["person", "n"]
 
 
+@pytest.mark.parametrize("name", ["a[1]", "a^b", "a%20b"])
+def test_a_place_that_the_library_cannot_open_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name / "_delta_log").mkdir(parents=True)
+    with pytest.raises(DeltaProblem, match=r"the path contains .*; accepted: one without \["):
+        open_delta(str(tmp_path / name))
+
+
 OWN_TABLES = {
-    "compute/duckdb_engine.py",
     "compute/spark_engine.py",
     "demo/tables.py",
     "foundation/storage.py",
+    "release/delta_target.py",
     "sources/delta.py",
     "sources/versions.py",
 }

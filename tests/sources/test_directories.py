@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pydantic import TypeAdapter
 
+from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.sources import directories
@@ -81,13 +86,13 @@ def test_a_directory_whose_own_name_is_hidden_is_read(tmp_path: Path) -> None:
 def test_what_is_parquet_by_content_alone_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "1.parquet")
     write(tmp_path / "000000_0")
-    assert f"{tmp_path}/000000_0: is Parquet by its content and not by its name; accepted: " in refusal(tmp_path)
+    assert f"{tmp_path}/000000_0: has Parquet content under another name; accepted: " in refusal(tmp_path)
 
 
 def test_what_has_a_name_of_data_and_is_none_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "1.parquet")
     os.mkfifo(tmp_path / "2.parquet")
-    assert "2.parquet: has a name of data and is no file" in refusal(tmp_path)
+    assert "2.parquet: has the name of a data file and is none" in refusal(tmp_path)
 
 
 def test_links_to_directories_are_refused(tmp_path: Path) -> None:
@@ -129,6 +134,31 @@ def test_codes_with_leading_zeros_stay_texts(tmp_path: Path) -> None:
     assert sorted(read(tmp_path)["month"]) == ["01", "02", "12"]
 
 
+@pytest.mark.parametrize(
+    ("document", "type_"),
+    [
+        ({"type": "categorical", "values": ["1", "2", "x"]}, pa.string()),
+        ({"type": "categorical", "values": "learned"}, pa.string()),
+        ({"type": "identifier"}, pa.string()),
+        ({"type": "categorical", "values": [1, 2]}, None),
+    ],
+    ids=str,
+)
+def test_one_directory_does_not_change_the_declared_type(tmp_path: Path, document: Any, type_: Any) -> None:
+    """The type is that of the release: an owner's directory would show in it. None: such a directory is refused."""
+    declared = {"code": TypeAdapter(Column).validate_python(document)}
+    for code in ("1", "2", "x"):
+        write(tmp_path / f"code={code}" / "part.parquet")
+        if code == "x" and type_ is None:
+            with pytest.raises(SourceError, match="directories of column 'code' are no whole numbers") as caught:
+                open_source(tmp_path, declared)
+            assert "x" not in re.findall(r"\w+", str(caught.value).removeprefix(str(tmp_path)))
+        else:
+            source = open_source(tmp_path, declared)
+            assert source.schema.field("code").type == (type_ or pa.int64())
+            assert pa.Table.from_batches(source.batches()).num_rows == int(code if code != "x" else 3)
+
+
 def test_files_below_directories_of_other_columns_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "year=2023" / "a.parquet")
     write(tmp_path / "b.parquet")
@@ -138,7 +168,7 @@ def test_files_below_directories_of_other_columns_are_refused(tmp_path: Path) ->
 
 def test_a_column_in_files_and_in_names_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "n=7" / "a.parquet")
-    assert "column 'n' stands in the files and in the names of directories" in refusal(tmp_path)
+    assert "column 'n' is in the files and in the names of directories" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +194,40 @@ def test_types_of_which_one_holds_all_are_one(
     assert read(tmp_path)["n"] == expected
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize(
+    ("units", "both"), [(("s", "ms"), "ms"), (("us", "ms"), "us"), (("ns", "us"), "us"), (("s", "ns", "ms"), "us")]
+)
+def test_moments_of_several_units_are_one(tmp_path: Path, units: tuple[str, ...], both: str, zone: str | None) -> None:
+    """As where pandas 2 wrote one month's file and pandas 3 the next."""
+    moment = dt.datetime(1969, 12, 31, 23, tzinfo=None if zone is None else dt.UTC)
+    for number, unit in enumerate(units):
+        write(tmp_path / f"{number}.parquet", column(pa.timestamp(unit, zone), moment, None))
+    assert open_table(tmp_path).schema.field("n").type == pa.timestamp(both, zone)
+    assert read(tmp_path)["n"] == [moment, None] * len(units)
+
+
+def test_nanoseconds_beside_microseconds_are_cut_off(tmp_path: Path) -> None:
+    for number, unit in enumerate(("ns", "us")):
+        values = pa.array([-1, 1_999], pa.int64()).cast(pa.timestamp(unit))
+        write(tmp_path / f"{number}.parquet", pa.table({"n": values}))
+    assert open_table(tmp_path).to_table()["n"].cast(pa.int64()).to_pylist() == [-1, 1, -1, 1_999]
+
+
+def test_decimals_of_several_widths_are_one(tmp_path: Path) -> None:
+    amounts = (Decimal("999.99"), Decimal("-12345678.9"), Decimal("0.0001"))
+    for number, (type_, amount) in enumerate(
+        zip((pa.decimal128(5, 2), pa.decimal128(9, 1), pa.decimal32(4, 4)), amounts, strict=True)
+    ):
+        write(tmp_path / f"{number}.parquet", column(type_, amount, None))
+    assert open_table(tmp_path).schema.field("n").type == pa.decimal128(12, 4)
+    assert [value for value in read(tmp_path)["n"] if value is not None] == list(amounts)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        (pa.decimal128(38, 0), pa.decimal128(38, 2)),
         (pa.int64(), pa.string()),
         (pa.int64(), pa.float64()),
         (pa.int64(), pa.uint64()),
@@ -228,7 +289,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "notes")
     assert data_files(tmp_path) == []
     os.mkfifo(tmp_path / "rows.parquet")
-    with pytest.raises(SourceError, match="has a name of data and is no file"):
+    with pytest.raises(SourceError, match="has the name of a data file and is none"):
         data_files(tmp_path)
 
 

@@ -218,3 +218,14 @@ def found_for_certain(*, members, others, true_rate, false_rate, delta, claimed,
     hits = int(stats.binom.ppf(miss, members, true_rate))
     alarms = int(stats.binom.ppf(1 - miss, others, false_rate))
     return bound_of(hits, members, alarms, others, delta) > claimed
+
+
+def chance_to_miss(*, members, others, true_rate, false_rate, delta, claimed):
+    """The chance that an attack with these rates proves no more than is claimed, summed up but for 1e-11."""
+    hits = np.arange(1, members + 1)
+    low = np.append(0.0, stats.beta.ppf(FALSE_ALARM / 2, hits, members - hits + 1))
+    alarms = np.arange(stats.binom.ppf(1e-12, others, false_rate), stats.binom.isf(1e-12, others, false_rate) + 1)
+    high = stats.beta.ppf(1 - FALSE_ALARM / 2, alarms + 1, others - alarms)
+    # The bound grows with hits: these many are too few.
+    few = np.searchsorted(low, delta + high * math.exp(claimed), side="right")
+    return float((stats.binom.pmf(alarms, others, false_rate) * stats.binom.cdf(few - 1, members, true_rate)).sum())

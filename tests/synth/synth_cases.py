@@ -93,5 +93,5 @@ def write_bounded(table, path):
 
 
 def grant_for(plan):
-    """What `fit` looks at in a verified grant."""
+    """What `fit` reads of a verified grant."""
     return SimpleNamespace(plan_digest=plan.digest)

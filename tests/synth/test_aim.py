@@ -236,9 +236,9 @@ def test_one_user_moves_views_and_scores_by_no_more_than_the_sensitivity(others,
 
 
 def test_the_bound_on_scores_is_reached():
-    nobody, three = (scores((0, 1), counted([(4, 2)] * times), np.zeros(SIZES), SUMS, 1.0, 1) for times in (0, 3))
-    assert len(nobody) == 4
-    assert all(new - old == 3 * SCORE_SCALE for (_, old), (_, new) in zip(nobody, three, strict=True))
+    zero, three = (scores((0, 1), counted([(4, 2)] * times), np.zeros(SIZES), SUMS, 1.0, 1) for times in (0, 3))
+    assert len(zero) == 4
+    assert all(new - old == 3 * SCORE_SCALE for (_, old), (_, new) in zip(zero, three, strict=True))
 
 
 def test_all_views_are_weighed_as_each_alone_would_be():
@@ -273,7 +273,7 @@ def test_views_of_a_pair_are_all_candidates():
 
 def test_with_a_target_its_links_get_what_single_columns_need_less(aim_plan):
     """All shares together are the whole; without a target, nothing is kept for links."""
-    aimed, plain = (AIM.chosen(each.parameters) for each in (aim_plan, plan_with()))
+    aimed, plain = (AIM.sealed(each.parameters) for each in (aim_plan, plan_with()))
     assert (aimed.one_way_share, aimed.target_share) == SHARES_WITH_TARGET
     assert (plain.one_way_share, plain.target_share) == (ONE_WAY_SHARE, 0.0)
     assert aimed.rounds_share == pytest.approx(1 - sum(SHARES_WITH_TARGET))

@@ -51,6 +51,33 @@ def test_other_facts_get_another_method_and_its_reason(change, method, why):
     assert ("the target gets no links" in chosen.why) == (chosen.why != "there is one column")
 
 
+def test_reasons_are_worded_as_they_were():
+    """They are in a plan, and so in its digest: worded otherwise, a run that is paid for would be another one."""
+    above = (
+        "a typical combination of two columns' values holds 1,000 of the up to 40,000 records expected, and its count "
+        "is off by about 20"
+    )
+    aimless = "; the target gets no links of its own"
+
+    def why(**change):
+        return choose(dataclasses.replace(PLENTY, **change)).why
+
+    assert why() == f"it keeps most where counts of two columns are above the noise: {above}"
+    assert why(columns=1) == "there is one column"
+    assert why(held=19.0) == f"noise would drown what columns have in common: {above}{aimless}".replace("1,000", "19")
+    assert why(countable=False) == (
+        "all pairs of columns have up to 5,000 cells, too many to count, and it counts only what rises above the "
+        f"noise ({above}){aimless}"
+    )
+    assert why(limit=2.0, tree_seconds=2.1) == (
+        f"within 2 seconds there is no time for the pairs of 10 columns ({above}){aimless}"
+    )
+    assert why(columns=201) == f"201 columns have too many pairs for rounds of choosing ({above}){aimless}"
+    assert why(limit=2.0, rounds=8) == (
+        f"within 2 seconds, aim would have 8 rounds, fewer than it takes to link 10 columns ({above}){aimless}"
+    )
+
+
 def test_the_border_of_noise():
     assert choose(dataclasses.replace(PLENTY, held=LEAST_OVER_NOISE * 20.0)).method == "aim"
 

@@ -63,6 +63,7 @@ def test_beginnings_are_as_likely_as_the_model_s_own_and_hot_endings_less(
     ended = trained.rows_log_likelihoods(model, [(prompt + text[:cut], text[cut:]) for text in texts], encoder.eos)
     own, hot = slice(0, None, 2), slice(1, None, 2)
     assert stats.ttest_ind(begun[own], begun[hot]).pvalue > 1e-7
+    # In twelve runs t was 13.7 to 17.2 (deviation about 1); 3.8 suffices.
     assert stats.ttest_ind(ended[own], ended[hot], alternative="greater").pvalue < 1e-4
 
 
@@ -94,14 +95,14 @@ def test_without_a_base_model_it_is_said(tmp_path: Path) -> None:
 
 def test_a_model_that_writes_blanks_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary_texts, "write_texts", lambda model, encoder, prompts, heats: [" "] * len(prompts))
-    with pytest.raises(ConfigurationError, match="nothing but blanks"):
+    with pytest.raises(ConfigurationError, match="writes blanks only"):
         made(base, ["in-distribution"])
 
 
 @pytest.mark.parametrize(
     ("kinds", "method", "words"),
     [
-        (["made-up", "made-up"], "dp_finetune", "accepted: each kind once"),
+        (["made-up", "made-up"], "dp_finetune", "accepted: distinct kinds"),
         (["made-up"], "mst", "no text is written"),
         (["poetry"], "dp_finetune", "canary_texts"),
         ([], "dp_finetune", "canary_texts"),

@@ -317,7 +317,7 @@ def test_given_values_and_impossible_ones():
     assert set(table["start"].to_pylist()) == {15, 16, 17}
     assert set(table["end"].to_pylist()) == {33}
     limited = with_conditions(model, [{"ascending": ["start", "end"]}])
-    with pytest.raises(ContractError, match="no row can keep them all, with the values"):
+    with pytest.raises(ContractError, match="no row can keep them all, with the requested values"):
         drawing(limited, 5, {"start": [90], "end": [10]})
     with pytest.raises(ContractError, match="given: 'beginning' is no modelled column; accepted: start, end"):
         drawing(model, 5, {"beginning": [90]})
@@ -340,7 +340,7 @@ def test_each_value_has_the_rows_that_are_declared_for_it_under_all_conditions(m
     starts = [row["start"] for row in rows]
     assert (starts.count(0), starts.count(2), len(rows)) == (40, 300, 340)
     assert all(row["start"] < row["end"] <= 5 for row in rows)
-    assert starts != sorted(starts), "the order of rows tells nothing"
+    assert starts != sorted(starts), "the order of rows reveals nothing"
     assert sorted(row["id"] for row in rows) == list(range(1, 341))
     with pytest.raises(ContractError, match="no row can keep them all"):
         drawing_counted(asked, "start", ((2, 3),), {"end": [1]})

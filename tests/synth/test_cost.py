@@ -65,7 +65,7 @@ def test_impossible_limits_are_refused(wrong):
 
 
 def test_the_clock_ends_the_last_fit_only(bounded, tmp_path, monkeypatch):
-    """In a mechanism it would tell how many records there are."""
+    """In a mechanism it would reveal the number of records."""
     plan = plan_with(time_limit="5s")
     asked = []
     fit = estimation.Estimator.fit
@@ -86,7 +86,7 @@ def test_a_fit_that_the_clock_ends_leaves_a_model(bounded, tmp_path, monkeypatch
     generator("aim").fit(plan, bounded, grant_for(plan), tmp_path)
     steps = []
     began, calls = time.monotonic(), iter(range(10**6))
-    # An hour passes between any two looks at the clock.
+    # An hour passes between any two readings of the clock.
     monkeypatch.setattr(estimation.time, "monotonic", lambda: began + 3600 * next(calls))
     generator("aim").estimate(plan, tmp_path, progress=lambda stage, done, total: steps.append(done))
     assert steps == [1, 100]

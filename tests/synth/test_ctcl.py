@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import letters_contract, save_model
+from text_cases import bounded_table, fitted, letters_contract, save_model
 
 from dpsynth_platform.contracts.text_generation import TOPIC_LEVELS
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, ContractError
-from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import dp_sgd_event, event_from_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.scrub.fingerprints import RECORD_COLUMN
+from dpsynth_platform.synth.interface import MechanismRun, generator
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
-from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.sampling import Sampling
@@ -59,17 +54,8 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def bounded(tmp_path_factory):
     kinds = [("sport", "trade")[number % 3 == 0] for number in range(200)]
-    table = pa.table(
-        {
-            "kind": kinds,
-            "body": [TEXTS[kind] for kind in kinds],
-            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
-            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
-        }
-    )
-    place = tmp_path_factory.mktemp("bounded") / "table"
-    write_table(place, table.schema, table.to_batches())
-    return place
+    columns = {"kind": kinds, "body": [TEXTS[kind] for kind in kinds]}
+    return bounded_table(tmp_path_factory.mktemp("bounded") / "table", columns)
 
 
 def contract_for(base, topics, *, columns=(), units=100, training=(), **text):
@@ -98,20 +84,11 @@ def plan(base, topics):
     return planned(base, topics)
 
 
-def fitted(plan, bounded, directory):
-    described = trained.deployed(TextParameters.of(plan).base_model)
-    file = directory.parent / "base.json"
-    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    directory.mkdir(exist_ok=True)
-    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
-
-
 def test_topics_and_training_cost_together_what_is_asked_for(plan):
     parameters = TextParameters.of(plan)
     guarantee = Guarantee.from_json(plan.guarantee)
-    assert 7.9 < epsilon(parameters.event, guarantee.delta).epsilon <= 8.0
-    assert event_from_json(plan.event) == parameters.event
+    assert 7.9 < epsilon(parameters.event(guarantee), guarantee.delta).epsilon <= 8.0
+    assert event_from_json(plan.event) == parameters.event(guarantee)
     alone = epsilon(event_from_json(parameters.columns.event), 0.1 * guarantee.delta).epsilon
     counts = histogram_event(10 * guarantee.sensitivity.l2, "add-or-remove", 2, discrete=False)
     assert alone == pytest.approx(epsilon(counts, 0.1 * guarantee.delta).epsilon, rel=0.01)
@@ -120,7 +97,7 @@ def test_topics_and_training_cost_together_what_is_asked_for(plan):
 
 def test_a_plan_says_what_the_topics_are_and_what_they_cost(plan):
     words = GENERATOR.describe(plan)["training_in_words"]
-    assert "is told keywords, kind and writes body" in words
+    assert "is given keywords, kind and writes body" in words
     assert "one of 16 public topics that a record's text is nearest to, if it is near to any" in words
     counts = histogram_event(
         10 * Guarantee.from_json(plan.guarantee).sensitivity.l2, "add-or-remove", 2, discrete=False
@@ -169,12 +146,12 @@ def test_noise_that_costs_all_there_is_is_refused(base, topics):
     ("changes", "said"),
     [
         ({"topics": "own.safetensors", "public": None}, "without `public`"),
-        ({"columns": {"keywords": {"type": "boolean"}}}, "tells the language model a topic"),
+        ({"columns": {"keywords": {"type": "boolean"}}}, "whose prompts use that name for topics"),
         ({"count": 17}, "count"),
         ({"noise": 0.0}, "noise"),
     ],
 )
-def test_a_contract_that_cannot_be_meant_is_refused(base, topics, changes, said):
+def test_an_impossible_contract_is_refused(base, topics, changes, said):
     changes = {"topics": topics} | changes
     with pytest.raises(ContractError, match=said):
         contract_for(base, **changes)
@@ -214,7 +191,8 @@ def test_one_record_more_changes_no_other_s_topic(plan, tmp_path, bounded):
     found = []
     for name, table in (("one", rows), ("two", more)):
         write_table(tmp_path / name, table.schema, table.to_batches())
-        with GENERATOR.told(parameters, tmp_path / name, tmp_path / "model", silent) as place:
+        run = MechanismRun(plan, tmp_path / name, None, tmp_path / "model")
+        with GENERATOR.training_table(parameters, run) as place:
             records = pa.Table.from_batches(read_table(place)).to_pylist()
         found.append({record[RECORD_COLUMN]: record for record in records})
     assert len(found[1]) == len(found[0]) + 1
@@ -243,6 +221,6 @@ def test_another_topic_model_than_the_plan_s_is_refused_before_the_data_are_read
     own.write_bytes(topics.read_bytes())
     plan = planned(base, own)
     write_topics(own, {16: (np.eye(16, 384, dtype=np.float32), WORDS)}, "others")
-    with pytest.raises(ConfigurationError, match="another file than the one that was planned with"):
+    with pytest.raises(ConfigurationError, match="is not the file of the plan"):
         fitted(plan, bounded, tmp_path / "model")
     assert not (tmp_path / "model" / "columns").exists()

@@ -152,8 +152,8 @@ def test_what_may_not_miss_is_named_by_its_declaration():
     domain = domain_of(contract)
     assert domain.nullable == ("score", "city")
     assert domain.filled == ("age", "day", "member")
-    said = filled_in_words(domain.filled, domain.nullable)
-    assert said.startswith("Missing values of age, day, member are not kept as such")
+    message = filled_in_words(domain.filled, domain.nullable)
+    assert message.startswith("Missing values of age, day, member are not kept as such")
 
 
 def test_where_most_columns_may_not_miss_the_others_are_named():

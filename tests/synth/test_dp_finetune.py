@@ -1,15 +1,15 @@
-"""Text tables from contract to rows, with a language model that is small enough to train while one looks on."""
+"""Text tables from contract to rows, with a language model that trains in seconds."""
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import letters_contract, save_model, tiny_bart, tiny_t5
+from text_cases import bounded_table, fitted, letters_contract, save_model, tiny_bart, tiny_t5
 
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
@@ -19,13 +19,10 @@ from dpsynth_platform.foundation.errors import (
     StaleInput,
     TrainingRefused,
 )
-from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, generator
-from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.sampling import Sampling
@@ -77,32 +74,19 @@ def home(tmp_path, monkeypatch):
 def bounded(tmp_path_factory):
     rng = np.random.default_rng(3)
     topics = [("sport", "trade")[number] for number in rng.integers(0, 2, 200)]
-    table = pa.table(
-        {
-            "topic": topics,
-            "year": pa.array(rng.integers(2000, 2004, 200), pa.int32()),
-            "body": [TEXTS[topic] for topic in topics],
-            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
-            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
-        }
-    )
-    place = tmp_path_factory.mktemp("bounded") / "table"
-    write_table(place, table.schema, table.to_batches())
-    return place
+    columns = {
+        "topic": topics,
+        "year": pa.array(rng.integers(2000, 2004, 200), pa.int32()),
+        "body": [TEXTS[topic] for topic in topics],
+    }
+    return bounded_table(tmp_path_factory.mktemp("bounded") / "table", columns)
 
 
+@functools.cache
 def planned(base, **changes):
+    """A plan is a pure value of the contract and the model in `base`: each is made once."""
     contract = contract_for(base, **changes)
     return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
-
-
-def fitted(plan, bounded, directory, *, resume=False, key=b"k" * 32):
-    described = trained.deployed(TextParameters.of(plan).base_model)
-    file = directory.parent / "base.json"
-    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    directory.mkdir(exist_ok=True)
-    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, key, resume=resume))
 
 
 def test_counts_and_training_cost_together_what_is_asked_for(base):
@@ -119,7 +103,7 @@ def test_counts_and_training_cost_together_what_is_asked_for(base):
 
 
 @pytest.mark.parametrize("make", [tiny_t5, tiny_bart])
-def test_plan_and_cost_do_not_hang_on_the_model_s_family(base, tmp_path, make):
+def test_plan_and_cost_do_not_depend_on_the_model_s_family(base, tmp_path, make):
     plan, other = planned(base), planned(save_model(tmp_path / "other", make()))
     assert other.event == plan.event and other.columns == plan.columns
     apart = {"base_model", "base_digest", "memory_bytes"}
@@ -136,7 +120,7 @@ def test_a_model_that_no_text_can_be_drawn_from_is_refused_with_its_plan(base, m
 
     monkeypatch.setattr("dpsynth_platform.synth.text.rows.check_slots", failing)
     with pytest.raises(ConfigurationError, match=r"no text can be drawn .* RuntimeError \(no cache\)"):
-        planned(base)
+        planned.__wrapped__(base)
 
 
 def test_no_tokens_of_real_texts_are_on_disk_while_training(base, bounded, tmp_path, monkeypatch):
@@ -228,7 +212,7 @@ def cut_short(monkeypatch, step):
     monkeypatch.setattr(StepJournal, "begin_step", dying)
 
 
-def test_a_training_that_was_cut_short_goes_on_and_every_step_counts(base, bounded, tmp_path, monkeypatch):
+def test_an_interrupted_training_continues_and_every_step_counts(base, bounded, tmp_path, monkeypatch):
     plan, model = planned(base), tmp_path / "model"
     with monkeypatch.context() as patch:
         cut_short(patch, 4)
@@ -245,7 +229,7 @@ def test_a_training_that_was_cut_short_goes_on_and_every_step_counts(base, bound
     assert 7 <= executed <= 10
 
 
-def test_beyond_the_steps_that_were_paid_for_nothing_goes_on(base, bounded, tmp_path, monkeypatch):
+def test_beyond_the_paid_steps_nothing_continues(base, bounded, tmp_path, monkeypatch):
     plan, model = planned(base, replay_steps=0), tmp_path / "model"
     with monkeypatch.context() as patch:
         cut_short(patch, 4)

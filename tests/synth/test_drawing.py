@@ -35,7 +35,7 @@ def test_nothing_is_drawn_that_the_budget_does_not_pay_for(draws, tmp_path, monk
         monkeypatch.setattr(drawing, draw, lambda *_: pytest.fail("it was drawn"))
     with pytest.raises(AccountingError, match="nothing is left"):
         draws.joint(VIEW, COUNTS, 2.0**20)
-    with pytest.raises(AccountingError, match="one choice more"):
+    with pytest.raises(AccountingError, match="a choice beyond the plan"):
         draws.choice({VIEW: 1})
     assert lines(tmp_path) == written
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dp_accounting
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from endpoint_cases import TEXTS, serving
-from text_cases import letters_contract, save_model, tiny_bart, tiny_llama, tiny_tokenizer
+from text_cases import bounded_table, fitted, letters_contract, save_model, tiny_bart, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import (
@@ -23,20 +23,18 @@ from dpsynth_platform.foundation.errors import (
     MechanismFailed,
     ResumeRefused,
 )
-from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.planning import changes
-from dpsynth_platform.synth.text import evolution, resampling, trained
+from dpsynth_platform.synth.text import evolution, resampling
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
-from dpsynth_platform.synth.text.endpoint_access import Access, Transport, transport_of
+from dpsynth_platform.synth.text.endpoint_access import Transport, transport_of
 from dpsynth_platform.synth.text.evolution import tried_endpoint
-from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, has_begun
+from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.resampling import read_votes
 from dpsynth_platform.synth.text.sealing import started_from
@@ -76,17 +74,8 @@ def server():
 def bounded(tmp_path_factory):
     """Two letters of each of fifty readers, all with a word that no prompt may hold."""
     kinds = [("mail", "note")[number % 3 == 0] for number in range(100)]
-    table = pa.table(
-        {
-            "kind": kinds,
-            "body": [f"{TEXTS[kind][number % 2]} {SECRET}" for number, kind in enumerate(kinds)],
-            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(100)],
-            RECORD_COLUMN: [f"{number:032x}" for number in range(100)],
-        }
-    )
-    place = tmp_path_factory.mktemp("bounded") / "table"
-    write_table(place, table.schema, table.to_batches())
-    return place
+    bodies = [f"{TEXTS[kind][number % 2]} {SECRET}" for number, kind in enumerate(kinds)]
+    return bounded_table(tmp_path_factory.mktemp("bounded") / "table", {"kind": kinds, "body": bodies})
 
 
 def contract_for(*, endpoint=None, base="some-model", generate=(), text=(), privacy=(), **changes):
@@ -104,23 +93,6 @@ def contract_for(*, endpoint=None, base="some-model", generate=(), text=(), priv
 def planned(**changes):
     contract = contract_for(**changes)
     return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
-
-
-def fitted(plan, bounded, directory):
-    named = started_from(plan)
-    base = None
-    if named is not None:
-        described = trained.deployed(named[0])
-        base = directory.parent / "base.json"
-        base.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    endpoint = None
-    if base is None:
-        endpoint = directory.parent / "endpoint.json"
-        Access("top-secret", Transport(seconds=5.0, attempts=2)).write(endpoint)
-    directory.mkdir(exist_ok=True)
-    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    kept = Checkpoints(base, b"k" * 32, resume=has_begun(directory), endpoint=endpoint)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=kept)
 
 
 def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
@@ -167,7 +139,7 @@ def test_a_plan_with_less_noise_than_its_event_is_refused(server):
     parts = plan.parameters | {"sigma": plan.parameters["sigma"] / 2}
     with pytest.raises(GrantRefused, match="privacy event"):
         GENERATOR.check(replace(plan, parameters=parts))
-    with pytest.raises(GrantRefused, match="no evolution"):
+    with pytest.raises(GrantRefused, match="not for private evolution"):
         GENERATOR.check(replace(plan, parameters={}))
 
 
@@ -219,7 +191,7 @@ def test_an_endpoint_that_fails_costs_no_second_vote(server, bounded, tmp_path, 
     with pytest.raises(MechanismFailed, match="at no further cost"):
         fitted(plan, bounded, model)
     assert (len(drawn), GENERATOR.can_resume(model)) == (1, True)
-    with pytest.raises(MechanismFailed, match="nothing to draw from"):
+    with pytest.raises(MechanismFailed, match="not complete; there is no model to draw from"):
         GENERATOR.draw(model, 5)
     server.breaks = lambda document: False
     fitted(plan, bounded, model)
@@ -259,7 +231,9 @@ def test_votes_for_clusters_are_paid_for_beside_those_for_texts(server):
             assert ("the last one of a mechanism, for a cluster" in words_of("aug_pe", event).votes) is said
 
 
-def test_who_is_cut_short_before_the_vote_for_clusters_goes_on_and_votes_once(server, bounded, tmp_path, monkeypatch):
+def test_an_evolution_interrupted_before_the_vote_for_clusters_continues_and_votes_once(
+    server, bounded, tmp_path, monkeypatch
+):
     voted, counted = [], resampling.noisy_votes
     plan, model = planned(endpoint=server.url, text=CHOSEN), tmp_path / "model"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -302,17 +276,17 @@ def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, m
         GENERATOR.draw(model, 20)
 
 
-def test_counts_of_columns_that_were_cut_short_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):
+def test_interrupted_counts_of_columns_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):
     plan, model = planned(endpoint=server.url), tmp_path / "model"
     monkeypatch.setattr("dpsynth_platform.synth.tabular.measurements.MeasurementLog.complete", lambda self: _stop())
     with pytest.raises(KeyboardInterrupt):
         fitted(plan, bounded, model)
     assert not GENERATOR.can_resume(model)
-    with pytest.raises(ResumeRefused, match="begun before"):
+    with pytest.raises(ResumeRefused, match="began before"):
         fitted(plan, bounded, model)
     shutil.rmtree(model / COLUMNS)  # what a deletion that was cut short may leave
     assert not GENERATOR.can_resume(model)
-    with pytest.raises(ResumeRefused, match="begun before"):
+    with pytest.raises(ResumeRefused, match="began before"):
         fitted(plan, bounded, model)
 
 
@@ -416,7 +390,7 @@ def test_a_model_on_this_machine_writes(bounded, talkative, tmp_path, monkeypatc
     save_model(base, tiny_llama(positions=2048, seed=1))
     with pytest.raises(ConfigurationError, match="not the one that the plan was made for"):
         fitted(plan, bounded, tmp_path / "other")
-    with pytest.raises(GrantRefused, match="nobody who writes"):
+    with pytest.raises(GrantRefused, match="names no language model"):
         GENERATOR.fit(plan, bounded, SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32), tmp_path / "third")
 
 
@@ -453,14 +427,14 @@ def test_a_model_that_sees_too_little_is_refused_before_the_data_are_read(bounde
         ),
         ({"population": 0}, "population"),
         ({"rounds": 0}, "rounds"),
-        ({"ways": ["rephrase", "rephrase"]}, "each once"),
-        ({"generate": {"training": {}}}, "training: for dp_finetune, ctcl"),
-        ({"generate": {"method": "dp_finetune"}}, "text.evolution: for aug_pe"),
+        ({"ways": ["rephrase", "rephrase"]}, "contains duplicates"),
+        ({"generate": {"training": {}}}, "training: goes with dp_finetune, ctcl"),
+        ({"generate": {"method": "dp_finetune"}}, "text.evolution: goes with aug_pe"),
         ({"privacy": {"weighting": "owners"}}, "weighting"),
         ({"text": {"chunks": 2}}, "chunks"),
     ],
 )
-def test_a_contract_that_cannot_be_meant_is_refused(changes, said):
+def test_an_impossible_contract_is_refused(changes, said):
     with pytest.raises(ContractError, match=said):
         contract_for(**changes)
 

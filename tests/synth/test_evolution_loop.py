@@ -71,6 +71,7 @@ def test_samples_come_near_to_the_records_that_vote(tmp_path):
     best = evolved(tmp_path, ballot)
     assert ballot.drawn == PLAN.rounds
     assert len(best.samples) == 10
+    # The foundation's draws are fixed, and noise is one vote where the best have dozens: 0.12 was the worst of 150.
     assert abs(best.samples[0] - 0.5) < 0.2
     assert list(best.votes) == sorted(best.votes, reverse=True)
 
@@ -125,7 +126,7 @@ def test_votes_that_noise_alone_may_reach_weigh_nothing():
 
 
 @pytest.mark.parametrize("fails", [1, 2, 4])
-def test_what_fails_is_gone_on_with_and_nobody_votes_twice(tmp_path, fails):
+def test_after_a_failure_the_evolution_continues_and_no_round_votes_twice(tmp_path, fails):
     first = Ballot(people(0.5))
     with pytest.raises(MechanismFailed, match="at no further cost"):
         evolved(tmp_path, first, Directions(fails=[fails]))
@@ -140,7 +141,7 @@ def test_what_fails_is_gone_on_with_and_nobody_votes_twice(tmp_path, fails):
     assert again.drawn == 0
 
 
-def test_votes_that_a_crash_cut_off_are_used_by_nobody(tmp_path):
+def test_incomplete_votes_after_a_crash_are_not_used(tmp_path):
     class Crash(Exception):
         pass
 
@@ -165,10 +166,10 @@ def test_a_journal_that_is_lost_is_not_begun_anew(tmp_path):
         assert not has_counted(tmp_path)
         journal.begin_counting()
         assert has_counted(tmp_path)
-        with pytest.raises(ResumeRefused, match="begun before, and what it found is not there"):
+        with pytest.raises(ResumeRefused, match="began before, and its result is missing"):
             journal.begin_counting()
     (tmp_path / FILE_NAME).unlink()
-    with pytest.raises(ResumeRefused, match="nobody can tell what was drawn"), opened(tmp_path, "p" * 64):
+    with pytest.raises(ResumeRefused, match="unknown what was drawn"), opened(tmp_path, "p" * 64):
         pass
     assert not has_begun(tmp_path)
 
@@ -179,7 +180,7 @@ def test_a_journal_is_one_process_s_and_one_plan_s(tmp_path):
     with opened(tmp_path, "p" * 64) as journal:
         journal.propose(0, ["a"], [0])
         journal.count(0, np.array([3]))
-        with pytest.raises(MechanismFailed, match="nobody votes twice"):
+        with pytest.raises(MechanismFailed, match="a round votes once"):
             journal.count(0, np.array([3]))
         with pytest.raises(ResumeRefused, match="another process"), opened(tmp_path, "p" * 64):
             pass

@@ -1,4 +1,4 @@
-"""A model on this machine as a writer: each prompt's own answer, whatever is asked beside it, and prompts that fit."""
+"""A model on this machine as a writer: each prompt's own answer, independent of other prompts, and prompts that fit."""
 
 import pytest
 from text_cases import tiny_llama, tiny_tokenizer

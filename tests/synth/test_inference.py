@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,16 @@ import pyarrow as pa
 import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
-from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
+from text_cases import (
+    bounded_table,
+    fitted,
+    letters_contract,
+    save_model,
+    tiny_bart,
+    tiny_gpt2,
+    tiny_llama,
+    tiny_tokenizer,
+)
 from transformers import AddedToken, AutoTokenizer
 
 from dpsynth_platform.contracts.text_generation import Inference
@@ -25,21 +33,19 @@ from dpsynth_platform.foundation.errors import (
     MechanismFailed,
     ResumeRefused,
 )
-from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.reviewing import contract_words
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import inference, inference_writing, resampling, trained, unread
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes
 from dpsynth_platform.synth.text.inference import _shares
 from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
-from dpsynth_platform.synth.text.inference_model import MOST_ROWS, Context, Prompts, Rows, rows_apart
+from dpsynth_platform.synth.text.inference_model import MOST_ROWS, Context, Prompts, Rows, independent_rows
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
@@ -83,17 +89,8 @@ def home(tmp_path, monkeypatch):
 def bounded(tmp_path_factory):
     rng = np.random.default_rng(3)
     topics = [("sport", "trade")[number] for number in rng.integers(0, 2, 200)]
-    table = pa.table(
-        {
-            "topic": topics,
-            "body": [TEXTS[topic] for topic in topics],
-            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
-            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
-        }
-    )
-    place = tmp_path_factory.mktemp("bounded") / "table"
-    write_table(place, table.schema, table.to_batches())
-    return place
+    columns = {"topic": topics, "body": [TEXTS[topic] for topic in topics]}
+    return bounded_table(tmp_path_factory.mktemp("bounded") / "table", columns)
 
 
 def planned(base, **changes):
@@ -104,16 +101,6 @@ def planned(base, **changes):
 def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
     with pytest.raises(ConfigurationError, match="method dp_inference accepts: a causal language model"):
         planned(save_model(tmp_path / "base", tiny_bart()))
-
-
-def fitted(plan, bounded, directory, *, of=None, resume=False):
-    described = trained.deployed(InferenceParameters.of(plan).base_model)
-    file = directory.parent / "base.json"
-    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    directory.mkdir(exist_ok=True)
-    grant = SimpleNamespace(plan_digest=of or plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32, resume=resume))
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +146,8 @@ def test_a_plan_whose_parts_cost_something_else_is_refused(base):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"adjacency": "replace-one"}, "every owner is in one context for good"),
-        ({"adjacency": "fixed-graph"}, "every owner is in one context for good"),
+        ({"adjacency": "replace-one"}, "assigns each owner to one context"),
+        ({"adjacency": "fixed-graph"}, "assigns each owner to one context"),
         ({"weighting": "owners"}, "accepted: rows"),
         ({"batch_size": 60}, r"makes 1 contexts, and .* have 2 combinations"),
         ({"batch_size": 101, "text": {"given": []}}, "makes 0 contexts"),
@@ -171,7 +158,7 @@ def test_a_plan_whose_parts_cost_something_else_is_refused(base):
         ({"clipping_norm": 0.0}, "clipping_norm"),
     ],
 )
-def test_a_contract_that_cannot_be_meant_is_refused(base, changes, said):
+def test_an_impossible_contract_is_refused(base, changes, said):
     with pytest.raises(ContractError, match=said):
         contract_for(base, **changes)
 
@@ -200,7 +187,7 @@ def encoder():
     return Encoder(LAYOUT, tiny_tokenizer())
 
 
-def test_a_record_stands_between_two_prompts_and_cannot_break_out(encoder):
+def test_a_record_is_between_two_prompts_and_cannot_break_out(encoder):
     prompts = Prompts(encoder, ABOUT)
     (tokens,) = prompts.of_records(("sport",), [" one\n\n \n\nAnother record:\n<|endoftext|>"])
     text = encoder.text(tokens)
@@ -224,15 +211,15 @@ def test_the_longest_prompt_is_found_part_by_part():
     began = time.monotonic()
     many = TextLayout(("body",), tuple(Condition(f"c{at}", values) for at in range(12)), max_tokens=1024)
     Prompts(Encoder(many, tiny_tokenizer()), ABOUT)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300  # one by one it would be 40^12
 
 
 @pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
 def test_kept_keys_and_values_give_what_a_plain_pass_gives_also_for_a_second_document(made):
     model = made(positions=256)
     rows = Rows(model, [[1, 2, 3, 4], [5, 6]], longest=10, more=6)
-    rows.begin(), rows.go_on(9), rows.go_on(8)
-    found = [rows.begin(), rows.go_on(7), rows.go_on(11)]
+    rows.begin(), rows.advance(9), rows.advance(8)
+    found = [rows.begin(), rows.advance(7), rows.advance(11)]
     with torch.inference_mode():
         for row, prompt in enumerate(([1, 2, 3, 4], [5, 6])):
             logits = model(input_ids=torch.tensor([[*prompt, 7, 11]])).logits[0, len(prompt) - 1 :]
@@ -242,7 +229,7 @@ def test_kept_keys_and_values_give_what_a_plain_pass_gives_also_for_a_second_doc
 def test_a_row_is_computed_alike_to_the_last_bit_whatever_else_is_in_the_context():
     model = tiny_llama(positions=256)
     shape = {"longest": 30, "more": 6}
-    rows = rows_apart(model, **shape)
+    rows = independent_rows(model, **shape)
     own, filler = [3, 1, 4, 1, 5, 9, 2, 6], [5, 6]
     others = [[8] * length for length in range(2, 29)]
     found = []
@@ -250,13 +237,13 @@ def test_a_row_is_computed_alike_to_the_last_bit_whatever_else_is_in_the_context
         for kept in (len(prompts), rows, 0):
             context = Context(model, prompts, filler, rows=rows, kept=kept, **shape)
             list(context.begin())
-            found.append(list(context.go_on(7))[place])
+            found.append(list(context.advance(7))[place])
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_a_model_whose_rows_hang_together_is_asked_one_by_one(monkeypatch):
+def test_a_model_with_dependent_rows_computes_one_row_at_a_time(monkeypatch):
     model, step = tiny_llama(positions=256), Rows.step
-    assert 1 < rows_apart(model, longest=12, more=4) <= MOST_ROWS
+    assert 1 < independent_rows(model, longest=12, more=4) <= MOST_ROWS
 
     def mixed(self, tokens):
         logits = step(self, tokens)
@@ -264,7 +251,7 @@ def test_a_model_whose_rows_hang_together_is_asked_one_by_one(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Rows, "step", mixed)
-        assert rows_apart(model, longest=12, more=4) == 1
+        assert independent_rows(model, longest=12, more=4) == 1
 
     def by_the_longest(self, tokens):
         """As models do that rescale positions where a text in the batch is longer than they were trained for."""
@@ -272,9 +259,9 @@ def test_a_model_whose_rows_hang_together_is_asked_one_by_one(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Rows, "step", by_the_longest)
-        assert rows_apart(model, longest=12, more=4) == 1
+        assert independent_rows(model, longest=12, more=4) == 1
     model.add_module("experts", torch.nn.Linear(1, 1))
-    assert rows_apart(model, longest=12, more=4) == 1
+    assert independent_rows(model, longest=12, more=4) == 1
 
 
 # What an owner moves.
@@ -325,7 +312,7 @@ def test_a_context_of_far_more_records_than_are_expected_takes_no_more_memory(en
 
 
 def test_progress_tells_the_load_of_no_context_and_of_no_label(encoder, monkeypatch):
-    """The owners of a label are many: their contexts take longer, and are told of together with others."""
+    """The owners of a label are many: their contexts take longer, and are reported together with others."""
     told, order, number = [], [], 40
     writer = Writer(tiny_llama(positions=256), encoder, Prompts(encoder, ABOUT), inference_plan())
     monkeypatch.setattr(Writer, "_documents", lambda self, label, bodies: order.append(bodies["at"]) or iter([]))
@@ -408,7 +395,9 @@ def test_what_is_written_is_drawn_and_no_more(model):
     assert {text.given for text in written} == {("sport",), ("trade",)}
     table = GENERATOR.draw(model).table()
     assert table.schema.names == ["letter", "reader", "topic", "body"]
-    assert 1 <= table.num_rows <= len(written)
+    assert (
+        1 <= table.num_rows <= len(written)
+    )  # of 144 documents 142 made a row: twelve that make none are out of reach
     # Two labels may have the same text: a document is known by both.
     fields = [(text.given[0], LAYOUT.parsed(text.body)) for text in written]  # what is no body has no row
     documents = Counter((label, found["body"].strip()) for label, found in fields if found)
@@ -443,11 +432,11 @@ def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
     auto = InferenceParameters.of(planned(base, rows="auto", text=CHOSEN)).inference
     assert 0 < auto.tokens < InferenceParameters.of(planned(base, rows="auto")).inference.tokens
     most = auto.documents * 2 // 5
-    with pytest.raises(ContractError, match=rf"documents are asked for; accepted: rows up to {most},"):
+    with pytest.raises(ContractError, match=rf"documents are requested; accepted: rows up to {most},"):
         planned(base, rows=auto.documents, text=CHOSEN)
 
 
-def test_a_run_that_is_cut_short_before_the_vote_goes_on_with_it(base, bounded, tmp_path, monkeypatch):
+def test_a_run_interrupted_before_the_vote_continues_with_it(base, bounded, tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
@@ -471,9 +460,13 @@ def test_a_run_that_is_cut_short_before_the_vote_goes_on_with_it(base, bounded, 
 
 
 def test_how_many_rows_there_will_be_is_said_as_it_is(base):
-    for text, said in (({}, "as many as documents"), (CHOSEN, "one for every 2.5 documents")):
+    every = "one for every 2.5 documents"
+    for text, stated, said in (
+        ({}, "as many as documents", "one for every document that"),
+        (CHOSEN, every, every),
+    ):
         contract = contract_for(base, rows="auto", text=text)
-        assert statement._rows(contract).startswith(f"synthetic rows, {said}")
+        assert statement._rows(contract).startswith(f"synthetic rows, {stated}")
         assert contract_words._rows(contract).startswith(said)
 
 
@@ -514,7 +507,7 @@ def test_before_a_record_is_read_the_same_entry_begins_again(base, bounded, tmp_
 
     plan, model, keys = planned(base), tmp_path / "model", []
     with monkeypatch.context() as patch:
-        patch.setattr(inference._Asked, "prepared", stopped)
+        patch.setattr(inference._CheckedModel, "prepared", stopped)
         for resume in (False, True):
             with pytest.raises(KeyboardInterrupt):
                 fitted(plan, bounded, model, resume=resume)
@@ -541,12 +534,12 @@ def test_no_special_token_is_drawn_whether_it_has_a_role_or_not(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
     tokenizer.add_tokens([AddedToken("<|turn|>", special=True)])
     place = save_model(tmp_path / "base", tiny_llama(tokenizer, positions=256), tokenizer)
-    asked = inference._Asked.prepared(trained.deployed(str(place)), LAYOUT, ABOUT, 8)
+    asked = inference._CheckedModel.prepared(trained.deployed(str(place)), LAYOUT, ABOUT, 8)
     assert tokenizer.convert_tokens_to_ids("<|turn|>") in asked.never
     assert asked.encoder.eos not in asked.never
 
 
-def test_the_mechanism_is_never_gone_on_with(model, base, bounded, tmp_path, monkeypatch):
+def test_an_interrupted_mechanism_never_continues(model, base, bounded, tmp_path, monkeypatch):
     assert GENERATOR.is_complete(model)
     assert not GENERATOR.can_resume(model)
 

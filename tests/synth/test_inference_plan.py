@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from dpsynth_platform.privacy.accounting import epsilon, renyi_curve
 from dpsynth_platform.privacy.events import MAX_LEAVES, histogram_event, token_selection_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS
-from dpsynth_platform.synth.text.inference_choice import PARTS, drawn, possible, said_by_owner, scores
+from dpsynth_platform.synth.interface import DECLARED, SealedPlan
+from dpsynth_platform.synth.text.inference_choice import PARTS, drawn, owner_score, possible, scores
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
+from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 
 CLIPS = ("difference", "logits")
 TARGET = Guarantee(2.0, 1e-6, "user", "add-or-remove", 3)
@@ -55,7 +58,7 @@ def exact_chances(vectors, public, *, clip, norm, size, epsilon_of_choice):
     """The distribution that is drawn from: whole scores, and the epsilon of the sealed event."""
     said = torch.zeros(len(public), dtype=torch.int64)
     for vector in vectors:
-        said += said_by_owner(torch.tensor(vector), torch.tensor(public), clip=clip, clipping_norm=norm)
+        said += owner_score(torch.tensor(vector), torch.tensor(public), clip=clip, clipping_norm=norm)
     whole = scores(said, torch.tensor(public), clip=clip, clipping_norm=norm, batch_size=size)
     weights = np.exp(epsilon_of_choice * (whole - whole.max()).numpy().astype(float) / (2 * PARTS))
     return weights / weights.sum()
@@ -137,7 +140,7 @@ def test_the_papers_cost_of_a_token():
 def test_no_logits_reach_beyond_the_clipping_norm(bad, clip):
     public = torch.tensor([0.2, 0.3, 0.5]).double().log()
     for logits in ([[bad, 1.0, 2.0]], [[1.0, 2.0, 3.0], [bad, bad, bad]], [[1e30, -1e30, 0.0]]):
-        said = said_by_owner(torch.tensor(logits), public, clip=clip, clipping_norm=0.3)
+        said = owner_score(torch.tensor(logits), public, clip=clip, clipping_norm=0.3)
         assert said.dtype == torch.int64
         assert said.abs().max() <= PARTS
 
@@ -146,7 +149,7 @@ def test_the_draw_has_the_distribution_that_is_accounted_for():
     public = np.log([0.1, 0.2, 0.7])
     vector = [np.array([[3.0, 0.0, 0.0]])]
     expected = chances(vector, public, clip="difference", norm=1.0, size=2, temperature=0.5)
-    said = said_by_owner(torch.tensor(vector[0]), torch.tensor(public), clip="difference", clipping_norm=1.0)
+    said = owner_score(torch.tensor(vector[0]), torch.tensor(public), clip="difference", clipping_norm=1.0)
     whole = scores(said, torch.tensor(public), clip="difference", clipping_norm=1.0, batch_size=2)
     found = np.bincount([drawn(whole, torch.arange(3), 2 * 1.0 / (2 * 0.5)) for _ in range(4000)], minlength=3)
     assert ((found - 4000 * expected) ** 2 / (4000 * expected)).sum() < 25  # one in 270,000 by chance
@@ -160,7 +163,7 @@ def test_the_likeliest_of_a_full_context_can_come():
         tensor = torch.tensor(public)
         there = possible(tensor, top_k=4, clipping_norm=0.6)
         vectors = random.choice([-40.0, 40.0], (3, 1, 30))
-        said = sum(said_by_owner(torch.tensor(v), tensor, clip="difference", clipping_norm=0.6) for v in vectors)
+        said = sum(owner_score(torch.tensor(v), tensor, clip="difference", clipping_norm=0.6) for v in vectors)
         whole = scores(said, tensor, clip="difference", clipping_norm=0.6, batch_size=3)
         assert set(whole.topk(4).indices.tolist()) <= set(there.tolist())
         assert set(np.argsort(-public)[:4].tolist()) <= set(there.tolist())
@@ -219,7 +222,7 @@ def test_the_budget_is_used_and_not_exceeded(clip):
     plan = planned(batch_size=100, clip=clip, clipping_norm=1.0)
     assert plan.contexts == 10
     assert epsilon(plan.event, TARGET.delta).epsilon <= TARGET.epsilon
-    more = InferencePlan.from_json(plan.to_json() | {"tokens": plan.tokens + 1})
+    more = replace(plan, tokens=plan.tokens + 1)
     assert epsilon(more.event, TARGET.delta).epsilon > TARGET.epsilon
     assert plan.documents == 10 * (plan.tokens // 64)
 
@@ -266,5 +269,7 @@ def test_how_many_records_an_owner_has_is_no_part_of_the_range():
 
 
 def test_a_plan_of_something_else_is_refused():
-    with pytest.raises(GrantRefused):
-        InferencePlan.from_json({"steps": 3})
+    parameters = {"inference": {"steps": 3}}
+    plan = SealedPlan("dp_inference", DECLARED, "letters", None, "", [], {}, parameters, event={}, guarantee={})
+    with pytest.raises(GrantRefused, match="not for DP inference"):
+        InferenceParameters.of(plan)

@@ -1,4 +1,4 @@
-"""Votes that noise drowns are told of before anything is spent, with what would be better, and only these."""
+"""Votes below their noise are reported before anything is spent, with better settings, and only these."""
 
 from __future__ import annotations
 
@@ -40,57 +40,57 @@ def contract_of(base, *, units=1000, epsilon=4.0, method="aug_pe", resample=None
     )
 
 
-def told(contract):
+def checked(contract):
     plan = plan_release(contract, SCHEMA, None)
     return lost_votes_of(contract, plan), plan
 
 
-def test_rounds_whose_votes_drown_are_told_of_and_the_way_out_is_one(base):
-    said, plan = told(contract_of(base, population=400))
+def test_rounds_with_votes_below_the_noise_are_reported_with_a_working_advice(base):
+    said, plan = checked(contract_of(base, population=400))
     noise = EvolutionParameters.of(plan).sigma
     assert noise > 1000 / 800
-    assert f"gets about 1.25 votes, which drown in noise of {noise:.3g}" in said
+    assert f"gets about 1.25 votes, less than the noise of {noise:.3g}" in said
     most = int(re.search(r"generate\.text\.evolution\.population up to (\d+)", said)[1])
     assert 1000 / (2 * most) > 2.9 * noise
-    assert told(contract_of(base, population=most))[0] is None
+    assert checked(contract_of(base, population=most))[0] is None
 
 
 def test_where_no_population_is_small_enough_something_else_is_advised(base):
-    said, _ = told(contract_of(base, units=100, epsilon=0.5, rounds=10))
+    said, _ = checked(contract_of(base, units=100, epsilon=0.5, rounds=10))
     assert "better: fewer rounds, variations or columns in generate.text.given" in said
 
 
 @pytest.mark.parametrize("method", ["aug_pe", "dp_finetune"])
-def test_clusters_whose_votes_drown_are_told_of(base, method):
+def test_clusters_with_votes_below_the_noise_are_reported(base, method):
     asked = {"clusters": 200, "noise": 10.0}
-    said, _ = told(contract_of(base, method=method, resample=asked))
+    said, _ = checked(contract_of(base, method=method, resample=asked))
     assert said == (
-        "each cluster gets about 5 votes, which drown in noise of 10: what is taken is mostly chance; better: "
+        "each cluster gets about 5 votes, less than the noise of 10: what is taken is mostly random; better: "
         "generate.text.resample.clusters up to 33"
     )
-    assert told(contract_of(base, method=method, resample=asked | {"clusters": 33}))[0] is None
+    assert checked(contract_of(base, method=method, resample=asked | {"clusters": 33}))[0] is None
 
 
 def test_too_few_people_for_any_clusters(base):
-    said, _ = told(contract_of(base, method="dp_finetune", units=100, resample={"clusters": 10, "noise": 20}))
+    said, _ = checked(contract_of(base, method="dp_finetune", units=100, resample={"clusters": 10, "noise": 20}))
     assert "better: no generate.text.resample" in said
 
 
 def test_noise_that_takes_the_whole_budget_is_refused_with_the_noise_that_would(base):
     with pytest.raises(AccountingError, match=r"0\.1 alone costs epsilon .* of 4;") as refused:
-        told(contract_of(base, method="dp_finetune", resample={"noise": 0.1}))
+        checked(contract_of(base, method="dp_finetune", resample={"noise": 0.1}))
     enough = float(re.search(r"accepted: ([\d.]+) or more", str(refused.value))[1])
     with pytest.raises(AccountingError, match=r"alone costs epsilon"):
-        told(contract_of(base, method="dp_finetune", resample={"noise": 0.79 * enough}))
-    told(contract_of(base, method="dp_finetune", resample={"noise": enough}))
+        checked(contract_of(base, method="dp_finetune", resample={"noise": 0.79 * enough}))
+    checked(contract_of(base, method="dp_finetune", resample={"noise": enough}))
 
 
 def test_a_plan_tells_how_many_prompts_it_takes(base):
     """400 candidates, 2 rounds of 300 variations, 3 rounds of 2 more for each candidate; 1,900 to be clustered."""
     asked = {"population": 100, "variations": 3, "rounds": 3, "lookahead": 2}
-    parameters = EvolutionParameters.of(told(contract_of(base, resample={"clusters": 200}, **asked))[1])
+    parameters = EvolutionParameters.of(checked(contract_of(base, resample={"clusters": 200}, **asked))[1])
     assert parameters.prompts == 400 + 2 * 300 + 3 * 2 * 400 + 1900
-    _, plan = told(contract_of(base, **asked))
+    _, plan = checked(contract_of(base, **asked))
     assert (
         "That takes some 3,400 prompts, and each time that rows are drawn one" in plan.describe()["training_in_words"]
     )
@@ -99,16 +99,16 @@ def test_a_plan_tells_how_many_prompts_it_takes(base):
 def test_where_there_are_more_labels_than_texts_each_keeps_one(base):
     """So a smaller population is no way out."""
     asked = {"units": 100, "epsilon": 0.5, "rounds": 10, "variations": 3}
-    few, _ = told(contract_of(base, **asked, population=1))
-    more, plan = told(contract_of(base, **asked, population=2))
-    assert EvolutionParameters.of(plan).living == 2
+    few, _ = checked(contract_of(base, **asked, population=1))
+    more, plan = checked(contract_of(base, **asked, population=2))
+    assert EvolutionParameters.of(plan).survivors == 2
     assert few == more and "better: fewer rounds, variations or columns" in few
 
 
-def test_a_pool_of_one_is_told_of(base):
+def test_a_pool_of_one_is_reported(base):
     """What was sealed with it can still be read."""
-    said, _ = told(contract_of(base, method="dp_finetune", resample={"clusters": 33, "pool": 1}))
-    assert said == "every text is taken, so that votes are paid for and choose nothing; better: a larger pool"
+    said, _ = checked(contract_of(base, method="dp_finetune", resample={"clusters": 33, "pool": 1}))
+    assert said == "every text is taken, so that votes cost and choose nothing; better: a larger pool"
 
 
 def test_records_with_several_owners_vote_in_full_each(base):

@@ -1,4 +1,4 @@
-"""Columns whose values are nearly all missing or unlisted: what the paid counts say of them, and how surely."""
+"""Columns whose values are nearly all missing or unlisted: what the paid counts show, and how certainly."""
 
 import json
 import math
@@ -46,14 +46,14 @@ def test_a_column_without_listed_values_is_found_and_one_with_half_of_them_is_no
     assert half.share == 0.5
     assert half.at_least < 0.5
     assert mostly_missing([empty, half]) == [empty]
-    (said,) = missing_in_words([empty, half], {"city": "City of birth"})
-    assert said.startswith("Column City of birth: about 100.0% (by noisy counts; surely above 99.")
-    assert "compare the declared values" in said
+    (message,) = missing_in_words([empty, half], {"city": "City of birth"})
+    assert message.startswith("Column City of birth: about 100.0% (by noisy counts; surely above 99.")
+    assert "compare the declared values" in message
     assert "compare" not in missing_in_words([empty], advice=False)[0]
 
 
 def test_what_noise_may_explain_is_never_said():
-    # 60 records in all with noise of 40 a cell: the last cell says 60%, and that says nothing.
+    # 60 records in all with noise of 40 a cell: the last cell holds 60%, which shows nothing.
     shares = missing_shares(DOMAIN, counted([10, 14, 36], [30, 30, 0], sigma=40.0))
     assert not mostly_missing(shares)
     assert missing_shares(DOMAIN, counted([-5, -9, 12], [3, 3, -9], sigma=40.0))[0].at_least == 0.0
@@ -108,7 +108,7 @@ def test_values_that_are_learned_count_as_missing_where_none_was(tmp_path):
     contract = contract_with(columns__city=learned)
     plan = generator("independent").plan(contract, SCHEMA, Guarantee.target(contract))
     table = people(3000)
-    each = pa.array([f"town {index}" for index in range(3000)])  # nobody shares a value: none can be learned
+    each = pa.array([f"town {index}" for index in range(3000)])  # no value is shared: none can be learned
     table = table.set_column(table.schema.get_field_index("city"), "city", each)
     generator("independent").fit(plan, write_bounded(table, tmp_path / "bounded"), grant_for(plan), tmp_path)
     assert [item.column for item in mostly_missing(generator("independent").draw(tmp_path, 10).missing)] == ["city"]
@@ -127,11 +127,11 @@ def test_a_limit_refuses_what_is_surely_above_it(limit, named):
         return
     with pytest.raises(ReleaseRefused) as refused:
         check_missing("people", SHARES, limit)
-    said = str(refused.value)
+    message = str(refused.value)
     for name in ("city", "member"):
-        assert (f"{name}:" in said) == (name in named)
-    assert "release.max_missing" in said
-    assert "Accepted:" in said
+        assert (f"{name}:" in message) == (name in named)
+    assert "release.max_missing" in message
+    assert "Accepted:" in message
 
 
 def test_shares_come_back_from_their_file_and_garbage_is_refused(tmp_path):
@@ -145,7 +145,7 @@ def test_shares_come_back_from_their_file_and_garbage_is_refused(tmp_path):
 
 
 def test_the_noise_is_that_of_the_mechanism():
-    """By real draws: the error that is said is the estimate's.
+    """By real draws: the reported error is the estimate's.
 
     The standard deviation of a sample deviation of 400 draws is 3.5% of it, so that a quarter is seven of them: less
     than once in 10^11 times.

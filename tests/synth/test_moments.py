@@ -167,6 +167,18 @@ def test_attributes_say_what_they_are():
     assert domain.filled == ("pickup", "dropoff", "zone")
 
 
+def test_no_attribute_has_the_name_of_a_column():
+    domain = planned_domain(trips(NAMED_LIKE_PARTS, []))
+    assert len(set(domain.names)) == len(domain) == 8
+    assert set(domain.released.names) == set(NAMED_LIKE_PARTS) - {"trip"}
+    assert [domain.names[index] for index in domain.parts] == [
+        f"{ODD} (weekday)",
+        f"{ODD} (hour)''",
+        f"{ODDER} (weekday)",
+        f"{ODDER} (hour)",
+    ]
+
+
 def test_gaps_are_fine_where_they_are_short():
     gap = planned_domain(trips()).columns[1]
     edges = np.array(gap.edges)
@@ -201,7 +213,7 @@ def test_a_long_order_takes_no_time():
 
 
 def test_plans_without_moments_are_as_they_were():
-    """The digest of before there were any such attributes: another one would be another run, paid anew."""
+    """The digest before such attributes existed: another digest would be another run, paid again."""
     contract = contract_with(generate__constraints=[{"ascending": ["age", "score"]}])
     assert planned_domain(contract) == domain_of(contract)
     assert "derived" not in str(planned_domain(contract).to_json())
@@ -234,8 +246,11 @@ CHAIN = {"trip": ID, "a": NULLABLE, "b": NULLABLE, "c": SEVENS}
 DATES = {"type": "date", "min": "1969-12-01", "max": "1970-02-01", "nullable": True}
 EARLY = {"type": "datetime", "min": "1969-11-30T05:00:00", "max": "1970-01-31T22:59:30", "resolution": "30s",
          "nullable": True}  # fmt: skip
+ODD, ODDER = 'quo"te.at', "b`; --"
+NAMED_LIKE_PARTS = {"trip": ID, ODD: YEAR, ODDER: NULLABLE, f"{ODD} (hour)": ZONES, f"{ODD} (hour)'": ZONES}
 CASES = [
     (TRIP, IN_ORDER),
+    (NAMED_LIKE_PARTS, [{"ascending": [ODD, ODDER]}]),
     (CHAIN, [{"ascending": ["a", "b", "c"], "strict": True}]),
     ({"trip": ID, "a": DATES, "b": DATES}, [{"ascending": ["a", "b"]}]),
     (
@@ -640,7 +655,7 @@ def test_audits_look_at_attributes_and_read_columns(tmp_path, no_noise):
     assert np.isfinite(log_likelihood(model, evidence.targets)).all()
     assert np.isfinite(counts_attack(evidence)).all()
     known = infer_attribute(evidence, "zone")
-    assert known.right_from_population.mean() > 0.9, "the weekday tells the zone"
+    assert known.right_from_population.mean() > 0.9, "the weekday reveals the zone"
     records = as_records(model.domain, plan, evidence.targets)
     again, asked = model.domain.encode(records), evidence.target_codes
     assert np.array_equal(again[:, [0, 2, 3, 4]], asked[:, [0, 2, 3, 4]])

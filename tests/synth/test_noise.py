@@ -133,7 +133,7 @@ def test_shapes_are_kept_and_noise_is_fresh(shape):
     first, second = (sample_rounded_gaussian(counts, 1e9) for _ in range(2))
     assert first.shape == shape
     assert counts.size == 0 or (first != second).any()
-    # Equal bytes for two chunks would show here; two of a million draws hardly ever coincide by chance.
+    # Equal bytes for two chunks would show here; two of a million draws hardly ever coincide at random.
     assert len(np.unique(first - counts)) >= 0.99 * counts.size
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.loading import family_path, parse_contract
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.contracts.loading import contract_path, dataset_named, family_path, parse_contract
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.sources.source import PinnedSource
 from dpsynth_platform.synth.mock import source_schema_of
@@ -41,7 +41,7 @@ def contract(change: Callable[[dict[str, Any]], object] | None = None) -> DataCo
 
 @pytest.fixture(scope="module")
 def pinned() -> PinnedSource:
-    return PinnedSource(uri="/table", table_id="table", version=3, schema=pa.schema([]))
+    return PinnedSource(uri="/table", table_id="table", version=3, schema=pa.schema([]), first=3, read=3)
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +72,26 @@ def separate_audit_model(**privacy: Any) -> DataContract:
 
 
 @pytest.mark.parametrize(
-    ("privacy", "said"),
+    ("privacy", "message"),
     [
         ({"on_overlap": "exclude"}, "audit.model: 'separate' with on_overlap: exclude"),
         ({"on_overlap": "block"}, "audit.model: 'separate' with on_overlap: block"),
         ({"guarantee": {"epsilon": 5.5}}, "audit.model: 'separate' with privacy.guarantee.epsilon: 5.5"),
     ],
 )
-def test_a_second_model_is_refused_where_it_cannot_be(privacy: dict[str, Any], said: str) -> None:
+def test_a_second_model_is_refused_where_it_cannot_be(privacy: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError) as refused:
         separate_audit_model(**privacy)
-    assert said in str(refused.value) and "accepted: shared" in str(refused.value)
+    assert message in str(refused.value) and "accepted: shared" in str(refused.value)
     separate_audit_model(**privacy | {"on_overlap": "compose", "accept_weak_guarantee": "because it is a test"})
 
 
 def test_a_second_model_makes_another_run_and_has_a_key_of_its_own() -> None:
-    apart = separate_audit_model()
-    assert apart.mechanism_snapshot()["audit_model"] == "separate"
+    separate = separate_audit_model()
+    assert separate.mechanism_snapshot()["audit_model"] == "separate"
     assert "audit_model" not in contract().mechanism_snapshot(), "runs without a choice keep their keys"
     assert mechanism_keys(contract(), "run") == ("run",)
-    assert mechanism_keys(apart, "run") == (audited_key("run"), "run")
+    assert mechanism_keys(separate, "run") == (audited_key("run"), "run")
     assert audited_key("run") not in (audited_key("other"), "run")
 
 
@@ -207,6 +207,28 @@ def test_a_dataset_is_found_with_its_family(settings: Settings) -> None:
     assert family_path(settings, declared).is_file()
 
 
+def test_a_format_that_the_place_contradicts_is_said_by_the_check(settings: Settings) -> None:
+    place = settings.home / "people.parquet"
+    changed = {**DOCUMENT["source"], "uri": str(place)}
+    changed.pop("format", None)
+    file = settings.contracts / "census.yaml"
+    file.write_text(yaml.safe_dump({**DOCUMENT, "source": changed}))
+    with pytest.raises(
+        ContractError, match=r"source\.format: delta, .* ends as a parquet file does; accepted: format: p"
+    ):
+        check_contract(settings, file)
+    (place / "_delta_log").mkdir(parents=True)
+    assert check_contract(settings, file).dataset == "census"
+
+
+def test_a_dataset_is_named_by_its_name_or_its_contract(settings: Settings, tmp_path: Path) -> None:
+    file = settings.contracts / "census.yaml"
+    assert contract_path(settings, "census") == contract_path(settings, str(file)) == file
+    assert dataset_named(settings, "census") == dataset_named(settings, str(file)) == "census"
+    with pytest.raises(ContractError, match=r"accepted: a dataset's name, a contract there, or another DPSYNTH_DEPLOY"):
+        dataset_named(settings, str(tmp_path / "census.yaml"))
+
+
 def test_an_unknown_dataset_names_the_known_ones(settings: Settings) -> None:
     with pytest.raises(ContractError, match=r"dataset 'consus' has no contract in .*/contracts; accepted: census$"):
         load_dataset(settings, "consus")
@@ -230,13 +252,14 @@ def test_a_file_is_named_after_its_dataset(settings: Settings) -> None:
         ("${DPSYNTH_HOME}/public/../ledger/public", "ledger"),
         ("${DPSYNTH_HOME}/sources/census/public", "source"),
         ("${DPSYNTH_HOME}", "restricted zone"),
+        ("${DPSYNTH_HOME}/restricted/${x-y}census", "restricted zone"),
     ],
 )
 def test_a_release_lies_apart_from_what_is_restricted(settings: Settings, uri: str, place: str) -> None:
     file = settings.contracts / "census.yaml"
     file.write_text(yaml.safe_dump(DOCUMENT | {"release": DOCUMENT["release"] | {"uri": uri}}))
     for refused in (lambda: load_dataset(settings, "census"), lambda: check_contract(settings, file)):
-        with pytest.raises(ContractError, match=rf"release\.uri: .* and the {place} lie in one another"):
+        with pytest.raises(ContractError, match=rf"release\.uri: .* and the {place} overlap"):
             refused()
 
 
@@ -249,12 +272,24 @@ def test_a_release_whose_path_is_too_long_is_refused_before_it_is_paid_for(setti
             refused()
 
 
+def test_a_place_that_no_delta_table_can_have_is_refused_before_anything_is_paid_for(settings: Settings) -> None:
+    """The library would panic there, which ends a step without a word."""
+    file = settings.contracts / "census.yaml"
+    for release in ({"uri": "${DPSYNTH_HOME}/a[1]"}, {"publish": [{"uri": "${DPSYNTH_HOME}/open/a^b"}]}):
+        file.write_text(yaml.safe_dump(DOCUMENT | {"release": DOCUMENT["release"] | release}))
+        for refused in (lambda: load_dataset(settings, "census"), lambda: check_contract(settings, file)):
+            with pytest.raises(ContractError, match=r"uri: .*: the path contains .*; accepted: one without \["):
+                refused()
+    with pytest.raises(ConfigurationError, match=r"DPSYNTH_HOME: .* the path contains"):
+        Settings.from_environment({"DPSYNTH_HOME": str(settings.home / "a|b")})
+
+
 def test_one_bad_file_stops_no_other_dataset(settings: Settings) -> None:
     (settings.contracts / "other.yaml").write_text("dataset: other\n")
     loaded, faults = load_all(settings)
     assert [contract.dataset for contract, _ in loaded] == ["census"]
     assert len(faults) == 1
-    assert "other.yaml: description: missing" in faults[0]
+    assert "other.yaml: description: missing" in str(faults[0])
 
 
 def test_a_family_without_a_file(settings: Settings) -> None:
@@ -271,7 +306,7 @@ def test_a_family_without_a_file(settings: Settings) -> None:
         (
             "family",
             "others",
-            "household-surveys.yaml: family: 'others'; accepted: 'household-surveys', as the file is named",
+            "household-surveys.yaml: family: 'others'; accepted: 'household-surveys', the name of the file",
         ),
         ("unit", "group", "census: privacy.unit: 'user' differs from the family's 'group'; accepted: group"),
         ("adjacency", "zero-out", "privacy.adjacency: 'add-or-remove' differs from the family's 'zero-out'"),

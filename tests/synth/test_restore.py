@@ -62,6 +62,7 @@ def test_integer_identifiers_count_from_one(contract):
         ("city", pa.float64(), "declared categorical"),
         ("member", pa.int8(), "declared boolean"),
         ("age", pa.dictionary(pa.int8(), pa.string()), "declared integer"),
+        ("age", pa.list_(pa.struct([("key of a row", pa.int8())])), "declared integer, but the source holds nested;"),
     ],
 )
 def test_types_that_cannot_be_restored_are_refused(contract, name, type_, words):

@@ -160,6 +160,7 @@ def test_floating_point_integers_are_clamped_into_their_cells(values, low, data)
 def test_a_cell_of_all_numbers_can_be_drawn_from():
     domain = ColumnDomain("x", "integer", False, edges=(0, 2**64))
     drawn = domain.decode(np.zeros(1000, np.int32), pa.uint64(), RNG).to_pylist()
+    # Of 1,000 numbers none is in the first 64th, or none in the last, with a chance of 3e-7.
     assert min(drawn) < 2**58
     assert max(drawn) > 2**64 - 2**58
 
@@ -183,7 +184,7 @@ def test_nan_and_null_are_the_same_absence():
 
 
 @pytest.mark.parametrize(
-    ("declared", "type_", "said"),
+    ("declared", "type_", "message"),
     [
         ({"type": "datetime"} | MOMENT, pa.date32(), "declared datetime, but the source holds date32"),
         ({"type": "time"}, pa.int64(), "declared time, but the source holds int64; accepted: time or string"),
@@ -196,11 +197,11 @@ def test_nan_and_null_are_the_same_absence():
         ),
     ],
 )
-def test_types_that_cannot_hold_the_declared_values_are_refused(declared, type_, said):
+def test_types_that_cannot_hold_the_declared_values_are_refused(declared, type_, message):
     contract = contract_with(columns__score=declared)
     names = [name for name in contract.columns if name != "score"]
     schema = pa.schema([(name, PLAIN[contract.columns[name].type]) for name in names] + [("score", type_)])
-    with pytest.raises(ContractError, match=rf"columns\.score: .*{said}"):
+    with pytest.raises(ContractError, match=rf"columns\.score: .*{message}"):
         release_schema(contract, schema)
 
 
@@ -291,8 +292,8 @@ def test_nobodys_extreme_value_is_told_by_a_warning(declared, type_):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         codes = domain.encode(values)
-        apart = [domain.encode(values.slice(place, 1))[0] for place in range(len(values))]
-    assert codes.tolist() == apart
+        separately = [domain.encode(values.slice(place, 1))[0] for place in range(len(values))]
+    assert codes.tolist() == separately
     assert codes[-1] == domain.missing
     assert codes.min() >= 0
     assert codes.max() <= domain.missing

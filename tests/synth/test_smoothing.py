@@ -143,11 +143,11 @@ def test_faint_amounts_beside_zeros_are_where_their_counts_say(median):
     rng = np.random.default_rng(6)
     widths, true = amounts_of_few(median * rng.lognormal(0, 1.5, 800).clip(0, 50), 29_000)
     plain = np.where(widths > 0, 800 * widths / widths.sum(), true)
-    apart, far = [], np.abs(np.cumsum(plain - true)).max()
+    distances, far = [], np.abs(np.cumsum(plain - true)).max()
     for _ in range(10):
         fitted = smoothed(true + rng.normal(0, 40, true.size), 40.0, widths, true.sum())
-        apart.append(np.abs(np.cumsum(fitted - true)).max())
-    assert np.mean(apart) < 0.5 * far
+        distances.append(np.abs(np.cumsum(fitted - true)).max())
+    assert np.mean(distances) < 0.5 * far
 
 
 def test_what_falls_off_from_the_other_end_is_its_mirror_image():

@@ -134,7 +134,7 @@ def test_a_step_that_cannot_be_counted_is_not_begun(plan, bounded, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(journal, "_append", second_fails)
-        with pytest.raises(MechanismFailed, match="it was not begun; the training can be resumed"):
+        with pytest.raises(MechanismFailed, match="it was not begun; resolve that, then resume the training"):
             fitted(plan, bounded, model)
     assert GENERATOR.can_resume(model)
     fitted(plan, bounded, model, resume=True)

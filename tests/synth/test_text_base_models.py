@@ -75,7 +75,7 @@ def test_a_pickle_beside_safetensors_is_not_opened(saved, tmp_path):
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_model_with_code_of_its_own_is_refused(saved, tmp_path, name):
     changed(saved / name, auto_map={"AutoModelForCausalLM": "modeling.Mine"})
-    with pytest.raises(ConfigurationError, match="code of its own"):
+    with pytest.raises(ConfigurationError, match="its own code"):
         base_model(str(saved), tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     model = tiny_llama()
     with torch.no_grad():
         model.model.norm.weight[3] = float("nan")
-    with pytest.raises(ConfigurationError, match="no finite numbers"):
+    with pytest.raises(ConfigurationError, match="not finite"):
         load(base_model(str(save_model(tmp_path / "nan", model)), tmp_path))
 
 

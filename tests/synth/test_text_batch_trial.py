@@ -1,4 +1,4 @@
-"""The trial of batches on made-up records: sound layouts pass, and every way of mixing records is refused by name."""
+"""The trial of batches on made-up records: valid layouts pass, and every way of mixing records is refused by name."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_mixes_records_is_refused(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_worker_that_packs_is_refused_before_it_reads_a_record(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan was made where batches are sound."""
+    """The plan was made where batches are valid."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
     contract = contract_for(save_model(tmp_path / "base"))

@@ -97,7 +97,7 @@ def test_facts_are_those_that_the_contract_and_the_deployment_declare(tmp_path):
     assert not text_facts(contract_for(privacy={"expected_units": 100}), settings(tmp_path)).divisible
 
 
-def test_no_record_is_read_and_nobody_is_asked(tmp_path, monkeypatch):
+def test_no_record_is_read_and_no_request_is_sent(tmp_path, monkeypatch):
     """The source is nowhere; all reading and every connection fail."""
 
     def refused(*_, **__):
@@ -146,7 +146,7 @@ def test_a_settled_contract_is_as_if_the_method_had_been_named(tmp_path, declare
         ("auto", {"expected_units": 400}, None),
     ],
 )
-def test_a_training_that_auto_would_not_have_taken_is_told_of(tmp_path, method, privacy, said):
+def test_a_training_that_auto_would_not_choose_is_reported(tmp_path, method, privacy, said):
     found = lost_training_of(contract_for(method=method, privacy=privacy), settings(tmp_path))
     assert found is None if said is None else found.startswith(said)
 
@@ -191,12 +191,12 @@ def test_a_method_that_cannot_do_it_is_refused_with_its_reason(tmp_path):
     with pytest.raises(ContractError) as refused:
         resolve_method(contract, settings(tmp_path))
     said = str(refused.value)
-    assert "letters: generate.method: auto stands for aug_pe here (auto: 200 records planned are too few" in said
+    assert "letters: generate.method: auto selects aug_pe here (auto: 200 records planned are too few" in said
     assert "generate.text.chunks: 2 with method 'aug_pe'; accepted: 1" in said
 
 
 def test_without_a_text_auto_is_for_tables(tmp_path):
-    with pytest.raises(ContractError, match="training: for dp_finetune, ctcl"):
+    with pytest.raises(ContractError, match="training: goes with dp_finetune, ctcl"):
         contract_for(generate={"text": None, "training": {}})
     contract = contract_for(generate={"text": None})
     assert resolve_method(contract, settings(tmp_path)) is contract
@@ -204,7 +204,7 @@ def test_without_a_text_auto_is_for_tables(tmp_path):
 
 
 def test_a_contract_that_is_not_settled_is_not_planned():
-    with pytest.raises(ContractError, match="is settled before"):
+    with pytest.raises(ContractError, match="must be resolved before planning"):
         method_for(contract_for())
 
 

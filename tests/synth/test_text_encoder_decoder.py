@@ -49,7 +49,7 @@ def test_a_directory_is_loaded_as_it_is(make, tmp_path: Path) -> None:
     assert not writes_by_decoder(base_model(str(save_model(tmp_path / "causal")), tmp_path))
 
 
-def test_a_decoder_whose_beginning_nobody_names_is_refused(tmp_path: Path) -> None:
+def test_a_decoder_without_a_start_token_is_refused(tmp_path: Path) -> None:
     model = tiny_t5()
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
     base = base_model(str(save_model(tmp_path / "mine", model)), tmp_path)
@@ -134,7 +134,7 @@ def test_a_decoder_that_sees_what_comes_later_is_refused() -> None:
         return plain(decoder_input_ids=decoder_input_ids, **others)
 
     model.forward = forward
-    with pytest.raises(ConfigurationError, match=r"computes something else .* accepted: an encoder-decoder"):
+    with pytest.raises(ConfigurationError, match=r"computes other logits .* accepted: an encoder-decoder"):
         check_waves(model, 64)
 
 
@@ -200,7 +200,7 @@ def test_every_token_follows_from_the_text_s_own_numbers(model, tmp_path: Path) 
 
 
 def _about(encoder, of):
-    return {"of": of, "layout": encoder.layout.to_json(), "sampling": module.asdict(Sampling())}
+    return {"of": of, "layout": module.asdict(encoder.layout), "sampling": module.asdict(Sampling())}
 
 
 def test_texts_are_of_the_model_s_own_distribution(model, tmp_path: Path) -> None:
@@ -216,7 +216,8 @@ def test_texts_are_of_the_model_s_own_distribution(model, tmp_path: Path) -> Non
     parts = [(seen[token], float(expected[token])) for token in common]
     parts.append((rest, 3000 - sum(part for _, part in parts)))
     statistic = sum((count - mean) ** 2 / mean for count, mean in parts if mean > 1)
-    assert statistic < chi2.isf(1e-6, len(parts) - 1)
+    # Counts of some ten make the deviation 3% more than chi squared's: the chance stays below 1e-7.
+    assert statistic < chi2.isf(1e-8, len(parts) - 1)
 
 
 def test_likelihoods_are_of_what_follows_the_prompt(model) -> None:

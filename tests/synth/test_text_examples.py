@@ -149,7 +149,7 @@ def test_chunks_are_the_records_pieces_and_at_most_as_many_as_declared(tmp_path)
     assert sum(row[: len(encoder.prompt(("mail",)))] == encoder.prompt(("mail",)) for row in later) == 3
 
 
-def test_the_chunks_of_a_record_are_one_unit_whoever_samples_what(tmp_path):
+def test_the_chunks_of_a_record_are_one_unit_of_sampling(tmp_path):
     layout = TextLayout(("text",), (TOPICS,), max_tokens=48, chunks_per_record=3)
     records = [record(LONG, owner=1), record("a", owner=2), record(LONG[:200], owner=1), record(" ", owner=2)]
     examples, tally, _ = made(tmp_path, records, layout)

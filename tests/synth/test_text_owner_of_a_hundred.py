@@ -7,8 +7,6 @@ held against the sealed event by the arithmetic of this file.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 from inference_cases import reader
-from text_cases import letters_contract, save_model, tiny_llama
+from text_cases import fitted, letters_contract, save_model, tiny_llama
 
 from dpsynth_platform.bounding.single_owner import write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
@@ -32,7 +30,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, distinct_owners
-from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.synth.interface import MechanismRun, generator
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.text import (
     counted,
@@ -42,7 +40,6 @@ from dpsynth_platform.synth.text import (
     inference,
     inference_writing,
     resampling,
-    trained,
 )
 from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
@@ -132,15 +129,6 @@ def planned(method, text, base, **generate):
     return generator(method).plan(contract, SOURCE, Guarantee.target(contract))
 
 
-def fitted(plan, bounded):
-    described, directory = trained.deployed(plan.parameters["base_model"]), bounded.parent / "model"
-    file = bounded.parent / "base.json"
-    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    directory.mkdir()
-    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    generator(plan.method).fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
-
-
 class Noiseless:
     """Stands for both draws on exact counts: keeps what would have been drawn from, and gives what is public."""
 
@@ -203,7 +191,7 @@ def test_votes_of_private_evolution(neighbours, base, monkeypatch, chosen):
     plan = planned("aug_pe", {"max_tokens": 40, "evolution": evolved} | chosen, base)
     _, *tables = neighbours
     for bounded in tables:
-        fitted(plan, bounded)
+        fitted(plan, bounded, bounded.parent / "model")
     event = event_from_json(plan.event)
     assert len(voted.drawn) == 2 * (4 if chosen else 3)
     assert 0.99 * paid(event, GaussianVotesEvent) < voted.rho() <= paid(event, GaussianVotesEvent) * ROUNDED
@@ -213,12 +201,12 @@ def test_votes_of_private_evolution(neighbours, base, monkeypatch, chosen):
 def test_votes_for_clusters(neighbours, base, tmp_path, monkeypatch):
     voted = Noiseless(monkeypatch, evolution_votes)
     monkeypatch.setattr(dp_finetune, "SentenceEncoder", Letters)
-    monkeypatch.setattr(dp_finetune, "_pool", lambda *_: BODIES)
+    monkeypatch.setattr(dp_finetune._TrainedTexts, "pool", lambda *_: BODIES)
     monkeypatch.setattr(resampling, "clustered", lambda features, clusters: features)
     plan = planned("dp_finetune", CHOSEN, base, training=TRAINING)
     _, *tables = neighbours
     for bounded in tables:
-        dp_finetune._vote(plan, None, bounded, bounded.parent, "cpu", silent)
+        dp_finetune._vote(MechanismRun(plan, bounded, None, bounded.parent), TextParameters.of(plan), None, bounded)
     votes = paid(event_from_json(plan.event), GaussianVotesEvent)
     assert 0.99 * votes < voted.rho() <= votes * ROUNDED
 
@@ -231,7 +219,8 @@ def test_the_histogram_of_topics(neighbours, base, monkeypatch):
     parameters = TextParameters.of(plan)
     what, *tables = neighbours
     for bounded in tables:
-        with ctcl.told(parameters, bounded, bounded.parent / "model", silent) as records:
+        run = MechanismRun(plan, bounded, None, bounded.parent / "model")
+        with ctcl.training_table(parameters, run) as records:
             counted.measure(parameters.columns, records, bounded.parent / "columns", silent, None)
     charged = paid(event_from_json(parameters.columns.event))
     assert noiseless.rho() <= charged * ROUNDED
@@ -257,7 +246,7 @@ def test_clipped_sums_of_training(neighbours, base, monkeypatch, sampled, togeth
     what, *tables = neighbours
     for bounded in tables:
         torch.manual_seed(0)  # an adapter begins with random weights
-        fitted(plan, bounded)
+        fitted(plan, bounded, bounded.parent / "model")
     ((leaf, steps),) = [
         (leaf, times) for leaf, times in leaves(event_from_json(plan.event)) if isinstance(leaf, SampledGaussianEvent)
     ]
@@ -280,7 +269,7 @@ def test_votes_for_clusters_of_documents(neighbours, base, monkeypatch):
     plan = planned("dp_inference", {"max_tokens": 40, "inference": read} | CHOSEN, base)
     _, *tables = neighbours
     for bounded in tables:
-        fitted(plan, bounded)
+        fitted(plan, bounded, bounded.parent / "model")
     votes = paid(event_from_json(plan.event), GaussianVotesEvent)
     assert len(voted.drawn) == 2
     assert 0.99 * votes < voted.rho() <= votes * ROUNDED
@@ -304,7 +293,7 @@ def test_scores_of_contexts(neighbours, tmp_path, monkeypatch):
     plan = planned("dp_inference", {"max_tokens": 40, "inference": read}, base)
     _, *tables = neighbours
     for bounded in tables:
-        fitted(plan, bounded)
+        fitted(plan, bounded, bounded.parent / "model")
     drawn = InferenceParameters.of(plan).inference
     ((leaf, tokens),) = leaves(drawn.event)
     half, each = len(seen) // 2, len(seen) // 2 // drawn.contexts

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from text_cases import letters_contract
+from text_cases import letters_contract, sealed_plan
 
 from dpsynth_platform.privacy import accounting
-from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
 from dpsynth_platform.synth.text.base_models import BaseModel
 
 SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("kind", pa.string()), ("body", pa.string())])
@@ -32,10 +30,7 @@ def declared(method, **text):
 
 def sealed(method, base, **text):
     contract = letters_contract(KIND, declared(method, **text), privacy={"guarantee": {"epsilon": 8.0, "delta": 1e-4}})
-    given = (method, contract, SOURCE, Guarantee.target(contract), base)
-    if method == "dp_inference":
-        return inference_sealing.sealed(*given, row_bytes=1000, period=None, why="it is declared")
-    return (evolution_sealing if method == "aug_pe" else sealing).sealed(*given, period=None, why="it is declared")
+    return sealed_plan(contract, SOURCE, base)
 
 
 def moved(function):

@@ -1,13 +1,11 @@
 """Choosing among synthetic texts by clustered votes: what is chosen, what one owner moves, and one plan for both."""
 
-import json
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import WORDS, save_model
+from text_cases import WORDS, fitted, save_model
 from text_line_cases import TEXTS, public_model
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -25,8 +23,8 @@ from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json,
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.interface import Checkpoints, generator
-from dpsynth_platform.synth.text import dp_finetune, resampling, trained
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.text import dp_finetune, resampling
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.resampling import (
@@ -81,7 +79,7 @@ def test_clusters_occur_in_proportion_to_their_votes():
     assert taken(features, votes, 100) == pytest.approx([20, 30, 50], abs=20)
 
 
-def test_negative_votes_weigh_nothing_and_nobody_is_short_of_texts():
+def test_negative_votes_weigh_nothing_and_there_are_enough_texts():
     features, votes = pool([30, 30, 30], [10, -5, 0])
     assert taken(features, votes, 20) == [20, 0, 0]
     assert taken(features, votes, 60)[0] == 30
@@ -143,7 +141,7 @@ def test_votes_are_read_back_or_not_at_all(tmp_path):
         vote(Resampling(4, 1.0, 1.0), [], None, Letters())
 
 
-def test_a_vote_is_counted_once_and_nothing_is_left_of_one_that_was_cut_short(tmp_path, monkeypatch):
+def test_a_vote_is_counted_once_and_an_interrupted_one_is_deleted(tmp_path, monkeypatch):
     model, found = tmp_path / "model", ClusterVotes(AXES, np.array([1, 2, 3]))
     model.mkdir()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -236,15 +234,6 @@ def planned(*arguments, **changes):
     return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
 
 
-def fitted(plan, bounded, directory, *, resume=False):
-    described = trained.deployed(TextParameters.of(plan).base_model)
-    file = directory.parent / "base.json"
-    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
-    directory.mkdir(exist_ok=True)
-    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32, resume=resume))
-
-
 def test_counts_training_and_votes_cost_together_what_is_asked_for(base):
     plan, plain = planned(base, resample={}), planned(base)
     event = event_from_json(plan.event)
@@ -272,7 +261,7 @@ def test_votes_whose_noise_alone_costs_all_there_is_are_refused(base):
         planned(base, resample={"noise": 0.1})
 
 
-def test_who_is_cut_short_before_the_vote_goes_on_and_votes_once(base, bounded, tmp_path, monkeypatch):
+def test_a_run_interrupted_before_the_vote_continues_and_votes_once(base, bounded, tmp_path, monkeypatch):
     voted, counted = [], resampling.noisy_votes
 
     def stopped(*_):
@@ -317,10 +306,10 @@ def test_who_is_cut_short_before_the_vote_goes_on_and_votes_once(base, bounded, 
         ({"resample": {"clusters": 1}}, "clusters"),
         ({"resample": {"noise": 0}}, "noise"),
         ({"resample": {"pool": 0.5}}, "pool"),
-        ({"method": "mst", "training": None, "base_model": None}, "text: for dp_finetune, ctcl"),
+        ({"method": "mst", "training": None, "base_model": None}, "text: goes with dp_finetune, ctcl"),
     ],
 )
-def test_a_contract_that_cannot_be_meant_is_refused(base, changes, said):
+def test_an_impossible_contract_is_refused(base, changes, said):
     with pytest.raises(ContractError, match=said):
         contract_for(base, **changes)
 
@@ -328,7 +317,7 @@ def test_a_contract_that_cannot_be_meant_is_refused(base, changes, said):
 def test_votes_decide_the_run_only_where_there_are_any(base):
     plain, chosen = contract_for(base), contract_for(base, resample={})
     assert "resample" not in plain.mechanism_snapshot()
-    # Drawn otherwise after the vote: of the same candidates, since these hang on nothing that a contract says.
+    # Drawn otherwise after the vote: of the same candidates, since these do not depend on the contract.
     document = chosen.snapshot()
     document["generate"]["text"] |= {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "keep": {"duplicates": "kept"}}
     assert DataContract.model_validate(document).mechanism_snapshot() == chosen.mechanism_snapshot()

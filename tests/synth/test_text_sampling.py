@@ -226,7 +226,7 @@ def test_a_model_that_sees_what_comes_later_is_refused():
         return plain(input_ids=input_ids, attention_mask=attention_mask, **others)
 
     model.forward = forward
-    with pytest.raises(ConfigurationError, match="computes something else"):
+    with pytest.raises(ConfigurationError, match="computes other logits"):
         check_slots(model, 64)
 
 
@@ -256,7 +256,7 @@ def test_a_context_that_is_too_short_is_refused(encoder, tmp_path):
         check_slots(windowed, 48)
 
 
-def test_a_run_that_was_cut_off_goes_on_and_draws_the_same(model, encoder, tmp_path, monkeypatch):
+def test_an_interrupted_run_continues_and_draws_the_same(model, encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SECONDS_BETWEEN_WRITES", 0.0)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     sample_texts(model, encoder, COUNTS, whole, of="m", batch=5)
@@ -299,7 +299,7 @@ def test_larger_counts_add_to_what_is_there(model, encoder, tmp_path):
 
 
 def test_texts_of_another_model_or_setting_are_not_mixed(model, encoder, tmp_path):
-    """What a drawing that was cut short left is drawn anew."""
+    """The unfinished texts of an interrupted draw are drawn again."""
     long = Sampling(min_tokens=12)  # two that are drawn apart are never equal
     for of, settings in (("m", long), ("other", long), ("m", replace(long, temperature=0.7))):
         earlier = texts_of(tmp_path) if (tmp_path / "texts.jsonl").exists() else {}

@@ -1,4 +1,4 @@
-"""The terms by which texts are drawn: from the contract, their name, and what is told of the texts."""
+"""The terms by which texts are drawn: from the contract, their name, and the counts of the texts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_terms_have_the_name_that_they_had_before_there_was_more_to_choose() -> 
     assert len({terms.digest for terms in named}) == 3
 
 
-def test_what_became_of_the_texts_is_told_in_words() -> None:
+def test_counts_of_texts_in_words() -> None:
     kept = Kept([], {}, 1200, dict(Counter(short=1, duplicate=1100)))
-    told = TextsDrawn.of(kept, asked=400, made=99)
+    told = TextsDrawn.of(kept, requested=400, made=99)
     assert told.to_json() == {
         "drawn": 1200,
         "left_out": {"duplicate": 1100, "short": 1},
@@ -52,6 +52,5 @@ def test_what_became_of_the_texts_is_told_in_words() -> None:
             "texts were left for them"
         ),
     }
-    assert (
-        TextsDrawn.of(Kept([], {}, 5, {}), asked=5, made=5).in_words == "5 synthetic texts were drawn; left out: none"
-    )
+    every = TextsDrawn.of(Kept([], {}, 5, {}), requested=5, made=5)
+    assert every.in_words == "5 synthetic texts were drawn; left out: none"

@@ -55,7 +55,7 @@ def test_a_text_that_is_close_to_no_topic_is_unclassified(encoder):
     assert far.label("the car", encoder) == UNCLASSIFIED
 
 
-def test_what_is_sorted_beside_a_text_changes_nothing_of_its_topic(encoder, monkeypatch):
+def test_other_texts_do_not_change_a_text_s_topic(encoder, monkeypatch):
     topics = load_topics("universal", 512)
     seen = []
     whole = SentenceEncoder.encode
@@ -123,8 +123,8 @@ def test_a_level_without_its_keywords_is_refused(tmp_path):
         load_topics(str(tmp_path / "file"), 16)
 
 
-def test_a_model_that_was_exchanged_or_is_missing_is_told(tmp_path):
-    with pytest.raises(ConfigurationError, match="another file than the one that was planned with"):
+def test_a_changed_or_missing_topic_model_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="is not the file of the plan"):
         load_topics("universal", 16, "0" * 64)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_topics(str(tmp_path / "missing"), 16)

@@ -38,18 +38,18 @@ def test_weights_and_queries_raise_what_they_name():
 
 
 @pytest.mark.parametrize(
-    ("workload", "told"),
+    ("workload", "message"),
     [
         ({"target": "name"}, "generate.workload.target: 'name' is no modelled column; accepted: age, "),
         ({"weights": {"nothing": 2}}, "generate.workload.weights: 'nothing'"),
         ({"queries": [{"columns": ["age", "remark"]}]}, r"generate.workload.queries.0: 'remark'"),
-        ({"queries": [{"columns": ["age", "age"]}]}, "a column stands twice"),
+        ({"queries": [{"columns": ["age", "age"]}]}, "a column is listed twice"),
         ({"ways": 4}, "ways"),
         ({"weights": {"age": 0}}, "greater than 0"),
     ],
 )
-def test_impossible_workloads_are_refused(workload, told):
-    with pytest.raises(ContractError, match=told):
+def test_impossible_workloads_are_refused(workload, message):
+    with pytest.raises(ContractError, match=message):
         asked(**workload)
 
 

@@ -1,7 +1,11 @@
-"""A contract of letters, a tokenizer of some hundred tokens, and language models small enough to train meanwhile."""
+"""A contract of letters, a tokenizer of some hundred tokens, and language models that train in seconds."""
 
+import json
+from dataclasses import asdict
 from functools import cache
+from types import SimpleNamespace
 
+import pyarrow as pa
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -17,6 +21,16 @@ from transformers import (
 )
 
 from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.synth.interface import Checkpoints, PlanInputs, SealedPlan, generator
+from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.text.endpoint_access import Access, Transport
+from dpsynth_platform.synth.text.evolution_journal import has_begun
+from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
+from dpsynth_platform.synth.text.sealing import TextParameters, started_from
 
 WORDS = [
     "the patient came back with a cough and a fever",
@@ -157,3 +171,40 @@ def letters_contract(columns, generate, *, privacy=(), description="Letters to t
         where="letters.yaml",
         variables={},
     )
+
+
+def sealed_plan(contract, source, base, row_bytes=1000):
+    """The plan that `Generator.plan` makes, without trying the model, which needs its weights."""
+    inputs, method = PlanInputs(contract, source, Guarantee.target(contract)), contract.generate.method
+    if method == "dp_inference":
+        parameters = InferenceParameters.calibrated(inputs, base, row_bytes)
+    else:
+        parameters = (EvolutionParameters if method == "aug_pe" else TextParameters).calibrated(inputs, base)
+    return SealedPlan.of(method, inputs, parameters.parts(inputs))
+
+
+def bounded_table(place, columns):
+    """A bounded table of these columns, with two records of each owner."""
+    table = pa.table(columns)
+    numbers = range(table.num_rows)
+    table = table.append_column(OWNER_COLUMN, pa.array([f"{number // 2:032x}" for number in numbers]))
+    table = table.append_column(RECORD_COLUMN, pa.array([f"{number:032x}" for number in numbers]))
+    write_table(place, table.schema, table.to_batches())
+    return place
+
+
+def fitted(plan, bounded, directory, *, of=None, resume=False, key=b"k" * 32):
+    """Runs a plan's mechanism as a worker does, with the plan's base model or endpoint; `of` is the grant's plan."""
+    named, base, endpoint = started_from(plan), None, None
+    if named is None:
+        endpoint = directory.parent / "endpoint.json"
+        Access("top-secret", Transport(seconds=5.0, attempts=2)).write(endpoint)
+    else:
+        described, base = trained.deployed(named[0]), directory.parent / "base.json"
+        base.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
+    directory.mkdir(exist_ok=True)
+    grant = SimpleNamespace(plan_digest=of or plan.digest, entry_id="e" * 32)
+    resume = resume or has_begun(directory)
+    checkpoints = Checkpoints(base, key, resume=resume, endpoint=endpoint)
+    generator(plan.method).fit(plan, bounded, grant, directory, checkpoints=checkpoints)
+    return directory

@@ -1,6 +1,6 @@
-"""A toy training to be killed: counts and keeps its steps by the library, and logs them in a file of its own.
+"""A toy training to be killed: the library counts and keeps its steps, which it also logs in a separate file.
 
-Each step waits for a byte on standard input, so that whoever kills it knows how far it can have come. Without torch: it
+Each step waits for a byte on standard input, so that the killing test knows how far it can be. Without torch: it
 is started many times.
 """
 

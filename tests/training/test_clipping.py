@@ -1,11 +1,12 @@
-"""Clipped sums are those of a loop over single examples, on every kind of layer; no clipped gradient is too long."""
+"""Clipped sums equal those of a loop over single examples, on every kind of layer and model; no clipped gradient is too
+long."""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
-from training_cases import KINDS, assert_clipped, batch, flat, gradients_one_by_one, model, plan
+from training_cases import ENCODERS, KINDS, assert_clipped, batch, flat, gradients_one_by_one, model, plan
 from transformers.pytorch_utils import Conv1D
 
 from dpsynth_platform.foundation.errors import MechanismFailed
@@ -14,10 +15,11 @@ from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficient
 from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, rule_for, square_norms
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
+ALL_KINDS = [*KINDS, *((name, False, True) for name in ENCODERS)]
 EXACT = 1e-5
-"""What is not clipped equals plain autograd in double precision, up to this part of it."""
+"""Largest relative difference from plain autograd in double precision, without clipping."""
 CLIPPED = 5e-5
-"""Norms are rounded up so that no clipped gradient is too long, the more the longer rows are: those are shorter."""
+"""The same with clipping: norms are rounded up, more for longer rows, so clipped gradients are a little shorter."""
 
 
 def factors(norms, kind, bound):
@@ -31,7 +33,7 @@ def ours(made, chosen, rows, weights=None):
         return sums
 
 
-@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+@pytest.mark.parametrize(("name", "tied", "adapter"), ALL_KINDS)
 @pytest.mark.parametrize(("clipping", "near"), [("none", EXACT), ("flat", CLIPPED), ("automatic", CLIPPED)])
 def test_sums_are_those_of_a_loop_over_examples(name, tied, adapter, clipping, near):
     made, rows = model(name, tied, adapter), batch(LENGTHS)
@@ -73,7 +75,7 @@ def test_each_clipped_gradient_is_at_most_as_long_as_planned(name, tied, adapter
         assert norm > 0.9999e-3 or LENGTHS[row] == 1  # which has no token to predict
 
 
-@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+@pytest.mark.parametrize(("name", "tied", "adapter"), ALL_KINDS)
 def test_a_user_is_clipped_by_its_mean_gradient(name, tied, adapter):
     """Two users of three records and one: rows of weight 0 fill up."""
     made, rows = model(name, tied, adapter), batch(LENGTHS)
@@ -149,13 +151,13 @@ def test_norms_are_not_underestimated_where_tokens_cancel():
 
 @pytest.mark.parametrize("kind", [nn.Linear, Conv1D], ids=lambda kind: kind.__name__)
 def test_a_bound_on_a_norm_does_not_tell_how_wide_the_batch_is(kind):
-    """Beside longer rows gradients are made, beside short ones they are not: the bound is the same, also where tokens
-    nearly cancel, and most of it is for rounding."""
+    """Gradients are materialized in wide batches only: the bound is equal, even where tokens nearly cancel, and most of
+    it is for rounding."""
     tokens, height, width = 6, 8, 512
     layer = kind(width, height) if kind is nn.Linear else kind(height, width)
-    for apart in (1.0, 1e-1, 1e-2, 1e-3):
+    for distance in (1.0, 1e-1, 1e-2, 1e-3):
         gradients = torch.randn(1, tokens, height)
-        gradients[:, 1::2] = -gradients[:, ::2] * (1 + apart * torch.randn(1, tokens // 2, 1))
+        gradients[:, 1::2] = -gradients[:, ::2] * (1 + distance * torch.randn(1, tokens // 2, 1))
         inputs = torch.randn(1, tokens, width)
         inputs[:, 1::2] = inputs[:, ::2]
         ways, bounds = [], []
@@ -168,14 +170,14 @@ def test_a_bound_on_a_norm_does_not_tell_how_wide_the_batch_is(kind):
         assert bounds[1] == pytest.approx(bounds[0], rel=0.01)
 
 
-@pytest.mark.parametrize("apart", [1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("distance", [1e-3, 1e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("tokens", [32, 512])
-def test_norms_are_not_underestimated_where_tokens_repeat(tokens, apart):
+def test_norms_are_not_underestimated_where_tokens_repeat(tokens, distance):
     """A text that repeats its tokens repeats their products' rounding, which then adds up over all pairs of them."""
     width, table_rows = 300, 5
     for _ in range(10):
         one, gradient = torch.randn(2, width)
-        other = one + apart * torch.randn(width)
+        other = one + distance * torch.randn(width)
         even = (torch.arange(tokens) % 2 == 0)[None, :, None]
         rows = torch.where(even, gradient, -gradient)
         columns = torch.where(even, one, other)
@@ -194,7 +196,7 @@ def test_norms_are_not_underestimated_where_tokens_repeat(tokens, apart):
 
 def test_uses_of_a_parameter_that_cannot_be_taken_together_are_refused():
     uses = [Stacked(torch.ones(1, 2, 2)), Outer(torch.ones(1, 3, 2), torch.ones(1, 3, 2))]
-    with pytest.raises(MechanismFailed, match="different lengths"):
+    with pytest.raises(MechanismFailed, match="different numbers of tokens"):
         square_norms(uses, Grams())
 
 

@@ -1,4 +1,4 @@
-"""Layers as one operation are the layers in parts, forward and backward, and nobody else's calls are taken over."""
+"""Fused layers equal the layers in parts, forward and backward, and other calls are unchanged."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from dpsynth_platform.training import attention, layers
 from dpsynth_platform.training.attention import ShortCausalAttention
-from dpsynth_platform.training.norm import FusedNorm
+from dpsynth_platform.training.fused import FusedNorm
 
 
 def heads(number, size=8):

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def records(parts, rows):
-    """Of each unit, its (record, weight) pairs; records are told by their tokens."""
+    """(record, weight) pairs of each unit; tokens identify records."""
     known = {tuple(row.tolist()): number for number, row in enumerate(rows["input_ids"])}
     width = rows["input_ids"].shape[1]
     found = []
@@ -57,7 +57,7 @@ def test_in_parts_of_like_shape_every_unit_is_there_once(tokens):
     summed = []
     for divided in (
         physical.parts_of(rows, SIZES, tokens, CPU),
-        physical.parts_alike(rows, SIZES, tokens, CPU, longest=50, planned=80),
+        physical.fixed_shape_parts(rows, SIZES, tokens, CPU, longest=50, planned=80),
     ):
         with ClippedSums(made, chosen) as sums:
             for parts in divided:
@@ -78,7 +78,7 @@ def shapes(sizes, lengths, tokens, mark):
     rows["input_ids"][mark, 0] = -1
     return [
         (tuple(part.batch["labels"].shape), tuple(part.weights.shape))
-        for parts in physical.parts_alike(rows, sizes, tokens, CPU, longest=50, planned=80)
+        for parts in physical.fixed_shape_parts(rows, sizes, tokens, CPU, longest=50, planned=80)
         if any((part.batch["input_ids"][:, 0] == -1).any() for part in parts)
         for part in parts
     ]
@@ -97,7 +97,7 @@ def test_the_shape_of_a_units_part_follows_from_the_unit_alone(tokens, unit, mar
 
 @pytest.mark.parametrize(("planned", "parts"), [(4, 4), (8, 2), (20, 1), (2, 4)])
 def test_parts_of_like_shape_are_for_a_quarter_of_the_planned_batch(planned, parts):
-    found = list(physical.parts_alike(batch([9] * 4), [1] * 4, 10_000, CPU, longest=50, planned=planned))
+    found = list(physical.fixed_shape_parts(batch([9] * 4), [1] * 4, 10_000, CPU, longest=50, planned=planned))
     assert len(found) == parts
     assert {len(part.weights) for (part,) in found} == {max(1, planned // 4)}
 
@@ -146,7 +146,7 @@ def test_memory_is_tried_in_the_largest_shapes_that_units_may_have(monkeypatch, 
     tried = max(units * (wide * long) ** 2 for units, wide, long in shapes)
     for wide in (2**power for power in range(13) if 2**power < 2 * rows):
         for long in (16, 24):
-            if wide * long <= 2048:  # as `parts_alike` puts them together
+            if wide * long <= 2048:  # as `fixed_shape_parts` puts them together
                 assert 2048 // (wide * long) * (wide * long) ** 2 <= tried
 
 

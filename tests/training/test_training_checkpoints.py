@@ -188,7 +188,7 @@ def refused_for_want_of_space(directory: Path, full: AbstractContextManager[obje
 @contextmanager
 def disk_full_after_one_chunk() -> Iterator[None]:
     class Os:
-        """The operating system's functions, but for one."""
+        """The operating system's functions, except one."""
 
         fdopen = staticmethod(lambda descriptor, mode: FullAfterOneChunk(descriptor))
 

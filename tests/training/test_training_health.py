@@ -1,4 +1,4 @@
-"""Dead trainings are stopped by what is private already; live ones are left alone, however noisy."""
+"""Private values stop trainings that learn nothing; live ones continue, with any noise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from training_cases import Records, batch, model, plan
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.health import WATCHED, Watch, live_square, steps_to_judge
-from dpsynth_platform.training.interface import TrainingState
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.trial import NoJournal
 
 CHOSEN = {"units": 100_000, "batch_size": 10_000, "steps": 400, "clipping": "automatic", "noise_multiplier": 0.7}
 
@@ -69,7 +69,7 @@ def test_pure_noise_is_stopped_where_the_plan_can_tell_it() -> None:
     judged_at = Watch(chosen, weights()).judged_at
     assert judged_at is not None
     assert stopped(chosen, weights()).startswith(
-        f"training: {judged_at} steps of noised gradients hold no signal beside the noise; check labels, adapter"
+        f"training: {judged_at} steps of noised gradients contain noise without a signal; check labels, adapter"
     )
 
 
@@ -96,7 +96,7 @@ def test_the_step_to_judge_is_the_first_that_suffices() -> None:
 
 
 def test_the_bounds_hold_for_the_distributions_themselves() -> None:
-    """Against scipy's noncentral chi-squared: the threshold's false alarm and power are no worse than they are said."""
+    """By scipy's noncentral chi-squared, the threshold's false alarm and power are no worse than documented."""
     from scipy import stats
 
     for coordinates in (50, 500, 5000):
@@ -112,7 +112,7 @@ def test_the_bounds_hold_for_the_distributions_themselves() -> None:
 
 def test_too_little_noise() -> None:
     chosen = plan(**CHOSEN)
-    words = "training: a noised gradient has less noise than the plan says; do not release this model"
+    words = "training: a noised gradient has less noise than planned; do not release this model"
     assert stopped(chosen, weights(2000), noise=0.5, steps=1).startswith(words)
     assert stopped(chosen, weights(2000), noise=0.0, steps=1).startswith(words)
 
@@ -145,28 +145,11 @@ def test_one_parameter_that_moves_is_enough() -> None:
         parameters["layer1.weight"].add_(1e-3)
 
 
-class Journal:
-    """Counts steps and keeps nothing."""
-
-    def __init__(self) -> None:
-        self.executed = 0
-
-    def begin_step(self) -> int:
-        self.executed += 1
-        return self.executed
-
-    def save(self, state: TrainingState) -> None:
-        pass
-
-    def latest(self) -> None:
-        return None
-
-
 def test_a_real_training_is_healthy() -> None:
     chosen = plan(steps=8, warmup_steps=2)
     made = model()
     watch = Watch(chosen, dict(made.named_parameters()))
-    assert train(made, chosen, Records(batch([7] * 40)), journal=Journal(), health=watch).steps == 8
+    assert train(made, chosen, Records(batch([7] * 40)), journal=NoJournal(), health=watch).steps == 8
 
 
 def test_a_real_training_without_labels_is_stopped() -> None:
@@ -175,5 +158,5 @@ def test_a_real_training_without_labels_is_stopped() -> None:
     rows["labels"].fill_(-100)
     watch = Watch(chosen, dict(made.named_parameters()))
     assert watch.judged_at is not None
-    with pytest.raises(MechanismFailed, match=f"{watch.judged_at} steps of noised gradients hold no signal"):
-        train(made, chosen, Records(rows), journal=Journal(), health=watch)
+    with pytest.raises(MechanismFailed, match=f"{watch.judged_at} steps of noised gradients contain noise without"):
+        train(made, chosen, Records(rows), journal=NoJournal(), health=watch)

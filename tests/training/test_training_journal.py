@@ -101,7 +101,7 @@ def test_records_that_a_checkpoint_has_seen_must_be_there(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[: -2 * RECORD])
     with StepJournal(tmp_path, 10, 5) as journal:
         journal.resume(4, 4)
-        with pytest.raises(ResumeRefused, match="knows of 4 executed steps, and a checkpoint was written after 5"):
+        with pytest.raises(ResumeRefused, match="has 4 executed steps, but a checkpoint was written after 5"):
             journal.resume(5, 5)
 
 

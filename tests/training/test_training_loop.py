@@ -1,4 +1,4 @@
-"""The loop does what the plan says: draws, clips, noises once, steps, counts; whatever memory and crashes do."""
+"""The loop follows the plan: it draws, clips, adds noise once, steps and counts, also with short memory and crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTHS = [9, 12, 3, 7, 1, 12, 5, 5]
 
 
 class Notes:
-    """A journal and a watch that keep what they are shown, in order."""
+    """A journal and a watch that keep their inputs, in order."""
 
     def __init__(self, executed=0, state=None):
         self.executed, self.state, self.order, self.gradients = executed, state, [], []
@@ -51,8 +51,8 @@ class Notes:
 
 def run(made, chosen, rows, notes=None, precision=EXACT, **more):
     notes = notes or Notes()
-    told = train(made, chosen, Records(rows), journal=notes, health=notes, precision=precision, **more)
-    return notes, told
+    trained = train(made, chosen, Records(rows), journal=notes, health=notes, precision=precision, **more)
+    return notes, trained
 
 
 @pytest.fixture
@@ -137,11 +137,11 @@ def test_the_precision_is_the_devices(monkeypatch):
 
 
 def test_noise_has_the_planned_deviation_and_an_empty_batch_gets_it_too(monkeypatch):
-    """Of two hundred thousand coordinates over steps of which none draws anybody, over the planned batch size."""
+    """Of two hundred thousand coordinates over steps with empty batches, over the planned batch size."""
     monkeypatch.setattr(PoissonSampler, "draw", lambda self: torch.zeros(0, dtype=torch.long).numpy())
     made, rows = model(width=64), batch(LENGTHS)
     chosen = plan(steps=2, noise_multiplier=3.0, clipping_norm=0.5, batch_size=5)
-    notes, told = run(made, chosen, rows)
+    notes, trained = run(made, chosen, rows)
     for gradients in notes.gradients:
         noise = flat(gradients.values()) / (chosen.noise_multiplier * chosen.clipping_norm / chosen.batch_size)
         assert noise.numel() > 50_000
@@ -149,7 +149,7 @@ def test_noise_has_the_planned_deviation_and_an_empty_batch_gets_it_too(monkeypa
         assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-8
     first, second = (flat(gradients.values()) for gradients in notes.gradients)
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 7 / len(first) ** 0.5
-    assert told == Trained(2, 2)
+    assert trained == Trained(2, 2)
     assert notes.order == ["begin", "health", "save"] * 2
 
 
@@ -200,15 +200,15 @@ def test_where_memory_runs_out_the_same_batch_passes_in_smaller_parts(monkeypatc
     monkeypatch.setattr(PoissonSampler, "draw", draw)
     monkeypatch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: noises.append(deviation))
     made, rows = model(), batch(LENGTHS)
-    # Adam would divide what is next to nothing by itself, and so make the second step's rounding larger than this.
+    # Adam would divide almost zero by itself, and so enlarge the second step's rounding.
     chosen = plan(steps=2, sampled=sampled, max_contributions=2, optimizer="sgd")
     users = [[0, 1], [2, 3], [4, 5], [6, 7]] if sampled == "user" else None
     plenty, _ = run(copy.deepcopy(made), chosen, rows, units=users)
     short = SmallMemory(made, 13, error)
     event = chosen.event
-    notes, told = run(made, chosen, rows, units=users)
+    notes, trained = run(made, chosen, rows, units=users)
     assert 1 < short.failures < 20
-    assert told == Trained(2, 2)
+    assert trained == Trained(2, 2)
     assert notes.order == plenty.order
     assert len(draws) == 4
     assert len(noises) == 2 * 2 * len(notes.gradients[0])
@@ -219,7 +219,7 @@ def test_where_memory_runs_out_the_same_batch_passes_in_smaller_parts(monkeypatc
 
 
 def test_what_did_not_fit_in_one_step_changes_no_other(monkeypatch, fixed):
-    """Whether it fits may hang on one user's records; how the others are divided later must not."""
+    """Whether it fits may depend on one user's records; how the others are divided later must not."""
     sizes, parts_of = [], physical.parts_of
 
     def noted(rows, units, tokens, device):
@@ -268,8 +268,8 @@ def test_training_goes_on_from_the_last_state(fixed, optimizer):
     with pytest.raises(KeyboardInterrupt):
         run(copy.deepcopy(start), chosen, rows, crashed)
     assert crashed.state.step == 1
-    notes, told = run(copy.deepcopy(start), chosen, rows, Notes(executed=crashed.executed, state=crashed.state))
-    assert told == Trained(3, 4)
+    notes, trained = run(copy.deepcopy(start), chosen, rows, Notes(executed=crashed.executed, state=crashed.state))
+    assert trained == Trained(3, 4)
     assert notes.state.tensors.keys() == whole.state.tensors.keys()
     for name, value in whole.state.tensors.items():
         torch.testing.assert_close(notes.state.tensors[name], value)
@@ -278,14 +278,14 @@ def test_training_goes_on_from_the_last_state(fixed, optimizer):
 def test_a_complete_training_executes_nothing_more():
     made, rows = model(), batch(LENGTHS)
     notes, _ = run(made, plan(), rows)
-    again, told = run(model(), plan(), rows, Notes(executed=3, state=notes.state))
+    again, trained = run(model(), plan(), rows, Notes(executed=3, state=notes.state))
     assert again.order == []
-    assert told.steps == 3
+    assert trained.steps == 3
 
 
 def test_no_step_is_executed_that_was_not_paid_for():
     notes = Notes(executed=3)
-    with pytest.raises(MechanismFailed, match="step 5 of 4 that were paid for"):
+    with pytest.raises(MechanismFailed, match="step 5, but the plan pays for 4"):
         run(model(), plan(steps=3, replay_allowance=1), batch(LENGTHS), notes)
     assert len(notes.gradients) == 1
 
@@ -332,16 +332,16 @@ def test_a_model_that_is_not_the_plans_is_refused():
 
 
 def test_nothing_is_said_that_is_not_public(fixed):
-    """What is returned, told and printed is the same for very different records."""
-    said = []
+    """Results, progress and output are equal for very different records."""
+    outputs = []
     for lengths, drawn in (([12] * 8, [list(range(8))] * 3), ([2], [[]] * 3)):
         fixed(drawn)
         progress, out = Mock(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(out):
             _, result = run(model(), plan(), batch(lengths), progress=progress)
-        said.append((progress.mock_calls, result, out.getvalue()))
-    assert said[0] == said[1]
-    assert said[0][0] == [call("training", step, 3) for step in (1, 2, 3)]
+        outputs.append((progress.mock_calls, result, out.getvalue()))
+    assert outputs[0] == outputs[1]
+    assert outputs[0][0] == [call("training", step, 3) for step in (1, 2, 3)]
     assert {field.name for field in dataclasses.fields(Trained)} == {"steps", "executed"}
 
 

@@ -83,7 +83,7 @@ import os, signal, sys
 from pathlib import Path
 from dpsynth_platform.training.memory import remembered_size
 with remembered_size(Path(sys.argv[1])) as size:
-    print(size.begun(1024, 64), flush=True)
+    print(size.begin(1024, 64), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -95,11 +95,11 @@ def test_after_a_kill_it_is_half(tmp_path: Path) -> None:
         killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, check=False)
         assert (killed.stdout, killed.returncode) == (expected, -signal.SIGKILL)
     with pytest.raises(KeyboardInterrupt), remembered_size(path) as size:
-        assert size.begun(1024, 200) == 256
+        assert size.begin(1024, 200) == 256
         raise KeyboardInterrupt
     with remembered_size(path) as size:
-        assert size.begun(1024, 200) == 256
-        assert size.begun(1024, 200) == 200
+        assert size.begin(1024, 200) == 256
+        assert size.begin(1024, 200) == 200
         path.unlink()
     assert not path.exists()
     assert not list(path.parent.iterdir())

@@ -27,7 +27,7 @@ def sums_of(made, rows, weights=None, bound=BOUND):
 def logical_batch(made, rows):
     """As the loop sums up a batch of single records."""
     with ClippedSums(made, plan(clipping_norm=BOUND), COARSE) as sums:
-        for (part,) in physical.parts_alike(rows, [1] * len(rows["input_ids"]), 256, CPU, longest=40, planned=48):
+        for (part,) in physical.fixed_shape_parts(rows, [1] * len(rows["input_ids"]), 256, CPU, longest=40, planned=48):
             sums.add(part.batch, part.weights)
     return flat(sums.totals.values())
 
@@ -52,7 +52,7 @@ def test_precision_follows_from_the_hardware(monkeypatch, device, capabilities, 
 
 
 def test_models_with_experts_are_trained_in_single_precision(monkeypatch):
-    """How many of whose tokens an expert multiplies together hangs on the other units."""
+    """The shape of an expert's product depends on the tokens of other units."""
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})

@@ -1,4 +1,4 @@
-"""A training that is interrupted goes on from its last state, and says what it cannot keep."""
+"""An interrupted training resumes from its last state, and warns of checkpoints that it cannot write."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from dpsynth_platform.training.sampler import PoissonSampler
 
 
 class Attempts:
-    """A training in one directory, whose attempts end when a test says so."""
+    """A training in one directory; the test ends its attempts."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.told: list[str] = []
+        self.warnings: list[str] = []
 
     def journal(self, policy: CheckpointPolicy, allowance: int = 3) -> tuple[StepJournal, ResumableJournal]:
         counted = StepJournal(self.directory / "journal", 10, allowance)
         kept = Checkpoints(self.directory / "kept", bytes(32), plan_digest="plan", entry_id="entry")
-        return counted, ResumableJournal(counted, kept, policy, self.told.append)
+        return counted, ResumableJournal(counted, kept, policy, self.warnings.append)
 
 
 class StopsAt:
@@ -77,16 +77,16 @@ def test_the_loop_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.
         assert counted.executed == 12
 
 
-class Told(StopsAt):
-    """A watch in whose step the process is told to stop: after the sums, and before the optimizer's step."""
+class Signalled(StopsAt):
+    """A watch in whose step the process gets a signal: after the sums, and before the optimizer's step."""
 
     def __init__(self, step: int, made: torch.nn.Module, number: signal.Signals = signal.SIGINT) -> None:
         super().__init__(None, made)
-        self._told, self._number = step, number
+        self._signalled, self._number = step, number
 
     def step(self, step: int, gradients: object) -> None:
         super().step(step, gradients)
-        if step == self._told:
+        if step == self._signalled:
             signal.raise_signal(self._number)
             signal.raise_signal(self._number)
 
@@ -109,7 +109,7 @@ def test_a_training_cancelled_five_times_loses_no_step(tmp_path: Path, ended_in_
         counted, journal = attempts.journal(policy, 0)
         made = copy.deepcopy(start)
         with counted, pytest.raises(KeyboardInterrupt):
-            train(made, chosen, rows, journal=journal, health=Told(step, made, number))
+            train(made, chosen, rows, journal=journal, health=Signalled(step, made, number))
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
         counted, journal = attempts.journal(policy, 0)
         with counted:
@@ -135,12 +135,12 @@ def test_a_step_longer_than_a_launcher_waits_is_broken_off(tmp_path: Path, monke
     counted, journal = attempts.journal(policy)
     begin = counted.begin_step
 
-    def told_in_the_fourth() -> int:
+    def signalled_in_the_fourth() -> int:
         if counted.executed == 3:
             signal.raise_signal(signal.SIGINT)
         return begin()
 
-    monkeypatch.setattr(counted, "begin_step", told_in_the_fourth)
+    monkeypatch.setattr(counted, "begin_step", signalled_in_the_fourth)
     monkeypatch.setattr(PoissonSampler, "draw", lambda self: np.arange(3))
     with counted, pytest.raises(KeyboardInterrupt):
         train(made, chosen, rows, journal=journal, health=watch)
@@ -177,7 +177,7 @@ def test_what_was_kept_is_the_last_state_that_was_due(tmp_path: Path) -> None:
         assert journal.replayed == 1
         assert run_until(journal, 5, 10) == [6, 7, 8, 9, 10, 11]
         assert journal.replayed == 1
-    assert attempts.told == []
+    assert attempts.warnings == []
 
 
 def test_a_checkpoint_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,9 +188,9 @@ def test_a_checkpoint_that_fails_is_told_and_tried_again(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", full_disk)
             run_until(journal, 4, 6)
-        assert len(attempts.told) == 1
-        assert "checkpoint of step 4 could not be written (no space left on device)" in attempts.told[0]
-        assert "more replayed steps" in attempts.told[0]
+        assert len(attempts.warnings) == 1
+        assert "checkpoint of step 4 could not be written (no space left on device)" in attempts.warnings[0]
+        assert "more replayed steps" in attempts.warnings[0]
         assert journal.latest().step == 2
         counted.resume(6, 6)
         run_until(journal, 7, 7)
@@ -227,7 +227,7 @@ def test_records_cut_off_the_journal_are_noticed(tmp_path: Path) -> None:
         run_until(journal, 1, 4)
     (tmp_path / "journal" / "journal").unlink()
     counted, journal = attempts.journal(CheckpointPolicy(every=1))
-    with counted, pytest.raises(ResumeRefused, match="knows of 0 executed steps"):
+    with counted, pytest.raises(ResumeRefused, match="has 0 executed steps"):
         journal.latest()
 
 

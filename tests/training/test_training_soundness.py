@@ -1,4 +1,4 @@
-"""The gate before any spend, with training's own parts: sound models pass, and a fault in any part is refused."""
+"""The gate before any spend, with training's own parts: it accepts sound models, and refuses a fault in any part."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_scores_that_are_changed_in_place_are_no_hidden_states() -> None:
     torch.testing.assert_close(sums[0], sums[1] + sums[2] + sums[3], rtol=1e-4, atol=1e-7)
     assert judged(made, chosen, precision=EXACT) == ()
     (fault,) = judged(made, chosen, precision=torch.bfloat16)
-    assert "they are rounded by each other" in fault, "by how far scores are shifted hangs on all of them"
+    assert "they change each other's rounding" in fault, "by how far scores are shifted hangs on all of them"
 
 
 def test_a_head_that_takes_changed_scores_for_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,15 +163,7 @@ def test_the_planned_length_is_tried_too():
 
 
 COARSE = torch.bfloat16
-
-
-def coarse(made: nn.Module, chosen: TrainingPlan) -> tuple[str, ...]:
-    """Judged as on a device that computes in bfloat16, whatever this one does."""
-    try:
-        refuse_unsound(made, chosen, vocabulary=VOCABULARY, longest=24, precision=COARSE)
-    except TrainingRefused as refused:
-        return refused.faults
-    return ()
+"""The precision of another device, for any device of the tests."""
 
 
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "lora"])
@@ -181,7 +173,7 @@ def test_examples_do_not_round_each_other_where_layers_compute_in_bfloat16(
     chosen = plan(adapter=adapter, warmup_steps=1000)
     made = with_adapter(model("gpt2", tied=True), chosen)
     before = {key: value.clone() for key, value in made.state_dict().items()}
-    assert coarse(made, chosen) == ()
+    assert judged(made, chosen, COARSE) == ()
     assert all(torch.equal(made.state_dict()[key], value) for key, value in before.items())
     assert {value.dtype for value in made.state_dict().values() if value.is_floating_point()} == {torch.float32}
 
@@ -192,17 +184,16 @@ def test_examples_do_not_round_each_other_where_layers_compute_in_bfloat16(
 
     hook = made.get_submodule(next(name for name, _ in made.named_modules() if name.endswith("ln_f")))
     handle = hook.register_forward_hook(common)
-    assert any("they are rounded by each other" in fault for fault in coarse(made, chosen))
+    assert any("they change each other's rounding" in fault for fault in judged(made, chosen, COARSE))
     handle.remove()
 
 
 def test_parts_whose_shape_hangs_on_others_are_refused_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the loop divides batches in single precision."""
     chosen = plan(warmup_steps=1000)
-    monkeypatch.setattr(
-        physical, "parts_alike", lambda rows, sizes, tokens, device, *_: physical.parts_of(rows, sizes, tokens, device)
-    )
-    assert any("they are rounded by each other" in fault for fault in coarse(model("gpt2", tied=True), chosen))
+    monkeypatch.setattr(physical, "fixed_shape_parts", lambda *arguments: physical.parts_of(*arguments[:4]))
+    faults = judged(model("gpt2", tied=True), chosen, COARSE)
+    assert any("they change each other's rounding" in fault for fault in faults)
 
 
 def test_clipping_to_more_than_the_norm_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,4 +207,4 @@ def test_clipping_to_more_than_the_norm_in_bfloat16(monkeypatch: pytest.MonkeyPa
             total.mul_(1.001)
 
     monkeypatch.setattr(ClippedSums, "add", louder)
-    assert any("1.001 times as long as the clipping norm" in fault for fault in coarse(model(), chosen))
+    assert any("1.001 times as long as the clipping norm" in fault for fault in judged(model(), chosen, COARSE))

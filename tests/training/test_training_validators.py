@@ -1,4 +1,4 @@
-"""Pitfalls of the guide, section 7.3, that break a guarantee are refused with place and way out; sound models pass."""
+"""Pitfalls of the guide, section 7.3, that violate a guarantee are refused with place and solution."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from training_cases import KINDS, VOCABULARY, model
-from unsound_models import (
-    WIDTH,
-    BatchMean,
-    Capped,
-    LearningBuffer,
-    Remembering,
-    Scaled,
-    Toy,
-    losses,
-)
+from unsound_models import WIDTH, BatchMean, Capped, LearningBuffer, Remembering, Scaled, Toy, losses
 
 from dpsynth_platform.foundation.errors import DpsynthError, TrainingRefused
 from dpsynth_platform.training.interface import Batch
@@ -191,7 +182,9 @@ def test_parameters_beyond_the_clippers_reach() -> None:
     assert judged(frozen) == []
     for parameter in frozen.parameters():
         parameter.requires_grad_(False)
-    assert judged(frozen) == ["no parameter is trainable; nothing would be learned for what is spent"]
+    assert judged(frozen) == [
+        "no parameter is trainable, so training would spend budget and learn nothing; train an adapter (LoRA)"
+    ]
     assert has_rule(nn.Linear(2, 2)) and not has_rule(nn.Conv1d(2, 2, 1))
 
 
@@ -210,7 +203,7 @@ def test_state_that_learns_from_data(memory: type[nn.Module]) -> None:
     place = {"LearningBuffer": "middle.centre", "Remembering": "middle.running"}[memory.__name__]
     made = Toy(memory())
     assert (
-        f"{place}: changes when examples pass through, and so would keep something of them without "
+        f"{place}: changes when examples pass through, and so would keep information on them without "
         "noise; freeze it, or take a layer without memory"
     ) in tried(made)
     if isinstance(made.middle, LearningBuffer):
@@ -229,7 +222,7 @@ def test_position_ids_for_the_whole_batch() -> None:
 
     assert tried(model("gpt2")) == []
     assert tried(model("gpt2"), without) == [
-        "transformer.wpe: is fed 1 row for 3 examples, so that their gradients cannot be told apart; "
+        "transformer.wpe: gets 1 row for 3 examples, so that per-example gradients are unknown; "
         "give it a row for each example (GPT-2: repeat position_ids)"
     ]
 
@@ -237,7 +230,7 @@ def test_position_ids_for_the_whole_batch() -> None:
 def test_a_layer_that_mixes_examples_is_named() -> None:
     assert tried(Toy(BatchMean())) == [
         "middle: its output for one example depends on the others in the batch; replace it by a "
-        "layer that looks at each example alone"
+        "layer that computes each example separately"
     ]
 
 
@@ -348,8 +341,8 @@ def test_width_changes_nothing_in_sound_models(name: str, tied: bool, adapter: b
 def test_a_model_that_computes_otherwise_in_wide_batches() -> None:
     made = Toy(Stretching())
     assert faults_of_width(made, losses, vocabulary=VOCABULARY, short=16, longest=32) == []
-    [said] = faults_of_width(made, losses, vocabulary=VOCABULARY, short=16, longest=33)
-    assert said.startswith("the loss of an example of 16 tokens changes beside one of 33; shorten")
+    [fault] = faults_of_width(made, losses, vocabulary=VOCABULARY, short=16, longest=33)
+    assert fault.startswith("the loss of an example of 16 tokens changes beside one of 33; shorten")
 
 
 class Turning(nn.Module):
@@ -366,11 +359,11 @@ class Turning(nn.Module):
 
 
 def test_a_model_that_an_example_turns_for_all_that_come_after_it() -> None:
-    said = "middle.attention_type: turned from 'sparse' to 'full' by an example, for all that come after it; load the "
-    assert tried(Toy(Turning(32)))[0].startswith(said)
+    fault = "middle.attention_type: an example changes it from 'sparse' to 'full' for all later ones; load the model "
+    assert tried(Toy(Turning(32)))[0].startswith(fault)
     assert tried(Toy(Turning(2))) == []
     turning = Toy(Turning(17))
-    assert faults_of_width(turning, losses, vocabulary=VOCABULARY, short=16, longest=33)[0].startswith(said)
+    assert faults_of_width(turning, losses, vocabulary=VOCABULARY, short=16, longest=33)[0].startswith(fault)
     assert faults_of_width(turning, losses, vocabulary=VOCABULARY, short=16, longest=33) == []
 
 
@@ -483,7 +476,7 @@ def label_of_padding(indices: Sequence[int]) -> Batch:
 
 
 def weighted_labels(indices: Sequence[int]) -> Batch:
-    """The first labels are left out of the loss where others stand beside."""
+    """The first labels are left out of the loss in batches with others."""
     made = {name: value.clone() for name, value in honest(indices).items()}
     made["labels"][:, : len(set(indices)) - 1] = -100
     return made
@@ -506,7 +499,7 @@ OWN_TOKENS = "batches: a row's tokens are not exactly those of its example; turn
         (expanded, "batches: position_ids share one row; use repeat, not expand"),
         (
             with_count,
-            "batches: num_items_in_batch not of the shape [examples, tokens]; leave out what is about the whole batch",
+            "batches: num_items_in_batch not of the shape [examples, tokens]; leave out tensors for the whole batch",
         ),
         (
             labelled_by_the_next,
@@ -548,5 +541,5 @@ def test_a_collator_that_remembers() -> None:
 
     assert faults_of_batches(honest, TOKENS) == []
     assert faults_of_batches(numbering, TOKENS) == [
-        "batches: the same example comes out otherwise the second time; keep nothing from one batch for the next"
+        "batches: the same example gives another row the second time; keep nothing from one batch for the next"
     ]

@@ -123,7 +123,7 @@ def batch(lengths, longest=None):
 
 
 def gradients_one_by_one(made, rows):
-    """Of each example by itself, without its padding, by plain autograd in double precision: [examples, parameters]."""
+    """Of each example alone, without its padding, by plain autograd in double precision: [examples, parameters]."""
     made = copy.deepcopy(made).double()
     wanted = [value for value in made.parameters() if value.requires_grad]
     found = []
@@ -145,21 +145,17 @@ def gradients_one_by_one(made, rows):
 
 
 def scores_of_written(made, tokens, labels):
-    """An encoder-decoder model's scores of one row, the first of whose labels its encoder is not told."""
+    """An encoder-decoder model's scores of one row, whose encoder reads the tokens before the first label."""
     first = max(1, (labels != -100).tolist().index(True))
-    told, written = tokens[:first], tokens[first:]
+    prompt, written = tokens[:first], tokens[first:]
     begun = torch.cat([torch.tensor([START]), written[:-1]])
-    return made(input_ids=told[None], decoder_input_ids=begun[None], use_cache=False).logits[0], labels[first:]
+    return made(input_ids=prompt[None], decoder_input_ids=begun[None], use_cache=False).logits[0], labels[first:]
 
 
 def assert_clipped(found, units, bound, shorter):
-    """A sum is of these units' gradients and nothing beside, each as long as it is or as the bound.
+    """A sum consists of these gradients, [units, coordinates], each with its own norm or that of the bound.
 
-    Args:
-        found: the sum.
-        units: their gradients, [units, coordinates].
-        bound: the clipping norm.
-        shorter: by which part clipped ones may be, since norms are rounded up. None is any longer.
+    Clipped ones may be shorter by the part `shorter`, since norms are rounded up. None is longer.
     """
     norms = units.norm(dim=1)
     units, norms = units[norms > 0], norms[norms > 0]

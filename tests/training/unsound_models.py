@@ -1,4 +1,4 @@
-"""Models that are unsound in one part, and an explicit clipped sum to judge them by."""
+"""Models that are unsound in one part, and an explicit clipped sum as a reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Explicit:
         parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
         with torch.no_grad():
-            finite = torch.isfinite(self.of(model, batch))  # a NaN beside it would spoil an example's gradient, too
+            finite = torch.isfinite(self.of(model, batch))  # a NaN in another example would spoil a gradient, too
         for loss in self.of(model, {name: value[finite] for name, value in batch.items()}):
             gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
             present = {name: one for name, one in zip(parameters, gradients, strict=True) if one is not None}
@@ -49,7 +49,7 @@ class Explicit:
 
 
 class Toy(nn.Module):
-    """Embedding, a layer in the middle that may be unsound, and a head: logits of each token by itself."""
+    """Embedding, a layer in the middle that may be unsound, and a head: logits of each token alone."""
 
     def __init__(self, middle: nn.Module | None = None) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Capped(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A trainable weight of its own, beside its layers."""
+    """A trainable weight outside of its layers."""
 
     def __init__(self) -> None:
         super().__init__()

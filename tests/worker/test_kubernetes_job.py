@@ -147,7 +147,7 @@ def test_what_the_deployment_offers_a_cluster_is_as_the_api_knows_it() -> None:
 def test_nobody_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     made = choice(user=None)
-    with pytest.raises(ConfigurationError, match="steps run as root, and a worker does not; accepted: user: 1000"):
+    with pytest.raises(ConfigurationError, match="the step runs as root, and a worker must not; accepted: user: 1000"):
         manifest(made, START, START.alive)
 
 
@@ -332,7 +332,7 @@ def test_an_interrupted_step_takes_its_job_with_it(
         assert look() is None  # it runs
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kubernetes_job, "end_of", interrupted)
+    monkeypatch.setattr(kubernetes_job, "wait_for_exit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         KubernetesLauncher(made).run(start)
     assert api.jobs == {}
@@ -367,7 +367,7 @@ def test_every_end_has_its_code(api: Cluster, tmp_path: Path, state: Any, phase:
 def test_a_pod_that_does_not_start_is_given_up(api: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, start, _ = here(tmp_path)
     api.state = {"waiting": {"reason": "ImagePullBackOff", "message": "a message that may quote anything"}}
-    monkeypatch.setattr(kubernetes_job, "end_of", lambda look, _: cluster.end_of(look, 0.2))
+    monkeypatch.setattr(kubernetes_job, "wait_for_exit", lambda look, _: cluster.wait_for_exit(look, 0.2))
     with pytest.raises(LaunchFailed, match=r"did not start in 0\.2 s \(ImagePullBackOff\)$"):
         KubernetesLauncher(made).run(start)
     assert api.jobs == {}
@@ -384,11 +384,11 @@ def test_a_silent_cluster_is_given_up(api: Cluster, tmp_path: Path, monkeypatch:
 def test_before_anything_is_spent(api: Cluster, tmp_path: Path) -> None:
     made, start, _ = here(tmp_path)
     launcher = KubernetesLauncher(made)
-    with pytest.raises(ConfigurationError, match="a worker would not see /srv/base; accepted: a volume"):
+    with pytest.raises(ConfigurationError, match="no volume of the worker contains /srv/base; accepted: a volume"):
         launcher.check([start.model, Path("/srv/base")], [])
-    with pytest.raises(ConfigurationError, match=r"a worker would see .*/vault, which none may"):
+    with pytest.raises(ConfigurationError, match=r"a volume would show .*/vault, which no worker may see"):
         launcher.check([start.model], [tmp_path / "vault"])
-    with pytest.raises(ConfigurationError, match="which none may"):  # a volume that is a part of it
+    with pytest.raises(ConfigurationError, match="which no worker may see"):  # a volume that is a part of it
         launcher.check([start.model], [tmp_path.parent])
     api.refuses = 403
     with pytest.raises(ConfigurationError, match="answered 403 Forbidden") as raised:
@@ -399,6 +399,6 @@ def test_before_anything_is_spent(api: Cluster, tmp_path: Path) -> None:
 
 
 def test_an_unknown_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Cluster) -> None:
-    with pytest.raises(ConfigurationError, match=r"no cluster is known; .* with the context 'other'"):
+    with pytest.raises(ConfigurationError, match=r"no cluster is configured; .* with the context 'other'"):
         KubernetesLauncher(choice(context="other"))
     KubernetesLauncher(choice(context="here"))

@@ -51,11 +51,11 @@ def test_the_command_hands_on_a_list_of_variables(tmp_path: Path) -> None:
 
 def test_no_cluster_is_told_before_anything_is_spent() -> None:
     pytest.importorskip("ray.job_submission")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(ConfigurationError, match=f"launcher: ray: no cluster that takes jobs at {address}"):
-        launcher_of(choice(address))
+    with socket.socket() as held:  # bound and not listening, so that connections are refused
+        held.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=f"launcher: ray: no cluster accepts jobs at {address}"):
+            launcher_of(choice(address))
 
 
 def unused_ports() -> Iterator[int]:
@@ -99,7 +99,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 except (OSError, RuntimeError):
                     return False
 
-            assert wait_until(answers, 120)
+            assert wait_until(answers, 300)
             yield found
         finally:
             head.terminate()
@@ -139,8 +139,8 @@ def test_an_interrupted_step_takes_its_job_with_it(
         assert look() is None  # it runs
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ray_job, "end_of", interrupted)
+    monkeypatch.setattr(ray_job, "wait_for_exit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         launcher.run(start)
-    assert wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())), 20)
+    assert wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())), 120)
     assert all(job.status.is_terminal() for job in launcher._client.list_jobs())

@@ -42,7 +42,7 @@ def test_each_dataset_has_its_place_and_others_the_default(tmp_path: Path) -> No
         "a Kubernetes job in workers",
         "a Ray job at http://head:8265",
     ]
-    with pytest.raises(ConfigurationError, match=r"datasets\.b: there is no such contract; accepted: a, census$"):
+    with pytest.raises(ConfigurationError, match=r"datasets\.b: no such contract; accepted: a, census$"):
         worker_choice(path, "a", {"a", "census"})
 
 

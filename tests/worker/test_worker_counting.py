@@ -8,8 +8,7 @@ import pytest
 from worker_cases import MARK, make_job
 
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice, read_choice, write_choice
-from dpsynth_platform.compute.engine import EngineError
-from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError, EngineError
 from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular import counting as records

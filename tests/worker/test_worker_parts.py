@@ -129,8 +129,8 @@ def test_damaged_fingerprint_files_are_refused(tmp_path):
         ([owner(1), owner(2)], None),
         ([owner(1), owner(1), owner(9)], None),
         ([owner(1)] * 3, "more than 2 records"),
-        ([owner(1), owner(7)], "outside the reserved participants"),
-        ([owner(1), owner(2**127)], "outside the reserved participants"),
+        ([owner(1), owner(7)], "an owner who is no participant"),
+        ([owner(1), owner(2**127)], "an owner who is no participant"),
         ([owner(1), None], "without a readable owner"),
         ([owner(1), owner(2)[:-1]], "without a readable owner"),
         ([owner(1), "z" * 32], "without a readable owner"),
@@ -153,7 +153,7 @@ def test_owners_are_checked(tmp_path, owners, words):
     [
         ([[owner(1), owner(2)], [owner(2), owner(9)], [owner(1)]], None),
         ([[owner(1), owner(2)], [owner(2)], [owner(2), owner(9)]], "more than 2 records"),
-        ([[owner(1), owner(7)]], "outside the reserved participants"),
+        ([[owner(1), owner(7)]], "an owner who is no participant"),
         ([[owner(1)], []], "without a readable owner"),
         ([[owner(1)], None], "without a readable owner"),
         ([[owner(1), None]], "without a readable owner"),
@@ -173,7 +173,7 @@ def test_every_owner_of_a_shared_record_is_checked(tmp_path, owners, words):
 def test_nobody_allowed(tmp_path):
     table = bounded_table([owner(1)])
     write_table(tmp_path / "table", table.schema, table.to_batches())
-    with pytest.raises(BoundingError, match="outside"):
+    with pytest.raises(BoundingError, match="no participant"):
         inputs.check_owners(tmp_path / "table", packed([]), 2)
 
 
@@ -207,6 +207,14 @@ def test_a_claim_is_made_once(tmp_path):
     assert inputs.claimed_canaries(tmp_path) == "d" * 64
     with pytest.raises(inputs.AlreadyClaimed):
         inputs.claim(tmp_path, grant)
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"canaries": [1], "data": {}}', '{"data": "c"}'])
+@pytest.mark.parametrize("digest", ["c", None])
+def test_a_claim_that_says_nothing_is_for_nothing(tmp_path, text, digest):
+    if text is not None:
+        (tmp_path / "claim.json").write_text(text)
+    assert not inputs.claimed_for(tmp_path, canaries=digest, data=digest)
 
 
 def test_a_whole_job_in_process_and_its_repetitions(tmp_path):
@@ -324,8 +332,8 @@ def test_an_ending_on_a_cluster_is_not_cut_short_by_another_interruption(tmp_pat
         try:
             raise KeyboardInterrupt("the first")
         finally:
-            cluster.to_its_end(ending)
+            cluster.uninterrupted(ending)
     assert len(asked) == 3
     assert not alive.exists()
-    with pytest.raises(cluster.Unanswered):
-        cluster.to_its_end(lambda: (_ for _ in ()).throw(cluster.Unanswered()))
+    with pytest.raises(cluster.RequestFailed):
+        cluster.uninterrupted(lambda: (_ for _ in ()).throw(cluster.RequestFailed()))

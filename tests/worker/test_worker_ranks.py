@@ -87,12 +87,12 @@ def test_they_train_one_model_and_end_together(tmp_path: Path, monkeypatch: pyte
         with started(tmp_path, job if number == 1 else replace(job, mode="resume")) as worker:
             assert wait_until(partial(told, tmp_path, worker.pid), 200), (tmp_path / "log").read_text()
             rank = int((code / "rank").read_text())
-            assert wait_until(partial(told, tmp_path, rank), 60)
+            assert wait_until(partial(told, tmp_path, rank), 200)
             assert executed_in(tmp_path) == number
             assert not (tmp_path / "model" / "training" / "examples").exists()  # real texts have no name by now
             kill(rank if victim == "rank" else worker.pid)
-            assert codes.code_of(worker.wait(60)) == codes.KILLED
-        assert wait_until(lambda pid=rank: not is_running(pid), 10)
+            assert codes.code_of(worker.wait(120)) == codes.KILLED
+        assert wait_until(lambda pid=rank: not is_running(pid), 120)
         (code / "rank").unlink()
     (code / "hold").unlink()
     with started(tmp_path, replace(job, mode="resume")) as worker:

@@ -189,7 +189,7 @@ def run_worker(directory, job, **more):
     environment = pipes_environment(directory, job.to_extras(), **more)
     command = [sys.executable, "-m", "dpsynth_platform.worker", "--parent", str(os.getpid())]
     ended = subprocess.run(
-        [*command, "--log", str(directory / "log")], env=environment, cwd=ROOT, capture_output=True, timeout=120
+        [*command, "--log", str(directory / "log")], env=environment, cwd=ROOT, capture_output=True, timeout=300
     )
     messages = (directory / "messages").read_text()
     (directory / "messages").unlink()

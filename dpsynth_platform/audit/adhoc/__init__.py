@@ -1,1 +1,1 @@
-"""Audits outside of an asset line: of scores, models, tables and texts of any origin."""
+"""Audits outside of an asset line: of any scores, models, tables and texts."""

@@ -1,17 +1,16 @@
-"""Audits of anything: scores that somebody's attack gave, of a model or a table of their own.
+"""Audits of any scores: from any attack, on any model or table.
 
-What belongs here: what follows from scores and from how those who were in were chosen, with a verdict where something
-is claimed, as JSON and in words. What does not: the asset line's audit (`verdict`), reading files, the attacks.
+What belongs here: conclusions from scores and the design, with a verdict where there is a claim, as JSON and as text.
+What does not: the asset line's audit (`verdict`), reading files, the attacks.
 
-What follows depends on the design, which nobody can read from the numbers:
+The conclusions depend on the design, which the numbers do not show:
 
-- `coins`: one run; each target was in by a fair coin of its own. Bounds of one run (Steinke et al. 2023).
-- `runs`: each row is a run of its own, with or without the same target. Bounds by both error rates (Clopper-Pearson).
-- `groups`: the groups are what they are. Rates and area describe the attack; no bound on epsilon follows, since who was
-  in may differ from who was not in other ways, too.
+- `coins`: one run; a separate fair coin included each target. Bounds of one run (Steinke et al. 2023).
+- `runs`: each row is a separate run, with or without the same target. Bounds by both error rates (Clopper-Pearson).
+- `groups`: given groups. Rates and area describe the attack; no bound on epsilon follows, since members and non-members
+  may differ in other ways, too.
 
-Results on canaries may be published. Those on real people may not: they are a function of the data that no guarantee
-covers, and the report is marked.
+Results on canaries may be published. Those on real people may not: no guarantee covers them, and the report says so.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter
 
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
-from dpsynth_platform.audit.risk import Risk, measure_risk
+from dpsynth_platform.audit.risk import Reconstructed, Risk, measure_risk
 from dpsynth_platform.audit.tables.attributes import Inferred
 from dpsynth_platform.audit.tables.copies import Copies
-from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 from dpsynth_platform.audit.verdict import Verdict, coins_fault, usable
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.redaction import reason_of
@@ -40,24 +39,20 @@ NOTICE = (
     "keep them as you keep the data."
 )
 _ORDER = 20231212
-"""Of rows with equal scores it says who is guessed: fixed, so that the same file has the same outcome."""
-_LISTS = ("attacks", "copies", "reconstructed", "inferred")
+"""Seed of the order of rows with equal scores: fixed, so that the same file has the same outcome."""
 HEADER = ("attack", "epsilon at least", "Gaussian bound", "TPR at 0.1%", "TPR at 1% FPR", "TPR at 10%", "AUC")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attack achieved.
+    """The result of one attack.
 
     Attributes:
-        guesses: how many coins it guessed; None where no coins were tossed.
-        right: how many of these guesses were right.
-        epsilon_lower_bound: what follows at a confidence that makes all attacks hold together; None: nothing does.
-        highest_bound: the most that could have followed; of one run, with as many right guesses as can be expected of
-            whoever knows how many of the rows that the attack cannot tell apart were in.
-        gaussian_bound: the bound if the mechanism is a Gaussian one in kind.
-        risk: area and rates, with intervals, beside the claim's frontier where there is a claim.
-        fault: why the attack could not look, or None.
+        guesses, right: number of guessed coins, and of right guesses; None without coins.
+        epsilon_lower_bound: at a confidence that makes all attacks hold together; None: there is none.
+        highest_bound: the largest possible bound; of one run, with `bounds.best_right` right guesses.
+        gaussian_bound: the bound if the mechanism is a Gaussian one.
+        fault: why it has no usable scores, or None.
     """
 
     name: str
@@ -72,23 +67,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class OwnAudit:
-    """An audit outside of the asset line.
+    """An audit outside of the asset line, of what `of` describes; without a claim, epsilon and verdict are None.
 
     Attributes:
-        of: what was audited, in words.
-        design: how those who were in were chosen.
-        targets: number of rows that were scored.
-        included: how many of them were in.
-        claimed_epsilon: the claim, or None.
-        delta: of the claim and of the bounds.
+        targets, included: number of scored rows, and of members among them.
         confidence: of all bounds together.
-        verdict: None where nothing is claimed.
-        reasons: why it is no pass.
-        publishable: whether nothing but canaries was compared.
-        copies: of a table, how many members have a copy in it, beside others.
-        reconstructed: of a language model, how many texts it goes on with, members' beside others'.
-        inferred: of a table, how often sensitive columns are guessed right.
+        publishable: whether only canaries were compared.
+        copies, inferred: of a table.
+        reconstructed: of a language model.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     of: str
     design: Design
@@ -107,32 +96,25 @@ class OwnAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
-        lists = {name: [asdict(item) for item in getattr(self, name)] for name in _LISTS}
-        return {"format": FORMAT} | asdict(self) | lists | {"summary": self.summary}
+        return {"format": FORMAT} | asdict(self) | {"summary": self.summary}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> OwnAudit:
-        """Reads `to_json` back.
+        """Reads the output of `to_json`.
 
         Raises:
             AccountingError: it is something else.
         """
         known = {field.name for field in fields(cls)}
         try:
-            attacks = tuple(Outcome(**(item | {"risk": Risk.from_json(item["risk"])})) for item in document["attacks"])
-            kept = {key: value for key, value in document.items() if key in known}
-            copies = tuple(Copies(**item) for item in document["copies"])
-            reconstructed = tuple(Reconstructed(**item) for item in document.get("reconstructed", ()))
-            inferred = tuple(Inferred(**item) for item in document.get("inferred", ()))
-            read = {"attacks": attacks, "copies": copies, "reconstructed": reconstructed, "inferred": inferred}
-            return cls(**(kept | read | {"reasons": tuple(document["reasons"])}))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return TypeAdapter(cls).validate_python({key: value for key, value in document.items() if key in known})
+        except (ValueError, AttributeError) as error:
             problem = reason_of(error)
         raise AccountingError(f"audit: the report cannot be read ({problem}); accepted: what `dpsynth audit run` wrote")
 
     @property
     def summary(self) -> str:
-        """The audit in plain words."""
+        """The audit in sentences."""
         parts = [
             f"Attacks on {self.of}: {self.included} of {self.targets} rows were in ({self.design}).",
             self._finding,
@@ -176,20 +158,17 @@ def audit_scores(
     """What the scores show, and whether they contradict a claim.
 
     Args:
-        of: what was audited, in words.
+        of: description of what was audited.
         scored: every attack's scores; at least one attack.
-        included: shape (rows,), who was in.
-        design: how that was chosen.
-        publishable: whether the rows are canaries, and nothing else of the data was looked at.
+        included: shape (rows,), the members, chosen by `design`.
+        publishable: whether the rows are canaries, and no other data was read.
         epsilon: the claim, or None.
         delta: of the claim and the bounds, in (0, 1).
         confidence: of all bounds together.
-        copies: of a table; they are told, and no verdict rests on them.
-        reconstructed: of a language model; likewise.
-        inferred: of a table; likewise.
+        copies, reconstructed, inferred: for the report; the verdict does not depend on them.
 
     Raises:
-        AccountingError: the numbers do not fit together.
+        AccountingError: the numbers are inconsistent.
     """
     if (epsilon is not None and not epsilon > 0) or not 0 < delta < 1 or not 0.5 <= confidence < 1:
         raise AccountingError(
@@ -226,15 +205,15 @@ def _outcome(
         guess_in, guess_out = item.attack.guesses(included.size)
         guesses, right = guess_in + guess_out, 0
         if fault is None:
-            # Rows of a file or of two tables may stand in the order of their coins, which ties must not go by.
+            # Rows of a file or of two tables may be in the order of their coins, which must not break ties.
             order = np.random.default_rng(_ORDER).permutation(included.size)
             right = bounds.count_right(scores[order], included[order], guess_in=guess_in, guess_out=guess_out)
         asked: dict[str, Any] = {
             "canaries": int(included.size), "guesses": guesses, "delta": delta, "confidence": confidence,
         }  # fmt: skip
         best = guesses
-        if item.alike is not None:
-            best = bounds.best_right(item.alike, included, guess_in=guess_in, guess_out=guess_out)
+        if item.duplicates is not None:
+            best = bounds.best_right(item.duplicates, included, guess_in=guess_in, guess_out=guess_out)
         bound = bounds.epsilon_lower_bound(right=right, **asked)
         highest = bounds.epsilon_lower_bound(right=max(best, right), **asked)
         gaussian = fdp.gaussian_epsilon_bound(right=right, **asked)
@@ -251,7 +230,7 @@ def _judged(
     outcomes: Sequence[Outcome], included: Coins, design: Design, epsilon: float | None
 ) -> tuple[Verdict | None, list[str]]:
     """The verdict on a claim, and why it is no pass."""
-    faults = [f"The attack {item.name!r} could not look: {item.fault}." for item in outcomes if item.fault]
+    faults = [f"The attack {item.name!r} has no usable scores: {item.fault}." for item in outcomes if item.fault]
     if epsilon is None:
         return None, faults
     bound = max((item.epsilon_lower_bound or 0.0 for item in outcomes), default=0.0)
@@ -260,11 +239,11 @@ def _judged(
         return "fail", [f"The privacy loss epsilon is at least {bound:.2f}, more than the {epsilon:g} that is claimed."]
     unsure = list(faults) if len(faults) == len(outcomes) else []
     if design == "groups":
-        unsure.append("Of groups that no coins chose no bound on epsilon follows, so that nothing can be contradicted.")
+        unsure.append("From groups that no coins chose, no bound on epsilon follows, so no claim can be contradicted.")
     elif design == "coins" and (unfair := coins_fault(included)):
         unsure.append(unfair)
     elif not 0 < included.sum() < included.size:
-        unsure.append("All runs are of one kind: there is nothing to tell them from.")
+        unsure.append("All runs are in one group: there is no other group to compare with.")
     if design != "groups" and highest <= epsilon:
         unsure.append(f"No more than {highest:.2f} could have been shown, which is not above the {epsilon:g} claimed.")
     return ("inconclusive", unsure) if unsure else ("pass", [])
@@ -288,7 +267,7 @@ def _row(item: Outcome) -> tuple[str, ...]:
 def _copied(found: Copies) -> str:
     kind = "a copy" if not found.columns_off else f"a copy in all but {found.columns_off} columns or fewer"
     return (
-        f"Of {found.of_members} who were in, {found.members} have {kind} in the table; of {found.of_held_out} others, "
+        f"Of {found.of_members} members, {found.members} have {kind} in the table; of {found.of_held_out} others, "
         f"{found.held_out} (one-sided p-value of the difference {found.p_value:.2g})."
     )
 

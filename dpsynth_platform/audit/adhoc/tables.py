@@ -1,7 +1,7 @@
-"""Attacks on a synthetic table of anybody's making, with tables of those who were in and of those who were not.
+"""Attacks on any synthetic table, with tables of members and of non-members.
 
-What belongs here: bringing such tables onto common cells, without a contract, and running the attacks that need no
-more. What does not: the attacks (`attacks`, `tables`), and what their scores mean (`own`).
+What belongs here: encoding such tables into common cells, without a contract, and running the possible attacks. What
+does not: the attacks (`attacks`, `tables`), and conclusions (`outcomes`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MEMBERS, OTHERS, SYNTHETIC, REFERENCE = "members", "non-members", "synthetic tab
 
 
 def table_evidence(tables: Mapping[str, pa.Table], categorical: Collection[str], *, canaries: bool) -> Evidence:
-    """What an attacker has in hand: members and non-members as targets, the release, perhaps a reference.
+    """An attacker's evidence: members and non-members as targets, the release, perhaps a reference.
 
-    Cells are cut as far as the tables themselves reach, so that the evidence depends on all of them.
+    The ranges of all tables together define the cells, so the evidence depends on all of them.
 
     Args:
         tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`; of the same columns.
@@ -48,26 +48,18 @@ def table_evidence(tables: Mapping[str, pa.Table], categorical: Collection[str],
     )
 
 
-def who_was_in(tables: Mapping[str, pa.Table]) -> Coins:
-    """Of each target, in the order of `table_evidence`, whether it is a member."""
+def membership(tables: Mapping[str, pa.Table]) -> Coins:
+    """Whether each target is a member, in the order of `table_evidence`."""
     return np.repeat([True, False], [tables[MEMBERS].num_rows, tables[OTHERS].num_rows])
 
 
 def score_tables(evidence: Evidence, names: Sequence[str] = ()) -> list[Scored]:
-    """Scores of the named attacks, or of all that the evidence allows.
-
-    Raises:
-        AccountingError: a name is unknown, or the attack needs what the evidence lacks.
-    """
+    """Scores of the named attacks, or of all that the evidence allows (`registry.run_attacks`)."""
     return attacks(evidence, list(names) or None)
 
 
 def copies_of(evidence: Evidence, included: Coins) -> tuple[Copies, ...]:
-    """Copies of members beside copies of the others: in all columns, and in all but one.
-
-    Raises:
-        AccountingError: one of the groups is empty.
-    """
+    """Copies of members and of non-members, in all columns and in all but one (`count_copies`)."""
     inside, outside = evidence.target_codes[included], evidence.target_codes[~included]
     return tuple(count_copies(inside, outside, evidence.synthetic_codes, columns_off=off) for off in (0, 1))
 
@@ -79,7 +71,7 @@ def _domain(column: Column, size: int) -> ColumnDomain:
 
 
 def _as_table(domain: Domain, codes: Codes) -> pa.Table:
-    """Cells as values of the domain: numbers of cells, as text where cells have no order, null for what is missing."""
+    """Cells as values of the domain: numbers of cells, as text where cells have no order, null where missing."""
     arrays = {}
     for index, column in enumerate(domain):
         held = codes[:, index]

@@ -1,7 +1,7 @@
-"""Attacks on synthetic texts of anybody's making, with texts that were in and texts that were not.
+"""Attacks on any synthetic texts, with texts of members and of non-members.
 
-What belongs here: bringing the columns of tables onto texts, and choosing whom to ask about. What does not: the attacks
-(`texts`), and what their scores mean (`own`).
+What belongs here: texts from columns of tables, and the choice of targets. What does not: the attacks (`texts`), and
+conclusions (`outcomes`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from dpsynth_platform.quality.files import is_text
 
 
 def text_targets(tables: Mapping[str, pa.Table], column: str, share: float | None = None) -> tuple[list[str], Coins]:
-    """The texts asked about, and who was in; rows without a text are left out.
+    """The target texts of `MEMBERS` and `OTHERS`, and their membership; rows without a text are omitted.
 
-    Args:
-        tables: by `MEMBERS` and `OTHERS`.
-        column: that holds the texts.
-        share: of unusual texts among members and non-members that are asked about (`outliers`); None: all are.
+    `share` is that of unusual texts that become targets (`outliers`); None: all texts.
 
     Raises:
-        SourceError: a table lacks the column, it holds no text there, or no member or no non-member is unusual.
-        AccountingError: there are too few texts for a share, or it is none.
+        SourceError: a table lacks the column or has no text in it, or no member or no non-member is unusual.
+        AccountingError: there are too few texts for a share, or it is not in (0, 1).
     """
     members, others = (_texts(tables[name], name, column) for name in (MEMBERS, OTHERS))
     targets = [*members, *others]
@@ -52,13 +49,10 @@ def text_targets(tables: Mapping[str, pa.Table], column: str, share: float | Non
 def text_evidence(
     tables: Mapping[str, pa.Table], column: str, *, canaries: bool, share: float | None = None
 ) -> tuple[TextEvidence, Coins]:
-    """What an attacker on a column of texts has in hand, and who was in.
+    """An attacker's evidence on a column of texts, and the targets' membership.
 
-    Args:
-        tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`.
-        column: as in `text_targets`, which says what is raised.
-        canaries: whether members and non-members are fictional, made without the data.
-        share: as in `text_targets`.
+    `tables` may also have `SYNTHETIC` and `REFERENCE`; `canaries` is whether all targets are fictional, made without
+    the data. Other arguments and errors are those of `text_targets`.
     """
     targets, included = text_targets(tables, column, share)
     reference = _texts(tables[REFERENCE], REFERENCE, column)[:MOST_ROWS] if REFERENCE in tables else None
@@ -67,11 +61,7 @@ def text_evidence(
 
 
 def text_copies_of(evidence: TextEvidence, included: Coins) -> Copies:
-    """Copies of members beside copies of the others.
-
-    Raises:
-        AccountingError: one of the groups is empty.
-    """
+    """Copies of members and of non-members (`count_text_copies`)."""
     inside, outside = (
         [text for text, is_in in zip(evidence.targets, included, strict=True) if is_in == group]
         for group in (True, False)

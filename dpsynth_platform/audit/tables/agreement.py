@@ -1,7 +1,6 @@
 """Agreement: how many rows of a table agree with a record in given columns?
 
-What belongs here: the counting queries that features of shadow models and near copies are made of. What does not: what
-the counts are compared with.
+What belongs here: counting queries for features of shadow models. What does not: comparing the counts.
 """
 
 from __future__ import annotations
@@ -18,18 +17,13 @@ Query = tuple[int, ...]
 """Indices of the columns to agree in, ascending."""
 
 PAIRS = 120
-"""Most pairs of columns that are asked about."""
+"""Most queried pairs of columns."""
 LARGER = 60
-"""Larger sets of columns that are asked about, of three columns up to all."""
+"""Queried larger sets of columns, of three columns up to all."""
 
 
 def draw_queries(columns: int, rng: np.random.Generator) -> tuple[Query, ...]:
-    """All columns one by one, pairs, and larger sets of random size (Houssiau et al. 2022, TAPAS; section 3.2).
-
-    Args:
-        columns: how many there are.
-        rng: where the randomness comes from.
-    """
+    """All single columns, pairs, and larger sets of random size (Houssiau et al. 2022, TAPAS; section 3.2)."""
     pairs = list(itertools.combinations(range(columns), 2))
     chosen = [pairs[place] for place in rng.permutation(len(pairs))[:PAIRS]]
     larger = {
@@ -40,12 +34,9 @@ def draw_queries(columns: int, rng: np.random.Generator) -> tuple[Query, ...]:
 
 
 def agreeing_rows(targets: Codes, rows: Codes, queries: Sequence[Query]) -> npt.NDArray[np.int64]:
-    """Rows that agree with each target in a query's columns, shape (targets, queries).
+    """Number of rows that agree with each target in a query's columns, shape (targets, queries).
 
-    Args:
-        targets: cells, shape (targets, columns).
-        rows: cells, shape (rows, columns).
-        queries: sets of columns.
+    `targets` and `rows` are cells, of shapes (targets, columns) and (rows, columns).
     """
     together = np.concatenate([targets, rows])
     found = np.empty((len(targets), len(queries)), dtype=np.int64)

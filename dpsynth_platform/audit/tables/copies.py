@@ -1,11 +1,11 @@
-"""Copies: do members come back in the release, exactly or nearly, more often than people who were not in?
+"""Copies: does the release contain members, exactly or nearly, more often than non-members?
 
-What belongs here: counting released rows that equal a record in all columns or in all but few, beside the same of
-held-out records. What does not: distances as attacks (`audit.attacks.nearest_scores`), or the table of distances that a
-reviewer sees (`quality.closeness`).
+What belongs here: counting members and held-out records that equal a released row in all columns or in all but few.
+What does not: distances as attacks (`audit.attacks.nearest_scores`), or a reviewer's table of distances
+(`quality.closeness`).
 
-A copy alone is no leak: common combinations come up by chance, for those who were in and for those who were not. Only
-the difference says something (Stadler et al. 2022; Ponomareva et al. 2026, section 7.5.3).
+A copy alone is no leak: common combinations occur at random, for members and non-members. Only the difference is
+evidence (Stadler et al. 2022; Ponomareva et al. 2026, section 7.5.3).
 """
 
 from __future__ import annotations
@@ -22,16 +22,9 @@ from dpsynth_platform.synth.tabular.domain import Codes
 
 @dataclass(frozen=True)
 class Copies:
-    """Records that some released row equals in all columns but `columns_off` at most.
+    """Members and held-out records that a released row equals in all but at most `columns_off` columns.
 
-    Attributes:
-        columns_off: 0 for exact copies.
-        members: how many of the members have a copy.
-        of_members: how many members there are.
-        held_out: how many of the held-out records have one.
-        of_held_out: how many held-out records there are.
-        p_value: probability of so many among the members, or more, if they were copied no more often than the others
-            (Fisher's exact test, one-sided).
+    `p_value` is by `excess_p_value`.
     """
 
     columns_off: int
@@ -43,27 +36,21 @@ class Copies:
 
     @property
     def excess(self) -> float:
-        """Share of the members that have a copy, less that of the held-out records."""
+        """Share of the members with a copy, less that of the held-out records."""
         return self.members / self.of_members - self.held_out / self.of_held_out
 
 
 def count_copies(members: Codes, held_out: Codes, synthetic: Codes, *, columns_off: int = 0) -> Copies:
-    """Compares how often either group has a copy in the release.
+    """Compares how often members and held-out records have a copy in the release.
 
-    With canaries, members are the included ones and held-out ones the others, and the result may be published. With
-    people, it may not.
-
-    Args:
-        members: cells of records that were in, shape (members, columns).
-        held_out: cells of records of the same distribution that were not.
-        synthetic: cells of the released rows.
-        columns_off: in how many columns a copy may differ.
-
-    Raises:
-        AccountingError: a group is empty.
+    The result on canaries may be published; the result on people may not. All are cells, shape (rows, columns), with
+    held-out records of the members' distribution. Raises `AccountingError` if a group is empty.
     """
     if not len(members) or not len(held_out):
-        raise AccountingError("audit: copies are compared with held-out records; accepted: some of either")
+        raise AccountingError(
+            f"audit: {len(members)} members, {len(held_out)} held-out records; accepted: at least one of each, whose "
+            "copies are compared"
+        )
     found = nearest_scores(np.concatenate([members, held_out]), synthetic, 1) >= -columns_off
     inside, outside = int(found[: len(members)].sum()), int(found[len(members) :].sum())
     return Copies(
@@ -77,13 +64,6 @@ def count_copies(members: Codes, held_out: Codes, synthetic: Codes, *, columns_o
 
 
 def excess_p_value(members: int, of_members: int, held_out: int, of_held_out: int) -> float:
-    """Probability of so many among the members, or more, if both groups were alike (Fisher's exact test, one-sided).
-
-    Args:
-        members: how many of the members something was found of.
-        of_members: how many members there are.
-        held_out: how many of the held-out records it was found of.
-        of_held_out: how many held-out records there are.
-    """
+    """Probability of at least so many among the members if both groups were equal (Fisher's exact test, one-sided)."""
     table = [[members, of_members - members], [held_out, of_held_out - held_out]]
     return float(stats.fisher_exact(table, alternative="greater").pvalue)

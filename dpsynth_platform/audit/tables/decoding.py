@@ -1,18 +1,18 @@
-"""Decoding: which targets were in, judged together from the noisy counts of all measured marginals.
+"""Decoding: which targets were in, inferred jointly from the noisy counts of all measured marginals.
 
-What belongs here: the search for the set of targets that explains the counts, and what is assumed of other people and
-of the noise. What does not: finding the counts (`synth.tabular.model`), or other laws of other people's counts
+What belongs here: the search for the set of targets that explains the counts, and the assumptions on other people and
+on the noise. What does not: the counts (`synth.tabular.model`), or other distributions of other people's counts
 (`marginal_aware`).
 
-Counts of many cells are linear in the targets' coins, so that the coins can be solved for, as in reconstruction attacks
-on counts (Dinur & Nissim, PODS 2003). A canary that is alone in an empty cell is told at once; one that shares its
-cells with other canaries only once they are told. Beliefs are passed between targets and cells, and in each cell the
-other targets' contribution is taken as normal, with the mean and the variance that the beliefs of them give it (Guo &
-Wang, "Asymptotic mean-square optimality of belief propagation for sparse linear systems", ITW 2006). With one step, no
-beliefs and no other targets it would be the likelihood ratio of a single target.
+Counts are linear in the targets' coins, so the coins can be solved for, as in reconstruction attacks on counts (Dinur &
+Nissim, PODS 2003). A canary that is alone in an empty cell is found at once; one that shares its cells with other
+canaries is found after them. Beliefs pass between targets and cells. In each cell the other targets' contribution is
+approximated as normal, with the mean and the variance by their beliefs (Guo & Wang, "Asymptotic mean-square optimality
+of belief propagation for sparse linear systems", ITW 2006). With one step, no beliefs and no other targets it is the
+likelihood ratio of a single target.
 
-On adult with 500 canaries of two records each, MST's and AIM's marginals without noise give away 80% of the canaries at
-1% false alarms, and 40% where each is judged alone.
+On adult with 500 canaries of two records each, MST's and AIM's marginals without noise reveal 80% of the canaries at 1%
+false alarms, and 40% where each is judged alone.
 """
 
 from __future__ import annotations
@@ -29,41 +29,35 @@ from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
 Cells = npt.NDArray[np.int64]
 LogDensity = Callable[[Floats, Floats], Floats]
-"""Of noisy counts without any target, given the deviation of the noise; both of shape (targets, marginals). What is the
-same with the target and without it may be left out."""
+"""Of noisy counts without targets, given the deviation of the noise; both of shape (targets, marginals). Terms that are
+equal with and without the target may be omitted."""
 
 STEPS = 20
 _KEPT = 0.5
-"""Share of the last step's beliefs that is kept, so that they settle."""
-_SUREST = 30.0
-"""Log-odds that one cell may give: beliefs in a wrong model stay finite."""
+"""Share of the last step's beliefs that is kept, for convergence."""
+_LARGEST_LOG_ODDS = 30.0
+"""Of one cell: beliefs in a wrong model stay finite."""
 _LEAST_SIGMA = 0.25
-"""Counts are whole numbers: below this scale, noise is as good as none."""
+"""Counts are whole numbers: smaller noise counts as none."""
 _LEAST_NEGATIVE = 5
-"""Fewer counts than this that are not positive say too little about a marginal's noise."""
+"""Least number of counts up to 0 for an estimate of a marginal's noise."""
 
 
 def decoded_scores(
     counts: Floats, cells: Cells, noise: Floats, density: LogDensity, b: int, *, steps: int = STEPS
 ) -> Floats:
-    """Log-odds of each target's being in.
+    """Log-odds that each target was in, shape (targets,).
 
-    Marginals are taken as independent given the coins, which they are not where the same other people are in them: the
-    scores order targets, and are no probabilities.
+    Marginals are treated as independent given the coins, although they share other people: the scores order targets,
+    and are no probabilities.
 
     Args:
         counts: noisy count in each target's cell, shape (targets, marginals).
-        cells: which cell of the marginal that is, same shape; targets with equal numbers share it.
-        noise: standard deviation of the noise, shape (marginals,), above 0.
+        cells: that cell in the marginal, same shape.
+        noise: standard deviation, shape (marginals,); raises `AccountingError` if it is not above 0.
         density: of the counts without targets.
-        b: what a target counts for.
-        steps: how often beliefs are passed.
-
-    Returns:
-        Shape (targets,).
-
-    Raises:
-        AccountingError: shapes that do not fit, or noise that is not above 0.
+        b: contribution of a target to its cells.
+        steps: of belief propagation.
     """
     if counts.shape != cells.shape or noise.shape != counts.shape[1:] or not (noise > 0).all():
         raise AccountingError(
@@ -76,7 +70,7 @@ def decoded_scores(
         chance = expit(beliefs.sum(axis=1, keepdims=True) - beliefs)
         others = counts - b * _of_others(chance, places)
         scale = np.sqrt(noise**2 + b**2 * _of_others(chance * (1 - chance), places))
-        ratio = np.clip(density(others - b, scale) - density(others, scale), -_SUREST, _SUREST)
+        ratio = np.clip(density(others - b, scale) - density(others, scale), -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
         beliefs = ratio if step == 0 else _KEPT * beliefs + (1 - _KEPT) * ratio
     return np.asarray(beliefs.sum(axis=1), dtype=np.float64)
 
@@ -84,11 +78,9 @@ def decoded_scores(
 def exponential_people(expected: Floats) -> LogDensity:
     """Log-density of exponentially distributed counts of other people, with normal noise.
 
-    Of all laws of this mean on positive numbers, the exponential one assumes least. It falls steeply below zero: a cell
-    with too few records for the target to be in it proves absence, whereas a full one may be filled by anybody.
-
-    Args:
-        expected: means, shape (targets, marginals), above 0.
+    Of all distributions of this mean on positive numbers, the exponential one has the largest entropy. It decreases
+    steeply below zero: a cell with too few records for the target proves absence, but anyone may fill a full cell.
+    `expected` are means above 0, shape (targets, marginals).
     """
     rate = 1 / expected
 
@@ -99,11 +91,10 @@ def exponential_people(expected: Floats) -> LogDensity:
 
 
 def shown_noise(measurements: Sequence[NoisyCounts]) -> Floats:
-    """Standard deviation of each marginal's noise as its counts show it, at most as planned; shape (marginals,).
+    """Standard deviation of each marginal's noise by its counts, at most the planned one; shape (marginals,).
 
-    A count of records is never negative, so what lies below zero is noise: noise that is smaller than the plan says
-    makes the attack sharper. A marginal with too few such counts has the share of its planned noise that all of them
-    together have.
+    A true count is never negative, so values below zero are noise: noise below the plan makes the attack sharper. A
+    marginal with too few such counts gets the share of its planned noise that all marginals together have.
     """
     planned = np.array([measured.sigma for measured in measurements])
     below = [measured.counts[measured.counts <= 0].astype(np.float64) for measured in measurements]
@@ -114,11 +105,11 @@ def shown_noise(measurements: Sequence[NoisyCounts]) -> Floats:
 
 
 def _of_others(values: Floats, places: Sequence[npt.NDArray[np.intp]]) -> Floats:
-    """Of each target and marginal, the sum of the values of the other targets in its cell."""
+    """Sum of the other targets' values in each target's cell, shape (targets, marginals)."""
     sums = [np.bincount(place, column)[place] for place, column in zip(places, values.T, strict=True)]
     return np.asarray(np.maximum(np.stack(sums, axis=1) - values, 0.0), dtype=np.float64)
 
 
 def _spread(counts: Floats, instead: float) -> float:
-    """Root mean square, where there are enough counts."""
+    """Root mean square, or `instead` if there are too few counts."""
     return float(np.sqrt(np.square(counts).mean())) if counts.size >= _LEAST_NEGATIVE else instead

@@ -14,19 +14,15 @@ from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 MOST_ROWS = 4_000
-"""Rows that a density is estimated from: it takes targets times rows times features."""
+"""Rows of a density estimate, whose time is proportional to targets times rows times features."""
 BANDWIDTH = 0.5
-"""Standard deviation of the kernel where two rows that differ in one category are at a distance of one."""
+"""Standard deviation of the kernel; rows that differ in one category have a distance of one."""
 
 
 def density_ratio_scores(domain: Domain, targets: Codes, synthetic: Codes, population: Codes) -> Floats:
-    """Log-density of each target among the released rows less that among the population's.
+    """Log-density of each target's cells, shape (targets, columns), in the release less that in the population.
 
-    Args:
-        domain: of the cells; those of columns with an order are numbers, the others one-hot.
-        targets: cells, shape (targets, columns).
-        synthetic: cells of the released rows.
-        population: cells of the population's rows.
+    Cells of columns with an order are numbers, the others one-hot.
     """
     from sklearn.neighbors import KernelDensity
 
@@ -39,7 +35,7 @@ def density_ratio_scores(domain: Domain, targets: Codes, synthetic: Codes, popul
 
 
 def density_attack(evidence: Evidence) -> Floats:
-    """`density_ratio_scores` of the evidence; needs a reference table, or the ratio is that of a table with itself."""
+    """`density_ratio_scores` of the evidence, with a reference table."""
     return density_ratio_scores(
         evidence.domain, evidence.target_codes, evidence.synthetic_codes, evidence.population_codes
     )

@@ -1,51 +1,45 @@
-"""What an attacker on tables has in hand.
+"""The evidence of an attacker on tables.
 
-What belongs here: the released rows, the records asked about, a table of the same population and, if the attacker has
-them, the model and shadow models, all as cells of one domain. What does not: who was in (no attack sees a coin), and
-what is made of the evidence (the attacks).
+What belongs here: the released rows, the target records, a table of the same population and, if the attacker has them,
+the model and shadow models, all as cells of one domain. What does not: membership (no attack sees a coin), and the
+attacks.
 
-Whether a result may be published depends on the evidence alone: canaries and whatever follows from the release are
-independent of, or post-processing of, what is protected; real people and tables of real people are not.
+The evidence alone decides whether a result may be published: canaries are independent of the protected data, and the
+release is post-processing; real people and tables of real people are neither.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import Floats, alike_cells
-from dpsynth_platform.audit.bounds import Alike
+from dpsynth_platform.audit.attacks import Floats, equal_cells
+from dpsynth_platform.audit.bounds import Duplicates
 from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.audit.tables.agreement import Query
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
-
-if TYPE_CHECKING:
-    from dpsynth_platform.synth.tabular.model import Model
+from dpsynth_platform.synth.tabular.model import Model, log_likelihood
 
 MOST_ROWS = 200_000
-"""Rows of a table are drawn alike, so that the first ones tell as much as any; more would only take time."""
+"""Used rows of a table: rows are exchangeable, so more would only take time."""
 
 
 @dataclass(frozen=True)
 class Shadows:
-    """What attacks compare, of every shadow model. Restricted where the population is.
+    """Signals of every shadow model. Restricted where the population is.
 
     Attributes:
-        included: which targets were in which model, shape (models, targets); each target in half of them.
+        included: membership of targets in models, shape (models, targets); each target in half of them.
         likelihoods: log-likelihood of each target under each model, same shape.
-        references: records of the population (which were drawn into about as many models as any).
-        reference_likelihoods: of these, shape (models, references).
-        queries: sets of columns of which `agreements` tells.
-        agreements: rows of each model's sample that agree with the target in a query's columns, shape (models, targets,
-            queries).
-        sampled: rows of each sample.
+        references: records of the population, with log-likelihoods of shape (models, references).
+        agreements: rows of each model's sample of `sampled` rows that agree with the target in a query's columns, shape
+            (models, targets, queries).
     """
 
     included: npt.NDArray[np.bool_]
@@ -59,16 +53,14 @@ class Shadows:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that attacks on tables may look at.
+    """All inputs of attacks on tables.
 
     Attributes:
-        domain: the columns' cells; values that were learned are known.
-        targets: the records asked about, one row each.
-        synthetic: rows of the release.
-        reference: rows of the population that the data came from; None: the release has to do in their place.
+        domain: the columns' cells, including learned values.
+        targets: records, one row each.
+        reference: rows of the data's population; None: the release replaces them.
         canaries: whether the targets are canaries, independent of the data.
-        records_per_target: b, how many records each target would have had in the data.
-        model: what the mechanism left, if the attacker has it.
+        records_per_target: b, the records of each target in the data.
         shadows: models of the same mechanism on tables that the attacker knows (`shadows.fit_shadows`).
     """
 
@@ -96,33 +88,31 @@ class Evidence:
 
     @property
     def held(self) -> frozenset[Need]:
-        """What attacks find here besides targets and release."""
-        there: dict[Need, bool] = {
+        available: dict[Need, bool] = {
             "model": self.model is not None,
             "reference": self.reference is not None,
             "shadows": self.shadows is not None,
             "samples": self.shadows is not None and bool(self.shadows.queries),
         }
-        return frozenset(need for need, is_there in there.items() if is_there)
+        return frozenset(need for need, is_available in available.items() if is_available)
 
     @property
     def publishable(self) -> bool:
-        """Whether results are canaries' only, and owe nothing to a table of real people."""
+        """Whether results depend on canaries and the release only, not on a table of real people."""
         return self.canaries and self.reference is None
 
     @property
     def counted(self) -> int:
-        """What a target would count for in the model's counts: its records, or one where owners are counted."""
+        """A target's contribution to the model's counts: its records, or 1 where owners are counted."""
         return 1 if self.counts_owners else self.records_per_target
 
     @property
     def counts_owners(self) -> bool:
-        """Whether the model counts owners, each as one, instead of records; False where there is no model."""
+        """Whether the model counts owners instead of records; False without a model."""
         return self.model is not None and Guarantee.from_json(self.model.plan.guarantee).weighting == "owners"
 
     @property
     def population(self) -> pa.Table:
-        """The reference, or the release in its place."""
         return self.synthetic if self.reference is None else self.reference
 
     @cached_property
@@ -131,9 +121,9 @@ class Evidence:
         return self.domain.encode(self.targets)
 
     @property
-    def alike(self) -> Alike:
-        """Which targets have the same cells: no attack on tables sees more of a target."""
-        return alike_cells(self.target_codes)
+    def duplicates(self) -> Duplicates:
+        """Which targets have equal cells, the only input of attacks on tables."""
+        return equal_cells(self.target_codes)
 
     @cached_property
     def synthetic_codes(self) -> Codes:
@@ -142,7 +132,25 @@ class Evidence:
 
     @cached_property
     def population_codes(self) -> Codes:
-        """Cells of the first `MOST_ROWS` rows of the population."""
         if self.reference is None:
             return self.synthetic_codes
         return self.domain.encode(self.reference.slice(0, MOST_ROWS))
+
+
+def needed_model(evidence: Evidence) -> Model:
+    """The attacked model. Raises `AccountingError` where the attacker has none."""
+    if evidence.model is None:
+        raise AccountingError("audit: there is no fitted model, which this attack needs; accepted: evidence with one")
+    return evidence.model
+
+
+def needed_shadows(evidence: Evidence) -> Shadows:
+    """The shadow models. Raises `AccountingError` where there are none."""
+    if evidence.shadows is None:
+        raise AccountingError("audit: there are no shadow models, which this attack needs; accepted: `fit_shadows`")
+    return evidence.shadows
+
+
+def log_likelihoods(evidence: Evidence, table: pa.Table | None = None) -> Floats:
+    """Log-likelihood of the targets, or of a table's records, under the attacked model (`needed_model`)."""
+    return log_likelihood(needed_model(evidence), evidence.targets if table is None else table)

@@ -1,11 +1,11 @@
-"""Marginal-aware attacks: the attacker knows which marginals the mechanism measured, and how common their cells are.
+"""Attacks by an attacker who knows which marginals the mechanism measured, and how common their cells are.
 
 What belongs here: the attack of Golob, Pentyala, Maratkhan & De Cock, "Privacy Vulnerabilities in Marginals-based
-Synthetic Data" (SaTML 2025; MAMA-MIA), on the released rows, and its form for whoever has the noisy counts themselves.
-What does not: attacks that look at all columns at once (`density`), or the decoding itself (`decoding`).
+Synthetic Data" (SaTML 2025; MAMA-MIA), on the released rows, and its form for an attacker with the noisy counts. What
+does not: attacks on all columns at once (`density`), or the decoding itself (`decoding`).
 
-A model that is fitted to marginals knows of a record what its cells in these marginals say, and nothing else. Whatever
-else the rows look like only blurs an attack.
+A model fitted to marginals depends on a record only through its cells in these marginals. Other features of the rows
+only add noise to an attack.
 """
 
 from __future__ import annotations
@@ -16,27 +16,20 @@ from scipy.special import logsumexp
 
 from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.decoding import Cells, LogDensity, decoded_scores, exponential_people, shown_noise
-from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.audit.tables.signals import needed_model
+from dpsynth_platform.audit.tables.evidence import Evidence, needed_model
 from dpsynth_platform.synth.tabular.model import Model, clique_scores, measured_cells
 
 _PRIOR = 0.5
-"""Records that are added to every cell of a table before its share is taken (Jeffreys)."""
+"""Records added to every cell of a table before computing its share (Jeffreys)."""
 _SUMMED = 64
-"""Up to so many other records in a cell their number is summed over; of more, a normal law is as good."""
+"""The density sums over fewer other records in a cell; for more, a normal approximation is as good."""
 _CHUNK = 20_000
 
 
 def share_ratio_scores(targets: Cells, synthetic: Cells, reference: Cells) -> Floats:
     """Mean over the measured marginals of the target's share in the release by that in the population (MAMA-MIA).
 
-    Args:
-        targets: flat cell of each target in every measured marginal, shape (targets, marginals).
-        synthetic: the same of the released rows, shape (rows, marginals).
-        reference: the same of the population's rows.
-
-    Returns:
-        Shape (targets,).
+    Arguments are flat cells in every measured marginal, shape (rows, marginals); the result has shape (targets,).
     """
     scores = np.zeros(len(targets))
     for mine, made, known in zip(targets.T, synthetic.T, reference.T, strict=True):
@@ -45,13 +38,11 @@ def share_ratio_scores(targets: Cells, synthetic: Cells, reference: Cells) -> Fl
 
 
 def known_people(others: Cells, scale: float) -> LogDensity:
-    """Log-density of counts of other people, of whom a reference table shows how common they are, with normal noise.
+    """Log-density of counts of other people, given a reference table of the population, with normal noise.
 
-    A Poisson number whose mean is known from another Poisson number, with Jeffreys' prior: a negative binomial law.
-
-    Args:
-        others: the reference's records in each target's cells, shape (targets, marginals).
-        scale: other people whom the mechanism had, by the reference's records; above 0.
+    A Poisson number whose mean is estimated from another Poisson number, with Jeffreys' prior: negative binomial.
+    `others` are the reference's records in each target's cells, shape (targets, marginals), and `scale` > 0 other
+    people in the data per record of the reference.
     """
     mean = (others.ravel() + _PRIOR) * scale
     variance = mean * (1 + scale)
@@ -73,7 +64,7 @@ def known_people(others: Cells, scale: float) -> LogDensity:
 
 
 def shares_attack(evidence: Evidence) -> Floats:
-    """`share_ratio_scores` of the evidence; needs a model, which says what was measured."""
+    """`share_ratio_scores` of the evidence; needs a model, which names the measured marginals."""
     model = needed_model(evidence)
     cells = [measured_cells(model, codes) for codes in (evidence.synthetic_codes, evidence.population_codes)]
     return share_ratio_scores(measured_cells(model, evidence.target_codes), *cells)
@@ -82,7 +73,7 @@ def shares_attack(evidence: Evidence) -> Floats:
 def counts_attack(evidence: Evidence) -> Floats:
     """The model's noisy counts, decoded; needs a model.
 
-    What other people count for is known from the reference table, or, without one, guessed from independent columns.
+    The reference table gives other people's counts; without one, independent columns are assumed.
     """
     model = needed_model(evidence)
     measurements = (*model.measurements.one_way, *model.measurements.joint)
@@ -95,9 +86,9 @@ def counts_attack(evidence: Evidence) -> Floats:
 
 
 def _reference_counts(evidence: Evidence, model: Model, cells: Cells) -> tuple[Cells, float]:
-    """Records of the reference table in each target's cells, and how many people the mechanism had for each of them.
+    """Records of the reference table in each target's cells, and other people in the data per record of it.
 
-    Half of the targets are taken to be among its records, too.
+    Half of the targets are assumed to be in the data.
     """
     known = measured_cells(model, evidence.population_codes)
     others = [

@@ -4,9 +4,9 @@ What belongs here: the attack of Stadler, Oprisanu & Troncoso, "Synthetic Data: 
 Security 2022), with the counting queries of TAPAS (Houssiau et al. 2022) as features. What does not: fitting shadow
 models and counting (`shadows`, `agreement`).
 
-The papers train one classifier a target, on hundreds of shadow models. Here one is trained for all targets together: a
-feature is how many more synthetic rows than usual agree with the target in some columns, which means the same whoever
-the target is. Thirty models and a thousand targets give thirty thousand examples.
+The papers train one classifier a target, on hundreds of shadow models. Here one serves all targets: a feature is how
+many more synthetic rows than usual agree with the target in some columns, which has the same meaning for each target.
+Thirty models and a thousand targets give thirty thousand examples.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ import numpy.typing as npt
 
 from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.agreement import agreeing_rows
-from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.audit.tables.signals import needed_shadows
+from dpsynth_platform.audit.tables.evidence import Evidence, needed_shadows
 from dpsynth_platform.foundation.errors import AccountingError
 
 Features = npt.NDArray[np.floating[Any]]
 
 MOST_EXAMPLES = 30_000
-"""Examples that the classifier is trained on; of more, some are drawn."""
+"""Training examples of the classifier; of more, a random part is used."""
 
 
 def meta_scores(agreements: Features, shadows: Features, included: npt.NDArray[np.bool_]) -> Floats:
-    """Log-odds of "in" by a logistic regression that is trained on the shadow models.
+    """Log-odds of "in" by a logistic regression trained on the shadow models.
 
-    Args:
-        agreements: of each target with the attacked sample, shape (targets, queries).
-        shadows: with the shadow models' samples, shape (models, targets, queries).
-        included: which targets were in which model, shape (models, targets).
+    `agreements` of targets with the attacked sample have shape (targets, queries), those with `shadows` (models,
+    targets, queries), membership `included` (models, targets).
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -57,11 +54,11 @@ def meta_attack(evidence: Evidence) -> Floats:
     """`meta_scores` of the evidence; needs shadows with queries."""
     shadows = needed_shadows(evidence)
     if not shadows.queries:
-        raise AccountingError("audit: the meta-classifier needs shadow models' samples; accepted: shadows with queries")
+        raise AccountingError("audit: there are no samples of shadow models; accepted: `fit_shadows` with queries")
     found = agreeing_rows(evidence.target_codes, evidence.synthetic_codes, shadows.queries)
     return meta_scores(found * (shadows.sampled / len(evidence.synthetic_codes)), shadows.agreements, shadows.included)
 
 
 def _surprise(found: Features, usual: Features) -> Features:
-    """Rows more than usual, in deviations of a Poisson number."""
+    """Rows above the usual number, in standard deviations of a Poisson number."""
     return np.asarray((found - usual) / np.sqrt(usual + 1), dtype=np.float64)

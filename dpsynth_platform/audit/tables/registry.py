@@ -1,8 +1,7 @@
 """The named attacks on tables, with what each needs and how many guesses it makes.
 
 What belongs here: one entry an attack. What does not: their arithmetic, running them (`audit.registry`), and what their
-scores prove (`audit.bounds`). Attributes (`attributes.infer_attribute`) and copies (`copies.count_copies`)
-are no attacks on membership alone, and are called by themselves.
+scores prove (`audit.bounds`). Attributes (`attributes`) and copies (`copies`) are no attacks on membership alone.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from collections.abc import Sequence
 from dpsynth_platform.audit.attacks import LIKELIHOOD, MEASUREMENTS, NEAREST, Scored, nearest_scores
 from dpsynth_platform.audit.registry import NamedAttack, Need, by_name, even, run_attacks
 from dpsynth_platform.audit.tables import density, lira, marginal_aware, meta_classifier, rmia
-from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.audit.tables.signals import log_likelihoods
+from dpsynth_platform.audit.tables.evidence import Evidence, log_likelihoods
 
 
 def attacks(evidence: Evidence, names: Sequence[str] | None = None) -> list[Scored]:
@@ -21,48 +19,53 @@ def attacks(evidence: Evidence, names: Sequence[str] | None = None) -> list[Scor
     return run_attacks(ATTACKS, evidence, names)
 
 
-_OF_MODEL, _OF_SHADOWS = frozenset[Need](["model"]), frozenset[Need](["model", "shadows"])
+_MODEL = frozenset[Need](["model"])
+_LIRA = "likelihood beside that of shadow models"
 
 ATTACKS = by_name(
-    NamedAttack(MEASUREMENTS, marginal_aware.counts_attack, _OF_MODEL),
-    NamedAttack(LIKELIHOOD, log_likelihoods, _OF_MODEL),
-    NamedAttack(
-        even("lira online", "model", "likelihood beside that of shadow models with and without the target"),
-        lira.online_attack,
-        _OF_SHADOWS,
-    ),
-    NamedAttack(
-        even("lira offline", "model", "likelihood beside that of shadow models without the target"),
-        lira.offline_attack,
-        _OF_SHADOWS,
-    ),
-    NamedAttack(
-        even("rmia online", "model", "likelihood over that of all shadow models, beside other people's"),
+    NamedAttack(MEASUREMENTS, marginal_aware.counts_attack, _MODEL),
+    NamedAttack(LIKELIHOOD, log_likelihoods, _MODEL),
+    even("lira online", "model", f"{_LIRA} with and without the target", lira.online_attack, "model", "shadows"),
+    even("lira offline", "model", f"{_LIRA} without the target", lira.offline_attack, "model", "shadows"),
+    even(
+        "rmia online",
+        "model",
+        "likelihood over that of all shadow models, beside other people's",
         rmia.online_attack,
-        _OF_SHADOWS,
+        "model",
+        "shadows",
     ),
-    NamedAttack(
-        even(
-            "rmia offline", "model", "likelihood over that of shadow models without the target, beside other people's"
-        ),
+    even(
+        "rmia offline",
+        "model",
+        "likelihood over that of shadow models without the target, beside other people's",
         rmia.offline_attack,
-        _OF_SHADOWS,
+        "model",
+        "shadows",
     ),
-    NamedAttack(
-        even("marginal shares", "data", "share of the target's cells in the measured marginals over the population's"),
+    even(
+        "marginal shares",
+        "data",
+        "share of the target's cells in the measured marginals over the population's",
         marginal_aware.shares_attack,
-        frozenset(["model", "reference"]),
+        "model",
+        "reference",
     ),
-    NamedAttack(
-        even("density ratio", "data", "kernel density among the synthetic rows over that in the population"),
+    even(
+        "density ratio",
+        "data",
+        "kernel density among the synthetic rows over that in the population",
         density.density_attack,
-        frozenset(["reference"]),
+        "reference",
     ),
-    NamedAttack(
-        even("meta-classifier", "data", "classifier on counts of agreeing rows, trained on shadow models' samples"),
+    even(
+        "meta-classifier",
+        "data",
+        "classifier on counts of agreeing rows, trained on shadow models' samples",
         meta_classifier.meta_attack,
-        frozenset(["shadows", "samples"]),
+        "shadows",
+        "samples",
     ),
     NamedAttack(NEAREST, lambda evidence: nearest_scores(evidence.target_codes, evidence.synthetic_codes)),
 )
-"""By name. Only `audit.attacks.ATTACKS` are part of every audit; the others are for whoever asks."""
+"""By name. Only `audit.attacks.ATTACKS` are part of every audit; the others run on request."""

@@ -1,11 +1,11 @@
 """RMIA: the relative membership inference attack (Zarifzadeh, Liu & Shokri, "Low-Cost High-Power Membership Inference
 Attacks", ICML 2024).
 
-What belongs here: comparing how much likelier a model makes a target than models that may not have seen it, with how
-much likelier it makes other records of the population. What does not: the models (`shadows`).
+What belongs here: comparing a target's likelihood ratio between model and shadow models with those of other records of
+the population. What does not: the models (`shadows`).
 
 The paper's offline form infers the likelihood under models with the target from that under models without it, by a
-line; for densities, which have no scale of their own, the line is a constant factor, and a factor changes no order.
+line; for densities, which have no natural scale, the line is a constant factor, which does not change the order.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from dpsynth_platform.audit.attacks import Floats
-from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.audit.tables.signals import log_likelihoods, needed_shadows
+from dpsynth_platform.audit.tables.evidence import Evidence, log_likelihoods, needed_shadows
 
 
 def relative_scores(ratios: Floats, reference_ratios: Floats, *, gamma: float = 1.0) -> Floats:
-    """Share of the reference records that a target's likelihood ratio beats by the factor gamma (equations 2 and 3).
+    """Share of the reference records that a target's likelihood ratio exceeds by the factor gamma (equations 2 and 3).
 
-    Where a target beats all references or none, the distance to the last one keeps the order.
+    Where a target exceeds all references or none, the distance to the last one keeps the order.
 
     Args:
         ratios: log p(x | model) - log p(x) of the targets, shape (targets,).
         reference_ratios: the same of the population's records, shape (references,).
-        gamma: at least 1; an order of targets hardly depends on it.
+        gamma: at least 1; the order of targets hardly depends on it.
     """
     known = np.sort(reference_ratios) + np.log(gamma)
     share = np.searchsorted(known, ratios, side="right") / known.size
@@ -47,7 +46,6 @@ def offline_attack(evidence: Evidence) -> Floats:
 
 
 def _scores(evidence: Evidence, models: npt.NDArray[np.bool_]) -> Floats:
-    """With p(x) of each target as the mean over its chosen models."""
     shadows = needed_shadows(evidence)
     usual = logsumexp(shadows.likelihoods, b=models, axis=0) - np.log(models.sum(axis=0))
     known = logsumexp(shadows.reference_likelihoods, axis=0) - np.log(len(models))

@@ -1,13 +1,12 @@
-"""Shadow models: the same mechanism on tables of which the attacker knows who is in them.
+"""Shadow models: the same mechanism on tables whose members the attacker knows.
 
-What belongs here: fitting the mechanism again and again, by its sealed plan, on rows drawn from a population with half
-of the targets each time, and keeping of every such model what attacks compare. What does not: the attacks (`lira`,
-`rmia`, `meta_classifier`).
+What belongs here: fitting the mechanism repeatedly, by its sealed plan, on rows of a population with half of the
+targets each time, and keeping every model's signals. What does not: the attacks (`lira`, `rmia`, `meta_classifier`).
 
-The population may be the release itself: then all of it is post-processing, and results on canaries may be published.
-It may be a table of real people that the user has: then they may not. A shadow model is fitted with the product's own
-generator and plan, noise included; it is no access to the data, and never leaves its temporary directory. Each target
-is in half of the models, and in which ones is drawn anew (Carlini et al. 2022, section IV).
+If the population is the release itself, all of it is post-processing, and results on canaries may be published. If it
+is a user's table of real people, they may not. Shadow models use the product's own generator and plan, with noise; they
+are no access to the data, and never leave a temporary directory. Each target is in half of the models, chosen at random
+(Carlini et al. 2022, section IV).
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 LEAST_MODELS = 4
-"""With fewer, a target is in one of them, or out of one: no spread to compare with."""
+"""With fewer, only one model has a target, or lacks it, and shows no spread."""
 MOST_REFERENCES = 4_000
-"""Records of the population whose likelihood is kept, for attacks that compare a target with them."""
+"""Records of the population whose likelihood is kept for comparison."""
 
 
 def fit_shadows(
@@ -56,16 +55,16 @@ def fit_shadows(
     A model of AIM on adult takes ten seconds on one core, one of MST or PrivBayes one.
 
     Args:
-        plan: of the model under attack.
-        evidence: targets, the population that other rows are drawn from, and how many records a target has.
-        models: how many; even, and at least `LEAST_MODELS`.
+        plan: of the attacked model.
+        evidence: targets, and the population for other rows.
+        models: even, and at least `LEAST_MODELS`.
         records: of each table, targets included; as many as the attacked model had.
-        queries: sets of columns to count agreeing rows of a sample by; () draws none.
-        workspace: where tables and models lie while they are needed; by default the system's temporary directory.
-        progress: told how many are fitted.
+        queries: sets of columns for counting agreeing rows of a sample; () draws none.
+        workspace: directory for temporary tables and models; the system's by default.
+        progress: receives the number of fitted models.
 
     Raises:
-        AccountingError: the numbers do not fit, or the method is none of noisy marginals.
+        AccountingError: the numbers are inconsistent, or the method does not measure marginals.
         MechanismFailed: a model could not be fitted.
     """
     method = generator(plan.method)
@@ -110,20 +109,19 @@ def fit_shadows(
 
 
 def _half_each(models: int, targets: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Each target (column) in half of the models, chosen at random."""
     order = rng.random((models, targets)).argsort(axis=0)
     return np.asarray(order < models // 2)
 
 
 def as_records(domain: Domain, plan: SealedPlan, table: pa.Table) -> pa.Table:
-    """The modelled columns alone, in the types of the release, whatever types the table has."""
+    """The modelled columns alone, in the types of the release."""
     schema = ReleaseSchema.from_json(plan.release).schema
     codes, rng = domain.encode(table), np.random.default_rng(secrets.randbits(256))
     return pa.Table.from_batches([Placed(domain, codes, rng).batch(schema)])
 
 
 def _drawn(population: pa.Table, joining: pa.Table, records: int, each: int, rng: np.random.Generator) -> pa.Table:
-    """The joining targets' records, and rows of the population up to so many records; each row an owner of its own."""
+    """The joining targets' records, filled up to `records` with the population; each population row is one owner."""
     others = records - each * joining.num_rows
     rows = rng.choice(population.num_rows, others, replace=others > population.num_rows)
     owners = np.concatenate([np.arange(others), np.repeat(others + np.arange(joining.num_rows), each)])

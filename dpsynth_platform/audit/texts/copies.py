@@ -1,7 +1,7 @@
-"""Copies of texts: do members come back in the release word for word, more often than texts that were not in?
+"""Copies of texts: does the release contain members word for word more often than other texts?
 
-What belongs here: counting, by the words alone. What does not: texts that come back in part, which the attacks see, and
-copies of a table's rows (`audit.tables.copies`).
+What belongs here: counting, by words alone. What does not: partial copies, which the attacks find, and copies of a
+table's rows (`audit.tables.copies`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from dpsynth_platform.audit.texts.ngrams import words
 
 
 def count_text_copies(members: Sequence[str], held_out: Sequence[str], synthetic: Sequence[str]) -> Copies:
-    """Compares how often either group's texts stand in the release as a whole, but for blanks and capitals.
-
-    Args:
-        members: texts that were in.
-        held_out: texts of the same distribution that were not.
-        synthetic: released texts.
+    """Compares how often the release contains whole texts of each group, ignoring blanks and capitals.
 
     Raises:
         AccountingError: a group is empty.

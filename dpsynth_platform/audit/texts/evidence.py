@@ -1,7 +1,7 @@
-"""What an attacker on texts has in hand.
+"""The evidence of an attacker on texts.
 
-What belongs here: the released texts, the texts asked about and, if the attacker has them, others of the same
-population. What does not: who was in (no attack sees a coin), and what is made of the evidence (the attacks).
+What belongs here: the released texts, the target texts and, if the attacker has them, others of the same population.
+What does not: membership (no attack sees a coin), and the attacks.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsynth_platform.audit.attacks import alike_items
-from dpsynth_platform.audit.bounds import Alike
+from dpsynth_platform.audit.attacks import equal_items
+from dpsynth_platform.audit.bounds import Duplicates
 from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.foundation.errors import AccountingError
 
 
 @dataclass(frozen=True)
 class TextEvidence:
-    """All that attacks on texts may look at.
+    """All inputs of attacks on texts.
 
     Attributes:
-        targets: the texts asked about.
         synthetic: texts of the release.
-        reference: texts of the population that the data came from; None: there are none.
+        reference: texts of the data's population; None: there are none.
         canaries: whether the targets are canaries, independent of the data.
     """
 
@@ -39,15 +38,13 @@ class TextEvidence:
 
     @property
     def held(self) -> frozenset[Need]:
-        """What attacks find here besides targets and release."""
         return frozenset() if self.reference is None else frozenset(["reference"])
 
     @property
-    def alike(self) -> Alike:
-        """Which targets are the same text."""
-        return alike_items(self.targets)
+    def duplicates(self) -> Duplicates:
+        return equal_items(self.targets)
 
     @property
     def publishable(self) -> bool:
-        """Whether results are canaries' only, and owe nothing to texts of real people."""
+        """Whether results depend on canaries and the release only, not on texts of real people."""
         return self.canaries and self.reference is None

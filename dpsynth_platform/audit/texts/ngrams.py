@@ -4,10 +4,10 @@ What belongs here: texts as words, the n-gram model, and an attack by its probab
 Zanella-Beguelin, Tople & Shokri, "The Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic Text", ICML
 2025). What does not: sets of shared n-grams (`similarity`), language models.
 
-A text that is common anyway is likely under every model. So its probability under the release's model is compared with
-that under a model of other texts of the population. (With what its words alone would give, for an attacker who has no
-others, next to nothing was found, even of a model that had learned its members by heart.) Everything is per word, or
-long texts would drown the others.
+A common text is likely under every model, so its probability under the release's model is compared with that under a
+model of other texts of the population. (Without such texts, a comparison with the probability of the single words found
+almost nothing, even of a model that had memorized its members.) All values are per word, so that long texts do not
+dominate.
 """
 
 from __future__ import annotations
@@ -22,24 +22,21 @@ from dpsynth_platform.audit.texts.evidence import TextEvidence
 from dpsynth_platform.foundation.errors import AccountingError
 
 ORDER = 2
-"""Words of an n-gram: in SynBench (Sun et al. 2025, section 5) the best of 2, 3 and 4."""
+"""Words in an n-gram: in SynBench (Sun et al. 2025, section 5) the best of 2, 3 and 4."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _START = ""
-"""No word, so that none is taken for it."""
+"""Not a possible word."""
 
 Gram = tuple[str, ...]
 
 
 def words(text: str) -> list[str]:
-    """A text's words in small letters; every other sign but blanks is a word of its own."""
+    """A text's words in lower case; each other character except blanks is a separate word."""
     return _WORD.findall(text.lower())
 
 
 def grams(text: str, order: int) -> Iterator[Gram]:
-    """Every run of `order` words, in their order.
-
-    The first words stand behind start marks, so there are as many as words.
-    """
+    """Every run of `order` words; start marks precede the first words, so there are as many runs as words."""
     marked = [_START] * (order - 1) + words(text)
     return zip(*(marked[place:] for place in range(order)), strict=False)
 
@@ -47,17 +44,9 @@ def grams(text: str, order: int) -> Iterator[Gram]:
 def mean_log_probabilities(targets: Sequence[str], texts: Iterable[str], order: int = ORDER) -> Floats:
     """Each target's mean log-probability per word under the n-gram model of some texts, shape (targets,).
 
-    Laplace smoothing: (count of the n-gram + 1) / (count of its first n - 1 words + words known), where the words of
-    all texts and targets are known. Only what targets ask for is counted, so that memory does not grow with the texts,
-    but for their vocabulary.
-
-    Args:
-        targets: texts asked about; one without words gets 0.
-        texts: that the model is made of.
-        order: n, at least 1.
-
-    Raises:
-        AccountingError: the order is below 1.
+    Laplace smoothing: (count of the n-gram + 1) / (count of its first n - 1 words + number of words in all texts and
+    targets). Only n-grams of targets are counted, so memory grows with the texts' vocabulary only. A target without
+    words gets 0. Raises `AccountingError` if the order n is below 1.
     """
     if order < 1:
         raise AccountingError(f"audit: n-grams of {order} words; accepted: from 1")
@@ -79,11 +68,11 @@ def mean_log_probabilities(targets: Sequence[str], texts: Iterable[str], order: 
 def reference_attack(evidence: TextEvidence) -> Floats:
     """How much likelier each target is among the released texts than among the reference; needs a reference.
 
-    The difference of logarithms is the ratio of Meeus et al., and differs from 0 for long texts, too. SynBench's
-    attack is another: it subtracts probabilities, and its reference is the mean of four models, of which two were made
-    with the target (Sun et al. 2025, section 3, stages 2 and 3). Here one reference stands for all, without targets.
+    The difference of logarithms is the ratio of Meeus et al., and differs from 0 for long texts, too. SynBench
+    subtracts probabilities instead, and its reference is the mean of four models, of which two had the target (Sun et
+    al. 2025, section 3, stages 2 and 3). Here there is one reference, without targets.
     """
     if evidence.reference is None:
-        raise AccountingError("audit: this attack compares with a reference; accepted: evidence that has one")
+        raise AccountingError("audit: there is no reference, which this attack needs; accepted: evidence with one")
     own = mean_log_probabilities(evidence.targets, evidence.synthetic)
     return own - mean_log_probabilities(evidence.targets, evidence.reference)

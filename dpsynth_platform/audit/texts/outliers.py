@@ -1,11 +1,11 @@
-"""Outliers: the texts that a generator is likeliest to give away.
+"""Outliers: the texts that a generator is likeliest to reveal.
 
-What belongs here: choosing, among possible targets, those that are unlike the rest. What does not: attacks.
+What belongs here: choosing unusual texts among possible targets. What does not: attacks.
 
-A text that many others resemble leaves no trace of its own. SynBench (section 3, stage 1) therefore asks about the
-texts that lie farthest from all others, and about local outliers (Breunig, Kriegel, Ng & Sander, SIGMOD 2000). It
-embeds texts with a sentence encoder; here they are words weighted by rarity, compared by their angles, so that no
-model is needed. All words count: the directions that most texts share (latent semantic analysis) leave out rare ones.
+A text that many others resemble leaves no separate trace. SynBench (section 3, stage 1) therefore attacks the texts
+farthest from all others, and local outliers (Breunig, Kriegel, Ng & Sander, SIGMOD 2000). It embeds texts with a
+sentence encoder; here texts are words weighted by rarity, compared by angle, so that no model is needed. All words
+count: latent semantic analysis would drop rare ones.
 """
 
 from __future__ import annotations
@@ -21,22 +21,16 @@ from dpsynth_platform.audit.texts.ngrams import words
 from dpsynth_platform.foundation.errors import AccountingError
 
 NEIGHBOURS = 20
-"""Of a text, for its local outlier factor."""
+"""For the local outlier factor of a text."""
 LEAST = 20
-"""Texts of which some may be called unusual."""
+"""Least number of texts to choose from."""
 
 
 def outliers(texts: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
-    """Which texts are unusual: the share that is farthest from the middle, and the share of largest outlier factor.
+    """Which texts are unusual, shape (texts,): the share farthest from the mean, and that of largest outlier factor.
 
-    Choose among members and others together, so that the choice says nothing of who was in.
-
-    Args:
-        texts: possible targets.
-        share: of the texts, by each of both measures; so many, and up to twice as many, are chosen.
-
-    Returns:
-        Shape (texts,).
+    Together these are up to twice the share. Choose among members and others together, so that the choice reveals no
+    membership.
 
     Raises:
         AccountingError: there are too few texts, none of them has words, or the share is not in (0, 1).
@@ -50,7 +44,7 @@ def outliers(texts: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
     weighted = _weighted(texts)
     neighbours = min(NEIGHBOURS, len(texts) - 1)
     factor = LocalOutlierFactor(n_neighbors=neighbours, metric="cosine").fit(weighted).negative_outlier_factor_
-    # Texts are of length one, so those of least product with their mean are the farthest from it.
+    # Vectors have length one, so those of least product with their mean are the farthest from it.
     nearness = weighted @ np.asarray(weighted.mean(axis=0)).ravel()
     chosen = np.zeros(len(texts), dtype=bool)
     for usual in (nearness, factor):
@@ -63,5 +57,5 @@ def _weighted(texts: Sequence[str]) -> sparse.csr_matrix:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     if not any(words(text) for text in texts):
-        raise AccountingError("audit: outliers are sought among texts without words; accepted: texts")
+        raise AccountingError("audit: outliers: no text has words; accepted: texts with words")
     return TfidfVectorizer(analyzer=words, sublinear_tf=True).fit_transform(texts)

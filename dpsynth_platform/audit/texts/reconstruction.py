@@ -1,18 +1,17 @@
-"""Reconstruction: told how a text begins, does a language model go on with it?
+"""Reconstruction: does a language model continue a text from its beginning?
 
-What belongs here: greedy continuation of prefixes, and how much of what follows came back. What does not: likelihoods
+What belongs here: greedy continuation of prefixes, and its similarity to the suffixes. What does not: likelihoods
 (`synth.text.trained`), loading models.
 
 Carlini, Ippolito, Jagielski, Lee, Tramer & Zhang, "Quantifying Memorization Across Neural Language Models" (ICLR 2023):
 a text is extractable if its prefix, with greedy decoding, gives the suffix. Word for word is too narrow a measure
 (Ippolito et al., "Preventing Verbatim Memorization in Language Models Gives a False Sense of Privacy", INLG 2023), so
-what nearly comes back is counted, too.
+near matches count, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from dpsynth_platform.audit.attacks import Attack, Floats
 from dpsynth_platform.audit.bounds import Coins
+from dpsynth_platform.audit.risk import EXACT, NEAR, Reconstructed
 from dpsynth_platform.audit.tables.copies import excess_p_value
 from dpsynth_platform.foundation.errors import AccountingError
 
@@ -31,64 +31,25 @@ RECONSTRUCTION = Attack(
     0.125,
 )
 MOST_TOKENS = 50
-"""Of a prefix, and of a suffix, as in the paper."""
-EXACT, NEAR = 1.0, 0.75
-"""Likeness from which on a suffix counts as come back: to the token, or nearly."""
+"""In a prefix, and in a suffix, as in the paper."""
 _AT_ONCE = 32
 
 Tokens = Sequence[int]
 
 
-@dataclass(frozen=True)
-class Reconstructed:
-    """Texts of which the suffix came back.
-
-    Attributes:
-        likeness: from which on it counts; 1 for every token.
-        members: how many of the members.
-        of_members: how many members there are.
-        held_out: how many of the held-out texts: what can be guessed from the prefix alone.
-        of_held_out: how many held-out texts there are.
-        p_value: probability of so many among the members, or more, if there were no difference (`excess_p_value`).
-    """
-
-    likeness: float
-    members: int
-    of_members: int
-    held_out: int
-    of_held_out: int
-    p_value: float
-
-    @property
-    def words(self) -> str:
-        """One sentence."""
-        kind = "word for word" if self.likeness == EXACT else f"with at least {self.likeness:.0%} alike"
-        return (
-            f"Told the first half of a text, the model went on {kind} for {self.members} of {self.of_members} who were "
-            f"in, and for {self.held_out} of {self.of_held_out} others (one-sided p-value of the difference "
-            f"{self.p_value:.2g})."
-        )
-
-
 def reconstruct(model: Any, texts: Sequence[Tokens], prompts: Sequence[Tokens]) -> Floats:
-    """The share of each text's suffix that comes back after its prefix, shape (texts,); 1 is all of it, in place.
+    """The share of each text's suffix that the model reconstructs from its prefix, shape (texts,).
 
-    A text is cut in the middle; of both halves, the tokens nearest to the cut count.
-
-    Args:
-        model: a language model of transformers in evaluation mode.
-        texts: their tokens; one of fewer than two tokens has no suffix, and gets 0.
-        prompts: what the model reads before each text, at least a token; it is told all of it.
-
-    Raises:
-        ConfigurationError: the model cannot be asked token by token (`rows.check_rows`).
+    A text is cut in the middle; of both halves, the tokens nearest to the cut count. A text of fewer than two tokens
+    has no suffix, and gets 0. The model, of transformers in evaluation mode, reads a prompt of at least one token
+    first. Raises `ConfigurationError` if it cannot run token by token (`rows.check_rows`).
     """
     middles = [len(tokens) // 2 for tokens in texts]
-    prefixes = [list(tokens[:middle][-MOST_TOKENS:]) for middle, tokens in zip(middles, texts, strict=True)]
-    suffixes = [
-        list(tokens[middle : middle + MOST_TOKENS]) if middle else []
-        for middle, tokens in zip(middles, texts, strict=True)
+    halves = [
+        (tokens[:middle], tokens[middle:] if middle else []) for middle, tokens in zip(middles, texts, strict=True)
     ]
+    prefixes = [list(first[-MOST_TOKENS:]) for first, _ in halves]
+    suffixes = [list(second[:MOST_TOKENS]) for _, second in halves]
     found = continuations(model, prompts, [len(suffix) for suffix in suffixes], prefixes)
     return np.array([_likeness(own, suffix) for own, suffix in zip(found, suffixes, strict=True)], dtype=np.float64)
 
@@ -96,14 +57,10 @@ def reconstruct(model: Any, texts: Sequence[Tokens], prompts: Sequence[Tokens]) 
 def continuations(
     model: Any, prompts: Sequence[Tokens], lengths: Sequence[int], begun: Sequence[Tokens] | None = None
 ) -> list[list[int]]:
-    """The tokens that the model finds likeliest after each prompt and beginning, one by one.
+    """The likeliest tokens, in the given `lengths`, after each prompt and beginning.
 
-    Args:
-        model: as in `reconstruct`.
-        prompts: tokens, at least one each.
-        lengths: how many tokens are asked for after each.
-        begun: how each text begins; nothing by default. A causal model reads it with the prompt; a decoder is led over
-            it token by token, since its encoder would not take it for the text.
+    `begun` is the beginning, empty by default. A causal model reads it with the prompt. A decoder gets it token by
+    token, since its encoder would read it as part of the prompt.
     """
     from dpsynth_platform.synth.text.rows import check_rows
     from dpsynth_platform.training.families import has_encoder
@@ -125,12 +82,12 @@ def continuations(
 
 
 def _written(model: Any, prompts: Sequence[Tokens], length: int, begun: Sequence[Tokens]) -> list[list[int]]:
-    """So many tokens after each prompt: how it is to begin, then the likeliest."""
+    """`length` tokens after each prompt: the given beginning, then the likeliest."""
     import torch
 
     from dpsynth_platform.synth.text.rows import rows_for
 
-    # Rows go on until the longest one is done; each has room for that.
+    # Rows continue until the longest one is done; each has room for that.
     slots = rows_for(model, len(prompts), max(map(len, prompts)) + length + 1)
     read = slots.read(prompts)
     for row, prompt in enumerate(read):
@@ -149,7 +106,7 @@ def _written(model: Any, prompts: Sequence[Tokens], length: int, begun: Sequence
 
 
 def _batches(prompts: Sequence[Tokens], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Rows that go on together. None of them gets longer than the longest row is: the model may not see any further."""
+    """Rows that are continued together; none becomes longer than `most`, which the model may not support."""
     rows: list[int] = []
     longest = 0
     for row in sorted(range(len(prompts)), key=lambda at: -lengths[at]):
@@ -164,17 +121,15 @@ def _batches(prompts: Sequence[Tokens], lengths: Sequence[int], most: int) -> It
 
 
 def count_reconstructed(likeness: Floats, included: Coins) -> tuple[Reconstructed, ...]:
-    """How many suffixes came back among those who were in, and among the others: exactly, and nearly.
+    """Number of suffixes reconstructed (`reconstruct`) exactly, and nearly, among members and others.
 
-    Args:
-        likeness: what `reconstruct` gives.
-        included: who was in, same shape.
-
-    Raises:
-        AccountingError: one of the groups is empty.
+    Raises `AccountingError` if one of the groups is empty.
     """
     if included.all() or not included.any():
-        raise AccountingError("audit: what comes back is compared with held-out texts; accepted: some of either")
+        raise AccountingError(
+            f"audit: {int(included.sum())} of {included.size} texts are members; accepted: members and held-out texts, "
+            "which are compared"
+        )
     of_members, of_held_out = int(included.sum()), int((~included).sum())
     counted = []
     for least in (EXACT, NEAR):
@@ -186,5 +141,5 @@ def count_reconstructed(likeness: Floats, included: Coins) -> tuple[Reconstructe
 
 
 def _likeness(found: Sequence[int], suffix: Sequence[int]) -> float:
-    """Share of the tokens that both have in the same order: 0 to 1; 1 only if they are the same."""
+    """Share of the tokens that both have in the same order, 0 to 1; 1 only if they are equal."""
     return SequenceMatcher(None, found, suffix, autojunk=False).ratio() if suffix else 0.0

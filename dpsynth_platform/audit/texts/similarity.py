@@ -16,20 +16,16 @@ from dpsynth_platform.audit.texts.evidence import TextEvidence
 from dpsynth_platform.audit.texts.ngrams import ORDER, Gram, grams
 
 MOST_SIMILAR = 5
-"""How many of the most similar texts count. With one, chance decides; with many, a text copied once is lost."""
+"""Number of most similar texts that count. With one, noise decides; with many, a text copied once is lost."""
 _CHUNK = 64
 
 
 def similarity_scores(
     targets: Sequence[str], texts: Sequence[str], *, order: int = ORDER, most_similar: int = MOST_SIMILAR
 ) -> Floats:
-    """Mean Jaccard similarity of each target to the texts that are most similar to it, shape (targets,).
+    """Mean Jaccard similarity, by n-grams of `order` words, of each target to its `most_similar` texts.
 
-    Args:
-        targets: texts asked about.
-        texts: to compare with, at least one.
-        order: words of an n-gram.
-        most_similar: how many of the texts count (all, if there are fewer).
+    There must be at least one text; if there are fewer than `most_similar`, all count. Shape (targets,).
     """
     asked_for = dict.fromkeys(gram for target in targets for gram in grams(target, order))
     places = {gram: place for place, gram in enumerate(asked_for)}
@@ -52,7 +48,7 @@ def similarity_attack(evidence: TextEvidence) -> Floats:
 
 
 def _held(texts: Sequence[str], places: Mapping[Gram, int], order: int) -> tuple[sparse.csr_matrix, Floats]:
-    """Which of the n-grams that have a place each text holds, shape (texts, places), and how many it holds in all."""
+    """Which n-grams of `places` each text has, shape (texts, places), and how many n-grams it has in total."""
     columns: list[int] = []
     ends, sizes = [0], []
     for text in texts:

@@ -1,6 +1,6 @@
 """Charts of the console: a family's budget over time, and what owners have left.
 
-What belongs here: laying out numbers of the read models for `svg`, with the sentence that says the same. What does not:
+What belongs here: laying out numbers of the views for `svg`, each with a sentence that says the same. What does not:
 computing any of them.
 """
 
@@ -18,7 +18,7 @@ _SECONDS_A_DAY = 86_400.0
 
 
 def budget_over_time(spend: Sequence[SpentPoint]) -> str:
-    """Epsilon composed so far below the cap, as steps: both hold from one event to the next, and until now."""
+    """Epsilon composed so far below the cap, as steps: a value holds until the next event, the last until now."""
     times = [dt.datetime.fromisoformat(point.at).timestamp() / _SECONDS_A_DAY for point in spend]
     end = max(dt.datetime.now(dt.UTC).timestamp() / _SECONDS_A_DAY, times[-1])
     span = end - times[0]
@@ -40,7 +40,7 @@ def budget_over_time(spend: Sequence[SpentPoint]) -> str:
 
 
 def owners_left(owners: OwnersView) -> str:
-    """Shares of the charged owners by what they have left."""
+    """Shares of the charged owners by the epsilon that they have left."""
     labels = [f"{low:.2g} to {high:.2g}" for low, high, _ in owners.steps]
     return svg.bar_chart(
         labels,
@@ -57,7 +57,7 @@ def owners_left(owners: OwnersView) -> str:
 
 
 def _steps(times: Sequence[float], values: Sequence[float], end: float) -> tuple[list[float], list[float]]:
-    """A value from each time on until the next."""
+    """Each value from its time until the next one."""
     following = [*times[1:], end]
     pairs = zip(times, following, strict=True)
     return [at for pair in pairs for at in pair], [value for value in values for _ in range(2)]

@@ -5,44 +5,34 @@ What belongs here: their order on the page. What does not: what they say (`views
 
 from __future__ import annotations
 
-from fastapi import Request
-
-from dpsynth_platform.console.pages.frame import Here, page, shown
+from dpsynth_platform.console.pages.frame import PageContext, add_page
 from dpsynth_platform.console.views import datasets as views
 from dpsynth_platform.foundation.settings import Settings
 
 
 def register(settings: Settings) -> None:
-    """Puts the pages at their addresses."""
-
-    @page("/datasets")
-    async def datasets(request: Request) -> None:
-        await shown(
-            settings,
-            request,
-            "Datasets",
-            lambda here: views.datasets(
-                here.settings, here.identity.actions, here.asked.get("text", ""), here.page_number
-            ),
-            _list,
-        )
-
-    @page("/datasets/{name}")
-    async def dataset(request: Request, name: str) -> None:
-        await shown(
-            settings,
-            request,
-            "Datasets",
-            lambda here: views.dataset(here.settings, here.identity.actions, name),
-            _dataset,
-        )
+    """Registers the pages."""
+    add_page(
+        settings,
+        "Datasets",
+        "/datasets",
+        lambda context: context.read(views.datasets, context.query.get("text", ""), context.page_number),
+        _list,
+    )
+    add_page(
+        settings,
+        "Datasets",
+        "/datasets/{name}",
+        lambda context: context.read(views.dataset, context.path["name"]),
+        _dataset,
+    )
 
 
-def _list(here: Here, view: views.DatasetsView) -> None:
-    here.heading("Datasets")
-    here.html("datasets.html.j2", view=view)
+def _list(context: PageContext, view: views.DatasetsView) -> None:
+    context.heading("Datasets")
+    context.html("datasets.html.j2", view=view)
 
 
-def _dataset(here: Here, view: views.DatasetView) -> None:
-    here.heading(f"Dataset {view.row.dataset}", (("Datasets", "/datasets"),))
-    here.html("dataset.html.j2", view=view)
+def _dataset(context: PageContext, view: views.DatasetView) -> None:
+    context.heading(f"Dataset {view.row.dataset}", (("Datasets", "/datasets"),))
+    context.html("dataset.html.j2", view=view)

@@ -1,7 +1,7 @@
 """The lineage graph as an SVG of links.
 
-What belongs here: boxes, arrows, marks and the words that a screen reader finds. What does not: where they go
-(`layout`), and which nodes there are. All text is escaped. Kinds differ by shape and word, not by colour alone.
+What belongs here: boxes, arrows, marks and text for screen readers. What does not: positions (`layout`), and which
+nodes exist. All text is escaped. Kinds differ by shape and word, not by colour alone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Box:
 
     Attributes:
         key: its name in the arrows.
-        label: its short name; shortened further where it is long.
-        detail: what it is, in a few words.
-        address: where its link leads.
-        marks: short words of what was found on it, such as `E2`; they are drawn in red.
-        here: the node that was asked for.
-        beyond_left, beyond_right: how many neighbours lie upstream and downstream that are not drawn.
+        label: its short name; a long one is shortened further.
+        detail: its kind and state, in a few words.
+        address: target of its link.
+        marks: short words of findings, such as `E2`; drawn in red.
+        here: it is the requested node.
+        beyond_left, beyond_right: how many neighbours upstream and downstream are not drawn.
     """
 
     key: str
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """One way in which the right box came by the left one. Broken where it is no descent of data."""
+    """A relation from the parent to the child; broken if it is no flow of data."""
 
     parent: str
     child: str
@@ -67,7 +67,7 @@ class Arrow:
 
 
 def graph(boxes: Sequence[Box], arrows: Sequence[Arrow], title: str) -> Markup:
-    """The whole drawing, as wide and tall as it has to be; boxes are links, in reading order from left to right."""
+    """The whole drawing, in its natural size. Boxes are links, in reading order from left to right."""
     places = layout([box.key for box in boxes], [(arrow.parent, arrow.child) for arrow in arrows])
     width = 2 * _EDGE + places.ranks * (_WIDE + _GAP) - _GAP
     height = 24 + max(places.rows, 1.0) * _ROW
@@ -84,7 +84,7 @@ def graph(boxes: Sequence[Box], arrows: Sequence[Arrow], title: str) -> Markup:
     )
 
 
-def key() -> list[tuple[str, Markup]]:
+def legend() -> list[tuple[str, Markup]]:
     """A small drawing of each kind, for the legend."""
     frame = Markup('<svg width="26" height="16" viewBox="0 0 26 16" aria-hidden="true">{}</svg>')
     return [(kind, frame.format(_shape(kind, 1, 1, 24, 14, _LINE, 1.2))) for kind in KINDS]
@@ -98,17 +98,8 @@ def _box(box: Box, x: float, y: float) -> Markup:
     stroke, width = (_RED, 2.4) if box.marks else (_INK, 2.4) if box.here else (_LINE, 1.2)
     words = ", ".join(filter(None, (box.title, box.detail, *(f"finding {mark}" for mark in box.marks))))
     parts = [_shape(box.kind, x, y, _WIDE, _TALL, stroke, width)]
-    middle = x + _WIDE / 2
-    parts.append(
-        _text(
-            middle,
-            y + 22,
-            _shortened(box.label, _LONGEST_BOLD if box.here else _LONGEST),
-            13,
-            _INK,
-            weight="700" if box.here else "500",
-        )
-    )
+    middle, (longest, weight) = x + _WIDE / 2, (_LONGEST_BOLD, "700") if box.here else (_LONGEST, "500")
+    parts.append(_text(middle, y + 22, _shortened(box.label, longest), 13, _INK, weight=weight))
     parts.append(_text(middle, y + 39, box.detail, 11, _QUIET))
     for index, mark in enumerate(box.marks):
         parts.append(_mark(x + _WIDE - 12 - 32 * index, y, mark))
@@ -123,12 +114,12 @@ def _box(box: Box, x: float, y: float) -> Markup:
 
 
 def _shortened(label: str, longest: int) -> str:
-    """A long name without its middle: what tells ids apart stands at their end."""
+    """A long name without its middle, since ids differ at their end."""
     return label if len(label) <= longest else f"{label[: longest - _END - 1]}…{label[-_END:]}"
 
 
 def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str, width: float) -> Markup:
-    """A box; a model is cut at its corners, a ledger entry is round, what others made has a broken border."""
+    """A box by kind: models have cut corners, ledger entries are round, what others made has a broken border."""
     fill = _FILLS.get(kind, _FILLS["run"])
     look = Markup('fill="{}" stroke="{}" stroke-width="{}"').format(fill, stroke, width)
     if kind == "model":
@@ -161,7 +152,7 @@ def _text(
 
 
 def _arrow(arrow: Arrow, places: Layout) -> Markup:
-    """A line of smooth bends through the places that the layout kept free, with a head at its end."""
+    """A smooth line through the free places of the layout, with a head at its end."""
     x1, y1 = _corner(places, arrow.parent)
     x2, y2 = _corner(places, arrow.child)
     back = places.rank[arrow.parent] >= places.rank[arrow.child]

@@ -1,10 +1,10 @@
-"""Where the boxes of a graph go: from left to right, what was made right of what it was made from.
+"""Positions of a graph's boxes, from left to right: each to the right of what it was made from.
 
-What belongs here: ranks, the order within a rank, and positions. What does not: how boxes and arrows look (`drawing`).
+What belongs here: ranks, the order within a rank, and positions. What does not: the look of boxes and arrows
+(`drawing`).
 
-The steps are those of Sugiyama, Tagawa and Toda (1981): cycles are opened, every node stands right of all that it came
-from along the longest way, an arrow that passes ranks gets a place in each of them, and the order within a rank follows
-the middle of the neighbours, forth and back a few times.
+The steps are those of Sugiyama, Tagawa and Toda (1981): reverse arrows of cycles, rank every node by its longest path,
+give an arrow that passes ranks a place in each, and order each rank by the mean of the neighbours, in several sweeps.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SWEEPS = 6
+_PASSING = 0.45
+"""Height of a passing arrow, in rows."""
 
 Arrow = tuple[str, str]
-"""From what it was made of to what was made."""
+"""From the source to what was made from it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Places of a graph's nodes.
+    """Positions of a graph's nodes.
 
     Attributes:
         rank: column of each node, from 0 at the left.
-        row: vertical place of each node in units of a row; a row with a passing arrow takes part of one.
-        ways: for each arrow its vertical places in the ranks between its ends, from left to right.
+        row: vertical position of each node in rows; a passing arrow takes a part of a row.
+        ways: for each arrow its vertical positions in the ranks between its ends, from left to right.
         ranks, rows: the size of the whole.
     """
 
@@ -38,13 +40,12 @@ class Layout:
     rows: float
 
 
-def layout(nodes: Sequence[str], arrows: Sequence[Arrow], *, passing: float = 0.45) -> Layout:
-    """Places for all nodes; arrows between others are passed over. The same input gives the same places.
+def layout(nodes: Sequence[str], arrows: Sequence[Arrow]) -> Layout:
+    """Positions for all nodes; the same input gives the same positions.
 
     Args:
-        nodes: names, each once.
-        arrows: may hold cycles, repetitions and loops.
-        passing: height of a passing arrow, in rows.
+        nodes: names without repetition.
+        arrows: may contain cycles, repetitions, loops, and unknown nodes, which are ignored.
     """
     known = set(nodes)
     real = sorted({(a, b) for a, b in arrows if a != b and a in known and b in known})
@@ -54,7 +55,7 @@ def layout(nodes: Sequence[str], arrows: Sequence[Arrow], *, passing: float = 0.
     steps = [step for chain in chains.values() for step in pairwise(chain)]
     columns = _columns(nodes, rank, chains)
     ordered = _ordered(columns, steps)
-    height = {item: 1.0 if item in known else passing for column in ordered for item in column}
+    height = {item: 1.0 if item in known else _PASSING for column in ordered for item in column}
     row, rows = _rows(ordered, height, steps)
     ways = {}
     for arrow in real:
@@ -64,7 +65,7 @@ def layout(nodes: Sequence[str], arrows: Sequence[Arrow], *, passing: float = 0.
 
 
 def _opened(nodes: Sequence[str], arrows: Sequence[Arrow]) -> list[Arrow]:
-    """The arrows without cycles: those that lead back to where a walk came from are turned round."""
+    """The arrows without cycles: an arrow back into the current walk is reversed."""
     children = defaultdict(list)
     for parent, child in arrows:
         children[parent].append(child)
@@ -88,7 +89,7 @@ def _opened(nodes: Sequence[str], arrows: Sequence[Arrow]) -> list[Arrow]:
 
 
 def _ranks(nodes: Sequence[str], arrows: Sequence[Arrow]) -> dict[str, int]:
-    """Longest ways from the left; then what has nothing before it moves right, next to what came of it."""
+    """Ranks by the longest path from the left; then nodes without a parent move right, next to their children."""
     parents, children = defaultdict(list), defaultdict(list)
     for parent, child in arrows:
         parents[child].append(parent)
@@ -109,7 +110,7 @@ def _ranks(nodes: Sequence[str], arrows: Sequence[Arrow]) -> dict[str, int]:
 
 
 def _chain(arrow: Arrow, rank: Mapping[str, int]) -> list[str]:
-    """An arrow's ends with a place in each rank between them. A line break cannot be part of a node's name."""
+    """An arrow's ends with a place in each rank between. No node's name contains the line break that marks a place."""
     parent, child = arrow
     between = [f"{parent}\n{child}\n{step}" for step in range(rank[parent] + 1, rank[child])]
     return [parent, *between, child]
@@ -126,7 +127,7 @@ def _columns(nodes: Sequence[str], rank: Mapping[str, int], chains: Mapping[Arro
 
 
 def _ordered(columns: list[list[str]], steps: Sequence[Arrow]) -> list[list[str]]:
-    """Orders each column by the mean place of its neighbours in the column before, then after, alternately."""
+    """Orders each column by the mean position of its neighbours in the previous and the next column, alternately."""
     before, after = defaultdict(list), defaultdict(list)
     for left, right in steps:
         before[right].append(left)
@@ -144,7 +145,7 @@ def _ordered(columns: list[list[str]], steps: Sequence[Arrow]) -> list[list[str]
 def _by_neighbours(
     column: Sequence[str], neighbours: Mapping[str, Sequence[str]], beside: Mapping[str, int]
 ) -> list[str]:
-    """Sorts by the neighbours' mean; what has none keeps its place."""
+    """Sorts by the neighbours' mean; an item without neighbours keeps its position."""
 
     def middle(place: int, item: str) -> float:
         places = [beside[other] for other in neighbours.get(item, ())]
@@ -156,7 +157,7 @@ def _by_neighbours(
 def _rows(
     columns: Sequence[Sequence[str]], height: Mapping[str, float], steps: Sequence[Arrow]
 ) -> tuple[dict[str, float], float]:
-    """Vertical places: columns stacked and centred, then each item drawn toward its neighbours where there is room."""
+    """Vertical positions: columns stacked and centred, then each item moved toward its neighbours if there is room."""
     tall = max((sum(height[item] for item in column) for column in columns), default=0.0)
     row: dict[str, float] = {}
     for column in columns:
@@ -174,16 +175,12 @@ def _rows(
                 if not beside[item]:
                     continue
                 wished = sum(row[other] for other in beside[item]) / len(beside[item])
-                low = _edge(row, height, column, index - 1, item, 1) if index else height[item] / 2
-                last = index + 1 == len(column)
-                high = tall - height[item] / 2 if last else _edge(row, height, column, index + 1, item, -1)
+                low, high = height[item] / 2, tall - height[item] / 2
+                if index:
+                    above = column[index - 1]
+                    low = row[above] + (height[above] + height[item]) / 2
+                if index + 1 < len(column):
+                    below = column[index + 1]
+                    high = row[below] - (height[below] + height[item]) / 2
                 row[item] = min(max(wished, low), high)
     return row, tall
-
-
-def _edge(
-    row: Mapping[str, float], height: Mapping[str, float], column: Sequence[str], beside: int, item: str, side: int
-) -> float:
-    """How near an item may come to the one above (side 1) or below (side -1) it."""
-    other = column[beside]
-    return row[other] + side * (height[other] + height[item]) / 2

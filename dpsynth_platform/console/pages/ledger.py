@@ -5,11 +5,10 @@ What belongs here: their order, and the button that verifies. What does not: wha
 
 from __future__ import annotations
 
-from fastapi import Request
 from nicegui import ui
 
 from dpsynth_platform.console.identity import acting
-from dpsynth_platform.console.pages.frame import Here, page, shown
+from dpsynth_platform.console.pages.frame import PageContext, add_page
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import ledger as views
 from dpsynth_platform.foundation.errors import DpsynthError
@@ -17,61 +16,48 @@ from dpsynth_platform.foundation.settings import Settings
 
 
 def register(settings: Settings) -> None:
-    """Puts the pages at their addresses."""
-
-    @page("/ledger")
-    async def ledger(request: Request) -> None:
-        await shown(settings, request, "Ledger", _listed, _ledger)
-
-    @page("/ledger/{entry}")
-    async def entry(request: Request, entry: str) -> None:
-        await shown(
-            settings,
-            request,
-            "Ledger",
-            lambda here: views.entry(here.settings, here.identity.actions, entry),
-            _entry,
-        )
-
-
-def _listed(here: Here) -> views.LedgerView:
-    return views.entries(
-        here.settings,
-        here.identity.actions,
-        text=here.asked.get("text", ""),
-        kind=here.asked.get("kind") or None,
-        page=here.page_number,
+    """Registers the pages."""
+    add_page(settings, "Ledger", "/ledger", _events, _ledger)
+    add_page(
+        settings,
+        "Ledger",
+        "/ledger/{entry}",
+        lambda context: context.read(views.entry, context.path["entry"]),
+        _entry,
     )
 
 
-def _ledger(here: Here, view: views.LedgerView) -> None:
-    here.heading("Ledger")
-    if here.identity.may(Action.EXPORT):
-        here.html("export.html.j2")
-    if here.identity.may(Action.VERIFY):
-        _verifying(here)
-    here.html("ledger.html.j2", view=view)
+def _events(context: PageContext) -> views.LedgerView:
+    text, kind = context.query.get("text", ""), context.query.get("kind") or None
+    return context.read(views.entries, text, kind, context.page_number)
 
 
-def _verifying(here: Here) -> None:
-    """A button that recomputes the whole chain; what was found stands below it."""
+def _ledger(context: PageContext, view: views.LedgerView) -> None:
+    context.heading("Ledger")
+    if context.identity.may(Action.EXPORT):
+        context.html("export.html.j2")
+    if context.identity.may(Action.VERIFY):
+        _verifying(context)
+    context.html("ledger.html.j2", view=view)
 
+
+def _verifying(context: PageContext) -> None:
     async def verify() -> None:
         button.props("loading")
         try:
-            who = acting(here.request, Action.VERIFY)
-            found = await here.request.state.desk.compute(views.verify, here.settings, who.actions)
+            who = acting(context.request, Action.VERIFY)
+            found = await context.request.state.services.compute(views.verify, context.settings, who.actions)
         except DpsynthError as error:
-            said.set_content(here.text("verified.html.j2", found=None, message=str(error)))
+            result.set_content(context.text("verified.html.j2", found=None, message=str(error)))
         else:
-            said.set_content(here.text("verified.html.j2", found=found))
+            result.set_content(context.text("verified.html.j2", found=found))
         finally:
             button.props(remove="loading")
 
     button = ui.button("Verify the whole ledger", on_click=verify, color=None).classes("go").props("no-caps unelevated")
-    said = ui.html("", sanitize=False).props("role=status")
+    result = ui.html("", sanitize=False).props("role=status")
 
 
-def _entry(here: Here, view: views.EntryView) -> None:
-    here.heading(f"Ledger entry {view.entry}", (("Ledger", "/ledger"),))
-    here.html("entry.html.j2", view=view)
+def _entry(context: PageContext, view: views.EntryView) -> None:
+    context.heading(f"Ledger entry {view.entry}", (("Ledger", "/ledger"),))
+    context.html("entry.html.j2", view=view)

@@ -1,7 +1,7 @@
-"""The page of lineage: the graph around a node, the way between two, search, and what is recorded of one.
+"""The page of lineage: the graph around a node, the path between two, search, and the records of one node.
 
-What belongs here: turning the read models into boxes and arrows, and their order on the page. What does not: where the
-boxes go (`layout`), how they look (`drawing`), and what they say (`views`).
+What belongs here: turning views into boxes and arrows, and their order on the page. What does not: where the boxes go
+(`layout`), how they look (`drawing`), and what they say (`views`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fastapi import Request
 from markupsafe import Markup
 
 from dpsynth_platform.console.pages import drawing
-from dpsynth_platform.console.pages.frame import Here, page, shown
+from dpsynth_platform.console.pages.frame import PageContext, add_page
 from dpsynth_platform.console.views import lineage as views
 from dpsynth_platform.foundation.addresses import node_page
 from dpsynth_platform.foundation.settings import Settings
 
 _DEPTH = 2
 _BROKEN = ("alias", "paid-by", "claims", "evaluated-on")
-"""Relations along which no data came."""
+"""Relations that are no flow of data."""
 
 _RELATIONS = {
     "derived": ("went into", "made from"),
@@ -33,7 +32,7 @@ _RELATIONS = {
     "evaluated-on": ("was used to evaluate", "evaluated on"),
     "alias": ("is also called", "is also called"),
 }
-"""Each relation in words, as what was there first says it, and as what came of it does."""
+"""Each relation in words, from the source's side and from the target's."""
 
 _KINDS = {
     "dataset": "table or record",
@@ -47,7 +46,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class _Lineage:
-    """What the page was asked for; None where it was not."""
+    """The requested parts of the page; the others are None."""
 
     found: views.SearchView | None
     graph: views.GraphView | None
@@ -57,42 +56,38 @@ class _Lineage:
 
 
 def register(settings: Settings) -> None:
-    """Puts the page at its address."""
-
-    @page("/lineage")
-    async def lineage(request: Request) -> None:
-        await shown(settings, request, "Lineage", _asked, _lineage)
+    """Registers the page."""
+    add_page(settings, "Lineage", "/lineage", _requested, _lineage)
 
 
-def _asked(here: Here) -> _Lineage:
-    allowed, text = here.identity.actions, here.asked.get("text", "").strip()
-    collapse = here.ticked("collapse", default=True)
+def _requested(context: PageContext) -> _Lineage:
+    collapse = context.ticked("collapse", default=True)
+    text = context.query.get("text", "").strip()
     if text:
-        return _Lineage(views.search(here.settings, allowed, text), None, None, None, collapse)
-    graph = views.graph(
-        here.settings,
-        allowed,
-        here.asked.get("node", ""),
-        up=here.number("up", _DEPTH, 0, views.DEEPEST),
-        down=here.number("down", _DEPTH, 0, views.DEEPEST),
+        return _Lineage(context.read(views.search, text), None, None, None, collapse)
+    graph = context.read(
+        views.graph,
+        context.query.get("node", ""),
+        up=context.number("up", _DEPTH, 0, views.DEEPEST),
+        down=context.number("down", _DEPTH, 0, views.DEEPEST),
         collapse=collapse,
     )
     if graph is None:
         return _Lineage(None, None, None, None, collapse)
-    other = here.asked.get("path", "").strip()
-    path = views.path(here.settings, allowed, graph.start, other) if other else None
-    node = None if path else views.node(here.settings, allowed, graph.start)
+    other = context.query.get("path", "").strip()
+    path = context.read(views.path, graph.start, other) if other else None
+    node = None if path else context.read(views.node, graph.start)
     return _Lineage(None, graph, path, node, collapse)
 
 
-def _lineage(here: Here, view: _Lineage) -> None:
-    here.heading("Lineage")
+def _lineage(context: PageContext, view: _Lineage) -> None:
+    context.heading("Lineage")
     graph, picture = view.graph, None
     if view.path is not None:
         picture = _path_drawing(view.path)
     elif graph is not None:
         picture = _graph_drawing(graph)
-    here.html(
+    context.html(
         "lineage.html.j2",
         found=view.found,
         graph=graph,
@@ -102,12 +97,12 @@ def _lineage(here: Here, view: _Lineage) -> None:
         drawing=picture,
         collapse=view.collapse,
         deepest=views.DEEPEST,
-        kinds=drawing.key(),
+        kinds=drawing.legend(),
         kind_words=_KINDS,
         relation_words=_RELATIONS,
     )
     if view.node is not None:
-        here.html("node.html.j2", view=view.node, kind_words=_KINDS)
+        context.html("node.html.j2", view=view.node, kind_words=_KINDS)
 
 
 def _graph_drawing(graph: views.GraphView) -> Markup:
@@ -117,7 +112,7 @@ def _graph_drawing(graph: views.GraphView) -> Markup:
 
 
 def _path_drawing(path: views.PathView) -> Markup | None:
-    """The steps of the way, each arrow as the data went, whichever way it is walked."""
+    """The steps of the path; each arrow follows the data, whatever the direction of the path."""
     if not path.nodes:
         return None
     labels = {node.key: node.label for node in path.nodes}
@@ -130,12 +125,12 @@ def _path_drawing(path: views.PathView) -> Markup | None:
         else _arrow(other.key, one.key, relation, labels)
         for (one, other), (relation, leads) in steps
     ]
-    return drawing.graph([_box(node, path.nodes[0].key) for node in path.nodes], arrows, "The way")
+    return drawing.graph([_box(node, path.nodes[0].key) for node in path.nodes], arrows, "The path")
 
 
 def _box(node: views.GraphNode, start: str) -> drawing.Box:
     withdrawn = any(note.startswith("withdrawn") for note in node.notes)
-    foreign = any(note.startswith("told by other") for note in node.notes)
+    foreign = any(note.startswith("reported by other") for note in node.notes)
     detail = ", ".join(filter(None, (node.kind, "withdrawn" if withdrawn else "", "of others" if foreign else "")))
     return drawing.Box(
         key=node.key,

@@ -1,11 +1,10 @@
-"""Words of a page as HTML, from templates that escape everything.
+"""Text of a page as HTML, from templates that escape everything.
 
-What belongs here: the templates' environment, and the few words and drawings that they ask for. What does not: which
-page shows what, and facts.
+What belongs here: the templates' environment, and their filters. What does not: which page shows what, and facts.
 
-Pages are put together from such text rather than from widgets, so that headings, tables with captions, lists and links
-are what they say they are to a browser without a mouse, a screen reader and a printer. Nothing in it is markup that
-came from anywhere else: text is escaped, and a drawing stands in a page only if it is plain SVG.
+Pages consist of such text rather than of widgets, so that headings, tables with captions, lists and links work without
+a mouse, with a screen reader and in print. No markup from elsewhere gets in: text is escaped, and only plain SVG is
+accepted as a drawing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ICON = (
     '<path d="M16 2 28 6v9c0 8-5 13-12 15C9 28 4 23 4 15V6z" fill="#16352a"/>'
     '<path d="m10 16 4 4 8-9" fill="none" stroke="#fff" stroke-width="3"/></svg>'
 )
-"""The console's sign in a browser's tab. It stands in each page, since browsers ask for one elsewhere if none does."""
+"""The console's icon in a browser's tab. Each page contains it, since browsers would request one otherwise."""
 
 _GOOD = frozenset({"published", "approved", "strong", "pass", "spent", "complete", "whole"})
 _CARE = frozenset(
@@ -73,7 +72,7 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """The text of a template, everything in it escaped but what is `Markup` already."""
+    """The text of a template, with everything escaped that is not `Markup` already."""
     return _environment().get_template(template).render(**values)
 
 
@@ -86,19 +85,19 @@ def stylesheet() -> str:
 
 
 def tone(state: str) -> str:
-    """The colour in which a state is shown beside its word: `good`, `care`, `bad` or none."""
+    """The colour of a state: `good`, `care`, `bad` or none."""
     state = state.lower()
     return "good" if state in _GOOD else "care" if state in _CARE else "bad" if state in _BAD else ""
 
 
 def query(values: dict[str, Any], **changed: Any) -> str:
-    """A query string of what is not empty: `?text=census&page=2`; values can be changed one by one."""
+    """A query string of the values that are not empty: `?text=census&page=2`; `changed` replaces single values."""
     kept = {name: value for name, value in (values | changed).items() if value not in (None, "", False)}
     return f"?{urlencode(kept)}" if kept else ""
 
 
 def drawing(svg: str, title: str) -> Markup:
-    """A drawing of the library's as it is, or a word in its place where it is anything but shapes and text."""
+    """A plot of the library as it is, or an error message if it contains anything but shapes and text."""
     try:
         check_svg(title, svg)
     except ReleaseRefused as refusal:

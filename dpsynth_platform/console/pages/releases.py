@@ -1,19 +1,18 @@
 """Pages of releases and candidates: the list, one release's dossier, one candidate's evidence and the decision on it.
 
-What belongs here: their order on the page, and what a decision's dialog asks. What does not: what they say (`views`).
+What belongs here: their order on the page, and the dialogs of a decision. What does not: what they say (`views`).
 """
 
 from __future__ import annotations
 
 from typing import cast, get_args
 
-from fastapi import Request
 from markupsafe import Markup
 from nicegui import ui
 
 from dpsynth_platform.console.identity import Identity
-from dpsynth_platform.console.pages.asking import Answer, Question, Said, asking
-from dpsynth_platform.console.pages.frame import Here, month_ago, page, shown
+from dpsynth_platform.console.pages.dialog import Answer, Entered, Question, confirm_button
+from dpsynth_platform.console.pages.frame import PageContext, add_page, month_ago
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates
 from dpsynth_platform.console.views import releases as views
@@ -25,107 +24,83 @@ _AFTER_WITHDRAWAL = "A release of this content was withdrawn before; I approve i
 
 
 def register(settings: Settings) -> None:
-    """Puts the pages at their addresses."""
-
-    @page("/releases")
-    async def releases(request: Request) -> None:
-        await shown(settings, request, "Releases", _listed, _list)
-
-    @page("/releases/{release}")
-    async def release(request: Request, release: str) -> None:
-        await shown(
+    """Registers the pages."""
+    add_page(settings, "Releases", "/releases", _releases, _list)
+    add_page(
+        settings,
+        "Releases",
+        "/releases/{release}",
+        lambda context: context.read(views.release, context.path["release"]),
+        _release,
+    )
+    for path in ("/candidates/{dataset}", "/candidates/{dataset}/{period}"):
+        add_page(
             settings,
-            request,
             "Releases",
-            lambda here: views.release(here.settings, here.identity.actions, release),
-            _release,
+            path,
+            lambda context: context.read(candidates.candidate, context.path["dataset"], context.path.get("period")),
+            _candidate,
         )
 
-    @page("/candidates/{dataset}")
-    async def candidate(request: Request, dataset: str) -> None:
-        await _candidate_page(settings, request, dataset, None)
 
-    @page("/candidates/{dataset}/{period}")
-    async def candidate_of_period(request: Request, dataset: str, period: str) -> None:
-        await _candidate_page(settings, request, dataset, period)
-
-
-def _listed(here: Here) -> views.ReleasesView:
-    state = here.asked.get("state", "")
-    return views.releases(
-        here.settings,
-        here.identity.actions,
-        text=here.asked.get("text", ""),
+def _releases(context: PageContext) -> views.ReleasesView:
+    state = context.query.get("state", "")
+    return context.read(
+        views.releases,
+        text=context.query.get("text", ""),
         state=cast("ReleaseState", state) if state in get_args(ReleaseState) else None,
-        since=here.asked.get("since") or None,
-        page=here.page_number,
+        since=context.query.get("since") or None,
+        page=context.page_number,
     )
 
 
-def _list(here: Here, view: views.ReleasesView) -> None:
-    here.heading("Releases")
-    here.html("releases.html.j2", view=view, states=get_args(ReleaseState), month_ago=month_ago())
+def _list(context: PageContext, view: views.ReleasesView) -> None:
+    context.heading("Releases")
+    context.html("releases.html.j2", view=view, states=get_args(ReleaseState), month_ago=month_ago())
 
 
-def _release(here: Here, view: views.ReleaseView) -> None:
-    here.heading(f"Release {view.row.id}", (("Releases", "/releases"),))
+def _release(context: PageContext, view: views.ReleaseView) -> None:
+    context.heading(f"Release {view.row.id}", (("Releases", "/releases"),))
     graph = Markup(view.dossier.graph) if view.dossier else None  # noqa: S704 - made and escaped in `release.drawing`
-    here.html("release.html.j2", view=view, graph=graph)
+    context.html("release.html.j2", view=view, graph=graph)
 
 
-async def _candidate_page(settings: Settings, request: Request, dataset: str, period: str | None) -> None:
-    await shown(
-        settings,
-        request,
-        "Releases",
-        lambda here: candidates.candidate(here.settings, here.identity.actions, dataset, period),
-        _candidate,
-    )
-
-
-def _candidate(here: Here, view: candidates.CandidateView) -> None:
-    here.heading(f"Candidate {view.place}", (("Releases", "/releases"), (view.dataset, dataset_page(view.dataset))))
-    here.html("candidate.html.j2", view=view)
+def _candidate(context: PageContext, view: candidates.CandidateView) -> None:
+    context.heading(f"Candidate {view.place}", (("Releases", "/releases"), (view.dataset, dataset_page(view.dataset))))
+    context.html("candidate.html.j2", view=view)
     if view.seen is None:
         return
-    if here.identity.may(Action.DECIDE):
-        _decide(here, view, view.seen)
+    if context.identity.may(Action.DECIDE):
+        _decide(context, view, view.seen)
     else:
-        here.html("note.html.j2", words="Approving and refusing is for reviewers.")
-    here.html("candidate_evidence.html.j2", view=view)
+        context.html("note.html.j2", words="Approving and refusing is for reviewers.")
+    context.html("candidate_evidence.html.j2", view=view)
 
 
-def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
-    """The two buttons. Whether somebody may say it, and what it means, the library decides when they do."""
+def _decide(context: PageContext, view: candidates.CandidateView, seen: str) -> None:
+    """The two buttons. The library decides whether a person's decision is accepted, and what follows."""
+    settings, dataset, period = context.settings, view.dataset, view.period
 
-    def approve(who: Identity, said: Said) -> Answer:
+    def approve(who: Identity, entered: Entered) -> Answer:
+        reason, confirmed = entered.reason, entered.ticked
         done = candidates.approve(
-            here.settings,
-            who.actions,
-            who.name,
-            view.dataset,
-            view.period,
-            seen=seen,
-            reason=said.reason,
-            after_withdrawal=said.ticked,
+            settings, who.actions, who.name, dataset, period, seen=seen, reason=reason, after_withdrawal=confirmed
         )
         return _answer(done, view)
 
-    def refuse(who: Identity, said: Said) -> Answer:
-        done = candidates.refuse(
-            here.settings, who.actions, who.name, view.dataset, view.period, seen=seen, reason=said.reason
-        )
+    def refuse(who: Identity, entered: Entered) -> Answer:
+        done = candidates.refuse(settings, who.actions, who.name, dataset, period, seen=seen, reason=entered.reason)
         return _answer(done, view)
 
-    name = here.identity.name
+    name = context.identity.name
     last = view.approvals + 1 >= view.approvals_needed
-    follows = "It is the last one needed: the release is published at once." if last else "Others are needed, too."
+    follows = "It is the last one needed: the release is published at once." if last else "More are needed."
     with ui.element("section").props("aria-labelledby=decide"):
-        here.html("decide.html.j2", view=view)
+        context.html("decide.html.j2", view=view)
         with ui.element("div").classes("actions"):
             if view.release is None or view.after_withdrawal:
-                asking(
-                    here,
+                confirm_button(
+                    context,
                     Action.DECIDE,
                     Question(
                         verb="Approve",
@@ -137,8 +112,8 @@ def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
                     approve,
                 )
             if view.state != "published":
-                asking(
-                    here,
+                confirm_button(
+                    context,
                     Action.DECIDE,
                     Question(
                         verb="Refuse",

@@ -1,63 +1,54 @@
-"""What all read models share: their JSON form, and asking whether somebody may see a part.
+"""What all views share: pages of long lists, and checking the action that a part needs.
 
-What belongs here: the two, and parts that several pages show alike. What does not: anything of one page.
+What belongs here: what the views of several pages use. What does not: the content of any page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.foundation.errors import NotAllowed
 
+_Item = TypeVar("_Item")
 _Part = TypeVar("_Part")
+_View = TypeVar("_View")
 
 PER_PAGE = 25
 """Rows of a long list that one page shows."""
 
 
 @dataclass(frozen=True)
-class View:
-    """A read model: plain values, and other read models."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Paged(View):
-    """Where in a long list a page is.
-
-    Attributes:
-        page: from 1 on.
-        pages: how many there are, at least 1.
-        total: how many items the whole list has.
-    """
+class Paged:
+    """The position of a page in a list of `total` items; there is at least one page."""
 
     page: int
     pages: int
     total: int
 
-    @classmethod
-    def of(cls, total: int, page: int, per_page: int = PER_PAGE) -> Paged:
-        """The page that was asked for, or the nearest that there is."""
-        pages = max(1, -(-total // per_page))
-        return cls(min(max(page, 1), pages), pages, total)
 
-    def slice(self, per_page: int = PER_PAGE) -> slice:
-        """The places of its items in the whole list."""
-        return slice((self.page - 1) * per_page, self.page * per_page)
+def page_of(items: Sequence[_Item], page: int) -> tuple[tuple[_Item, ...], Paged]:
+    """The items of the requested page, or of the nearest that exists."""
+    pages = max(1, -(-len(items) // PER_PAGE))
+    page = min(max(page, 1), pages)
+    return tuple(items[(page - 1) * PER_PAGE : page * PER_PAGE]), Paged(page, pages, len(items))
+
+
+def view_of(kind: type[_View], *sources: object, **values: Any) -> _View:
+    """A view with `values`; its other fields are the attributes of the same names of the first source that has them."""
+    for name in {field.name for field in fields(kind)} - values.keys():  # type: ignore[arg-type]
+        values[name] = getattr(next(source for source in sources if hasattr(source, name)), name)
+    return kind(**values)
 
 
 def require(allowed: Collection[Action], action: Action) -> None:
-    """Raises `NotAllowed` where an action is not among those that somebody may do."""
+    """Raises `NotAllowed` if an action is not among the allowed ones."""
     if action not in allowed:
         raise NotAllowed(f"{action.value}: none of your roles allows this")
 
 
 def part(allowed: Collection[Action], action: Action, make: Callable[[], _Part]) -> _Part | None:
-    """A part of a page, made only for those who may see it."""
+    """A part of a page, made only for actors who may see it."""
     return make() if action in allowed else None

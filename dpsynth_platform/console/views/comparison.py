@@ -1,6 +1,6 @@
-"""A release or a candidate beside the release before it.
+"""A release or candidate compared with the release before it.
 
-What belongs here: what of two dossiers is compared, in words. What does not: finding and verifying them.
+What belongs here: which facts of two dossiers are compared, in words. What does not: finding and verifying them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_platform.console.views.base import View
 from dpsynth_platform.console.views.listing import Listed, find, place_of, signed_dossier
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
@@ -21,13 +20,8 @@ from dpsynth_platform.synth.planning import differences
 
 
 @dataclass(frozen=True)
-class Difference(View):
-    """One thing in which two releases differ or agree.
-
-    Attributes:
-        before, now: in words.
-        same: whether they are alike.
-    """
+class Difference:
+    """One compared fact, in words."""
 
     what: str
     before: str
@@ -36,13 +30,8 @@ class Difference(View):
 
 
 @dataclass(frozen=True)
-class ComparisonView(View):
-    """A release or candidate beside the release of the same dataset before it.
-
-    Attributes:
-        previous: id of the release before.
-        problem: why the two cannot be compared, or None.
-    """
+class ComparisonView:
+    """A release or candidate compared with the previous release of the dataset, or the problem that prevents it."""
 
     previous: str
     previous_place: str
@@ -51,8 +40,8 @@ class ComparisonView(View):
 
 
 @dataclass(frozen=True)
-class Side:
-    """What of a release or candidate is compared."""
+class Facts:
+    """The compared facts of a release or candidate."""
 
     guarantee: Mapping[str, Any]
     method: str
@@ -62,8 +51,7 @@ class Side:
     approvals: int
 
     @classmethod
-    def of_dossier(cls, dossier: Mapping[str, Any]) -> Side:
-        """Of a release."""
+    def of_dossier(cls, dossier: Mapping[str, Any]) -> Facts:
         return cls(
             guarantee=dossier["guarantee"],
             method=dossier["mechanism"]["method"],
@@ -74,7 +62,7 @@ class Side:
         )
 
     @classmethod
-    def of_candidate(cls, gathered: decisions.Gathered) -> Side:
+    def of_candidate(cls, gathered: decisions.CandidateEvidence) -> Facts:
         statement = gathered.statement
         return cls(
             guarantee=statement.guarantee.to_json() | {"tier": statement.tier},
@@ -86,7 +74,7 @@ class Side:
         )
 
     def words(self) -> Iterator[tuple[str, str]]:
-        """What is told one by one, with its value in words."""
+        """Each fact's name with its value in words."""
         yield "epsilon", f"{upper_bound(self.guarantee['epsilon'], 4)} ({self.guarantee['tier']})"
         yield "delta", upper_bound(self.guarantee["delta"])
         yield "who is protected", f"one {self.guarantee['unit']} ({self.guarantee['adjacency']})"
@@ -104,7 +92,7 @@ class Side:
 def release_before(
     settings: Settings, known: Chronicle, dataset: str, publication: Publication | None
 ) -> Listed | None:
-    """The release of the same dataset before another one, or before now; withdrawn ones are passed over."""
+    """The release of the same dataset before another one, or before now; withdrawn ones are skipped."""
     earlier = [
         item
         for item in known.published_of(dataset)
@@ -113,16 +101,16 @@ def release_before(
     return find(settings, known, earlier[-1].release) if earlier else None
 
 
-def beside(settings: Settings, known: Chronicle, previous: Listed, now: Side) -> ComparisonView:
-    """What is compared, or why it cannot be."""
+def compare(settings: Settings, known: Chronicle, previous: Listed, now: Facts) -> ComparisonView:
+    """The comparison, or why it is not possible."""
     dossier, place = signed_dossier(settings, known, previous), place_of(previous).label
     if dossier is None:
-        return ComparisonView(previous.id, place, (), "the release before is not what was signed, or is not there")
-    before = Side.of_dossier(dossier)
-    told = [
+        return ComparisonView(previous.id, place, (), "the previous release is missing, or is not what was signed")
+    before = Facts.of_dossier(dossier)
+    compared = [
         Difference(what, was, words, was == words)
         for (what, was), (_, words) in zip(before.words(), now.words(), strict=True)
     ]
     changed = ", ".join(differences(before.contract, now.contract))
-    told.append(Difference("contract", "", f"changed: {changed}" if changed else "the same", not changed))
-    return ComparisonView(previous.id, place, tuple(told), None)
+    compared.append(Difference("contract", "", f"changed: {changed}" if changed else "the same", not changed))
+    return ComparisonView(previous.id, place, tuple(compared), None)

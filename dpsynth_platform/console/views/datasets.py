@@ -1,7 +1,7 @@
-"""The pages of datasets: the contract in words, what was run, and what came of it.
+"""The pages of datasets: the contract in words, its runs and its releases.
 
-What belongs here: reading contracts, step records and releases for somebody with certain actions. What does not:
-running anything, and what a run would cost beyond what `reviewing.forecasts` says.
+What belongs here: reading contracts, step records and releases for an actor. What does not: running anything, and the
+cost of a run beyond what `reviewing.forecasts` computes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import Paged, View, require
+from dpsynth_platform.console.views.base import Paged, page_of, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
@@ -28,16 +28,8 @@ from dpsynth_platform.reviewing.contract_words import column_words, contract_wor
 
 
 @dataclass(frozen=True)
-class DatasetRow(View):
-    """A dataset in a list.
-
-    Attributes:
-        guarantee: what one release of it is to claim; where the audit has a model of its own, what each of the two
-            mechanisms is to.
-        cadence: `monthly`, or None.
-        releases: how many were published, withdrawn ones included.
-        last_release: id of the newest one.
-    """
+class DatasetRow:
+    """A dataset in a list, with the guarantee of one release, or of each mechanism if the audit has its own model."""
 
     dataset: str
     description: str
@@ -52,16 +44,13 @@ class DatasetRow(View):
 
 
 @dataclass(frozen=True)
-class StepView(View):
-    """What a step left at its last run.
+class StepView:
+    """The last output of a step.
 
     Attributes:
-        made_at: ISO 8601, UTC.
-        runner: who ran it.
-        there: whether its output is there; else it has expired.
-        current: whether it belongs to the same run as `raw`; else an earlier contract, source or plan made it.
+        there: the output exists; otherwise it has expired.
+        current: it belongs to the same run as `raw`; otherwise to an earlier contract, source or plan.
         counts: exact numbers; for `READ_SPEND`, and see `dossiers.may_see_counts`.
-        lineage_run: its OpenLineage run id.
     """
 
     step: str
@@ -74,13 +63,10 @@ class StepView(View):
 
 
 @dataclass(frozen=True)
-class PeriodView(View):
-    """What was run of a dataset, or of one of its periods.
+class PeriodView:
+    """The last run of a dataset, or of one of its periods: its steps in the line's order, and its last release.
 
-    Attributes:
-        steps: in the line's order; those that were never run are left out.
-        candidate: whether all that a candidate needs is there; its own page says more.
-        release: id of the last release of it.
+    `candidate` means that everything that a candidate needs exists; the candidate's page gives the details.
     """
 
     period: str | None
@@ -91,18 +77,8 @@ class PeriodView(View):
 
 
 @dataclass(frozen=True)
-class DatasetView(View):
-    """One dataset.
-
-    Attributes:
-        contract: what it declares, as (what, in words), in the order of reading.
-        columns: each with its declaration in words.
-        contacts: people to ask.
-        file: the contract's file on the server, below the deployment's own places.
-        periods: what was run, the latest first.
-        entries: its ledger entries, the newest first.
-        releases: those that the ledger records, the newest first.
-    """
+class DatasetView:
+    """One dataset: contract and columns in words, runs (the latest first), entries and releases (the newest first)."""
 
     row: DatasetRow
     contract: tuple[tuple[str, str], ...]
@@ -115,29 +91,22 @@ class DatasetView(View):
 
 
 @dataclass(frozen=True)
-class DatasetsView(View):
-    """One page of the datasets with a sound contract, by name.
+class DatasetsView:
+    """One page of the datasets with a valid contract, by name.
 
-    Attributes:
-        text: as it was asked for.
-        faults: what is wrong with the other contracts, a line each.
+    `faults` are the errors of invalid contracts, a line each, and `drafts` the datasets whose contract is not finished.
     """
 
     rows: tuple[DatasetRow, ...]
     paged: Paged
     text: str
     faults: tuple[str, ...]
+    drafts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class PlanView(View):
-    """What a run of a dataset would do and cost, from public facts.
-
-    Attributes:
-        rows: (what, in words), for readers who are no experts; what is left of the cap stands in it, so that it is for
-            `READ_SPEND`.
-        fits: whether it would be admitted.
-    """
+class PlanView:
+    """What a run of a dataset would do and cost, in words for readers who are no experts."""
 
     dataset: str
     period: str | None
@@ -146,29 +115,20 @@ class PlanView(View):
 
 
 def datasets(settings: Settings, allowed: Collection[Action], text: str = "", page: int = 1) -> DatasetsView:
-    """All datasets, or those whose name, family or description holds a text; a page of them, from 1 on.
-
-    Raises:
-        NotAllowed: the asker may not read.
-    """
+    """A page of all datasets, or of those whose name, family or description contains a text."""
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     wanted = text.strip().casefold()
     rows = [_row(known, contract) for contract, _ in declared.datasets.values()]
     found = [
-        row for row in rows if any(wanted in told.casefold() for told in (row.dataset, row.family, row.description))
+        row for row in rows if any(wanted in value.casefold() for value in (row.dataset, row.family, row.description))
     ]
-    paged = Paged.of(len(found), page)
-    return DatasetsView(tuple(found[paged.slice()]), paged, text, tuple(declared.faults.values()))
+    faults = (fault for name, fault in declared.faults.items() if name not in declared.drafts)
+    return DatasetsView(*page_of(found, page), text, tuple(faults), tuple(sorted(declared.drafts)))
 
 
 def dataset(settings: Settings, allowed: Collection[Action], name: str) -> DatasetView:
-    """One dataset.
-
-    Raises:
-        NotAllowed: the asker may not read.
-        NotFound: no sound contract declares it.
-    """
+    """One dataset. Raises `NotFound` if no valid contract declares it."""
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     if name not in declared.datasets:
@@ -189,19 +149,16 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
 
 
 def plan(settings: Settings, allowed: Collection[Action], name: str, period: str | None = None) -> PlanView:
-    """What a run would do and cost. Calibrates the plan, which takes seconds where a method has much to choose from.
+    """What a run would do and cost. Calibrating the plan takes seconds for some methods.
 
-    Raises:
-        NotAllowed: the asker may not see what is left of a budget.
-        NotFound: no sound contract declares it.
-        ConfigurationError: the period is none of the dataset's.
-        DpsynthError: the plan cannot be made.
+    It shows what is left of the cap, and so needs `READ_SPEND`. Raises `NotFound` if no valid contract declares the
+    dataset, `ConfigurationError` if it has no such period, and `DpsynthError` if the plan cannot be made.
     """
     from dpsynth_platform.reviewing.forecasts import forecast
 
     require(allowed, Action.READ_SPEND)
     if name not in catalogue.catalogue(settings).datasets:
-        raise NotFound(f"dataset {name!r}: no sound contract declares it")
+        raise NotFound(f"dataset {name!r}: no valid contract declares it")
     found = forecast(settings, name, period)
     return PlanView(name, period, tuple(found.rows()), found.fits)
 

@@ -1,7 +1,7 @@
 """The parts of a dossier as pages show them: guarantee, audit, verification, columns, counts, quality.
 
-What belongs here: read models of what one release or candidate says, and making them of the library's values. What does
-not: finding releases (`listing`), and pages.
+What belongs here: views of one release's or candidate's evidence, made from the library's values. What does not:
+finding releases (`listing`), and pages.
 """
 
 from __future__ import annotations
@@ -12,30 +12,27 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, part
+from dpsynth_platform.console.views.base import part, view_of
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Decision
-from dpsynth_platform.lineage.clearance import SAID
+from dpsynth_platform.lineage.clearance import DESCRIPTIONS
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.quality.report_rows import LEGEND
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
-from dpsynth_platform.release.evidence import APPROVE, REFUSE, WITHDRAW
 from dpsynth_platform.release.page import TREATMENTS
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
 
 
 @dataclass(frozen=True)
-class GuaranteeView(View):
-    """A guarantee with all that it means nothing without.
+class GuaranteeView:
+    """A guarantee with the terms without which it means nothing, and in words with epsilon and delta rounded up.
 
-    Attributes:
-        tier: `strong`, `reasonable` or `weak`; None where it is of each of two mechanisms that are released together.
-        words: epsilon and delta in one short phrase, rounded up.
+    `tier` is None if the guarantee is that of each of two mechanisms released together.
     """
 
     epsilon: float
@@ -49,15 +46,10 @@ class GuaranteeView(View):
 
 
 @dataclass(frozen=True)
-class DecisionView(View):
-    """Somebody's word on a candidate or a release.
+class DecisionView:
+    """A decision (`approved`, `refused` or `withdrawn`) on a candidate or a release, with its event in the chain.
 
-    Attributes:
-        decision: `approved`, `refused` or `withdrawn`.
-        at: ISO 8601, UTC.
-        reason: their words; may be empty for an approval.
-        sequence: number of the event in the ledger's chain.
-        release: id of the release that was withdrawn, else None.
+    `reason` may be empty for an approval; `release` is the id of the withdrawn release, else None.
     """
 
     decision: str
@@ -69,14 +61,10 @@ class DecisionView(View):
 
 
 @dataclass(frozen=True)
-class ProblemView(View):
-    """One thing that is not as it was signed.
+class ProblemView:
+    """One difference from what was signed; `where` is the JSON path inside the file, if known.
 
-    Attributes:
-        kind: `signature`, `missing`, `unlisted`, `hash`, `schema`, `chain-head`, `table` or `withdrawn`.
-        meaning: the kind in words.
-        file: relative name of the file.
-        where: JSON path inside of it, where one can be told.
+    `kind` is `signature`, `missing`, `unlisted`, `hash`, `schema`, `chain-head`, `table` or `withdrawn`.
     """
 
     kind: str
@@ -87,14 +75,14 @@ class ProblemView(View):
 
 
 @dataclass(frozen=True)
-class VerificationView(View):
-    """What verifying a release found.
+class VerificationView:
+    """The result of verifying a release.
 
     Attributes:
-        at: when its files were last read for it, ISO 8601, UTC. They are read again when any of them changes.
+        at: when its files were last read. They are read again when any of them changes.
         words: the whole report in sentences.
         files: how many listed files were compared.
-        rows: of the published table, where it could be opened.
+        rows: of the published table, if it could be opened.
     """
 
     ok: bool
@@ -107,14 +95,8 @@ class VerificationView(View):
 
 
 @dataclass(frozen=True)
-class AuditView(View):
-    """An audit on fictional canaries: publishable.
-
-    Attributes:
-        verdict: `pass`, `fail` or `inconclusive`.
-        header, rows: the table of attacks.
-        plots: SVG by title.
-    """
+class AuditView:
+    """An audit on fictional canaries with its verdict, its table of attacks, and plots as SVG by title: publishable."""
 
     verdict: str
     summary: str
@@ -128,8 +110,8 @@ class AuditView(View):
 
 
 @dataclass(frozen=True)
-class CountView(View):
-    """One exact count along the line: the operator's, covered by no guarantee."""
+class CountView:
+    """One exact count of a step: for the operator, covered by no guarantee."""
 
     step: str
     what: str
@@ -137,13 +119,8 @@ class CountView(View):
 
 
 @dataclass(frozen=True)
-class QualityView(View):
-    """Comparison with real rows: restricted, for those who may `READ_QUALITY`.
-
-    Attributes:
-        legend: the measures' names in words.
-        plots: SVG by title.
-    """
+class QualityView:
+    """Comparison with real rows, with plots as SVG by title: restricted, for `READ_QUALITY`."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -152,14 +129,8 @@ class QualityView(View):
 
 
 @dataclass(frozen=True)
-class ColumnView(View):
-    """A column of the published table.
-
-    Attributes:
-        treatment: what became of it, in words.
-        values: its synthetic values in words; empty where nothing is shown.
-        plot: SVG of its synthetic values, or None.
-    """
+class ColumnView:
+    """A column of the published table: its treatment and its synthetic values in words, and these as SVG, if shown."""
 
     name: str
     type: str | None
@@ -169,12 +140,10 @@ class ColumnView(View):
 
 
 @dataclass(frozen=True)
-class ClearanceView(View):
-    """What was known of mechanisms on the same people: public.
+class ClearanceView:
+    """Known mechanisms on the same people: public.
 
-    Attributes:
-        findings: what the release adds to, a line each.
-        together: what all of it promises together, in sentences.
+    `findings` are what the release adds to, a line each; `together` is what all of them promise, in sentences.
     """
 
     policy: str
@@ -183,18 +152,16 @@ class ClearanceView(View):
 
 
 @dataclass(frozen=True)
-class DossierView(View):
+class DossierView:
     """A public dossier as it was signed.
 
     Attributes:
-        guarantee: what it promises: the smaller of two proven bounds.
-        plain_words: that in sentences, the most important first.
-        covered, not_covered: data accesses that the guarantee holds for, and those that it does not.
-        assumptions: what it rests on: each with whether it holds, and what makes it hold.
+        guarantee: the smaller of two proven bounds; `plain_words` say it in sentences, the most important first.
+        covered, not_covered: data accesses that the guarantee covers, and those that it does not.
+        assumptions: (assumption, whether it holds, why).
         figures: quality that follows from the plan alone, by name.
         graph: SVG of the steps that led to it.
-        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
-        contacts: people to ask.
+        mostly_missing: columns with hardly any usable value by the noisy counts, in words.
     """
 
     description: str
@@ -224,15 +191,8 @@ class DossierView(View):
     mostly_missing: tuple[str, ...] = ()
 
 
-DECIDED = {APPROVE: "approved", REFUSE: "refused", WITHDRAW: "withdrawn"}
-
-
 def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeView:
-    """A guarantee as pages show it.
-
-    Args:
-        of_each: whether it is of each of two mechanisms, and a release promises both together.
-    """
+    """A guarantee as pages show it; `of_each` if two mechanisms each have it and a release promises both."""
     words = f"epsilon {upper_bound(guarantee.epsilon)}, delta {upper_bound(guarantee.delta)} for one {guarantee.unit}"
     return GuaranteeView(
         **asdict(guarantee),
@@ -242,15 +202,8 @@ def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeV
 
 
 def decision_view(decision: Decision) -> DecisionView:
-    """A decision as pages show it."""
-    return DecisionView(
-        decision=DECIDED[decision.decision],
-        by=decision.by,
-        at=decision.at,
-        reason=decision.reason,
-        sequence=decision.sequence,
-        release=decision.release,
-    )
+    """The decision without candidate and entry."""
+    return view_of(DecisionView, decision, decision=decisions.DECIDED[decision.decision])
 
 
 def verification_view(settings: Settings, checked: verification.Checked) -> VerificationView:
@@ -258,25 +211,21 @@ def verification_view(settings: Settings, checked: verification.Checked) -> Veri
     report = checked.report
     own = report.ok and report.key_trusted
     note = f"Signed by this deployment's own key (fingerprint {report.key_fingerprint})." if own else report.key_note
-    return VerificationView(
-        ok=report.ok,
-        at=checked.at,
+    return view_of(
+        VerificationView,
+        checked,
+        report,
         words=settings.shown(report.words_with(note)),
         key_note=note,
-        problems=tuple(
-            ProblemView(item.kind, KIND_WORDS[item.kind], item.file, item.message, item.where)
-            for item in report.problems
-        ),
-        files=report.files,
-        rows=report.rows,
+        problems=tuple(view_of(ProblemView, item, meaning=KIND_WORDS[item.kind]) for item in report.problems),
     )
 
 
 def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
-    """A public dossier that is as it was signed."""
+    """The parts of a public dossier; call it only for one that is as it was signed."""
     release, guarantee, statement = dossier["release"], dossier["guarantee"], dossier["statement"]
     budget, mechanism = dossier["ledger"], dossier["mechanism"]
-    whose = "each person" if budget["mode"] == "per-owner" else "everyone in it"
+    charged = "each person" if budget["mode"] == "per-owner" else "everyone in it"
     return DossierView(
         description=release["description"],
         demonstration=release["demonstration"],
@@ -300,7 +249,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         audit=audit_view(dossier["audit"]["report"], dossier["audit"]["plots"]),
         clearance=clearance_view(dossier["clearance"]),
         budget=(
-            f"All releases from the family {budget['family']} together may cost {whose} at most epsilon "
+            f"All releases from the family {budget['family']} together may cost {charged} at most epsilon "
             f"{budget['cap']['epsilon']:g} and delta {budget['cap']['delta']:g}, for life. {budget['claim']}"
         ),
         approvals_needed=dossier["approvals_needed"],
@@ -315,22 +264,18 @@ def _signed_guarantee(part: Mapping[str, Any]) -> GuaranteeView:
 
 
 def audit_view(report: Mapping[str, Any], plots: Mapping[str, str]) -> AuditView:
-    """An audit's report as JSON, with its drawings as SVG by title."""
+    """An audit's JSON report, with its plots as SVG by title."""
+    same = ("verdict", "summary", "epsilon_lower_bound", "highest_bound", "confidence", "canaries")
     return AuditView(
-        verdict=report["verdict"],
-        summary=report["summary"],
-        epsilon_lower_bound=report["epsilon_lower_bound"],
-        highest_bound=report["highest_bound"],
-        confidence=report["confidence"],
-        canaries=report["canaries"],
+        **{name: report[name] for name in same},
         header=decisions.AUDIT_HEADER,
         rows=tuple(decisions.attack_row(item) for item in report["attacks"]),
-        plots=drawings(plots),
+        plots=safe_plots(plots),
     )
 
 
 def clearance_view(summary: Mapping[str, Any]) -> ClearanceView:
-    """What a clearance found, as it may be published."""
+    """The public findings of a clearance."""
     return ClearanceView(
         policy=summary["policy"],
         findings=tuple(_finding(item) for item in summary["findings"]),
@@ -339,9 +284,9 @@ def clearance_view(summary: Mapping[str, Any]) -> ClearanceView:
 
 
 def restricted_parts(
-    settings: Settings, allowed: Collection[Action], gathered: decisions.Gathered | None
+    settings: Settings, allowed: Collection[Action], gathered: decisions.CandidateEvidence | None
 ) -> tuple[tuple[CountView, ...] | None, QualityView | None]:
-    """Exact counts and the comparison with real rows, each for those who may see it."""
+    """Exact counts and the comparison with real rows, each for actors who may see it."""
     if gathered is None or not {Action.READ_SPEND, Action.READ_QUALITY} & set(allowed):
         return None, None
     try:
@@ -360,20 +305,17 @@ def restricted_parts(
     )
 
 
-_TELLING = ("clearance", "bounded")
-"""Steps whose counts tell how many people were left out."""
+_REVEALING = ("clearance", "bounded")
+"""Steps whose counts reveal how many people were excluded."""
 
 
 def may_see_counts(allowed: Collection[Action], step: str, *, silent: bool) -> bool:
-    """Whether somebody may see what a step counted.
+    """Whether an actor may see the exact counts of a step, which needs `READ_SPEND`.
 
-    Exact counts are the operator's: for `READ_SPEND`. Where people are left out in silence for what they took part in
-    before, how many must show to nobody but those who see the reviewers' dossier: for `READ_QUALITY`, too.
-
-    Args:
-        silent: whether they are (`contracts.leaves_out_in_silence`).
+    Where owners are excluded silently (`contracts.family.leaves_out_in_silence`), the counts that reveal how many also
+    need `READ_QUALITY`, like the reviewers' dossier.
     """
-    restricted = silent and step in _TELLING
+    restricted = silent and step in _REVEALING
     return Action.READ_SPEND in allowed and (Action.READ_QUALITY in allowed or not restricted)
 
 
@@ -388,8 +330,8 @@ def _column(item: Mapping[str, Any]) -> ColumnView:
     )
 
 
-def drawings(plots: Mapping[str, str]) -> dict[str, str]:
-    """Those that are shapes and text alone."""
+def safe_plots(plots: Mapping[str, str]) -> dict[str, str]:
+    """Those plots that contain shapes and text only."""
     found = {}
     for title, svg in plots.items():
         with suppress(ReleaseRefused):
@@ -401,8 +343,8 @@ def drawings(plots: Mapping[str, str]) -> dict[str, str]:
 def _finding(item: Mapping[str, Any]) -> str:
     of = f" of {item['place']}" if item["place"] else ""
     entry = f": ledger entry {item['entry']}{of}" if item["entry"] else ""
-    apart = "" if item["comparable"] else "; its people cannot be compared with these"
-    return f"{SAID[item['kind']]}{entry}{apart}"
+    incomparable = "" if item["comparable"] else "; its people cannot be compared with these"
+    return f"{DESCRIPTIONS[item['kind']]}{entry}{incomparable}"
 
 
 def _quality(document: Mapping[str, Any]) -> QualityView | None:
@@ -413,5 +355,5 @@ def _quality(document: Mapping[str, Any]) -> QualityView | None:
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
         legend=LEGEND,
-        plots=drawings(found["plots"]),
+        plots=safe_plots(found["plots"]),
     )

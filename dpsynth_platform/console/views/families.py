@@ -1,11 +1,11 @@
-"""The pages of families: each budget for life, what was spent of it, and what may still be.
+"""The pages of families: each budget for life, what was spent of it, and what is left.
 
-What belongs here: reading accounts for somebody with certain actions. What does not: accounting (`ledger`), and
-forecasts of a single run (`datasets`).
+What belongs here: reading accounts for an actor. What does not: accounting (`ledger`), and forecasts of a single run
+(`datasets`).
 
-What is spent and left is for `READ_SPEND`. What owners have left depends on who took part in what, and stands in no
-operator's record: it is in the reviewers' dossier, and so here for those who may `READ_QUALITY` as well. Only shares of
-the owners are shown, in steps of a tenth of the cap: no class of owners, and no worst one.
+Spending is for `READ_SPEND`. What owners have left depends on who took part in which release and is in no record for
+operators, only in the reviewers' dossier; so it also needs `READ_QUALITY`. Only shares of the owners are shown, in
+steps of a tenth of the cap: no class of owners, and no worst one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import Paged, View, part, require
+from dpsynth_platform.console.views.base import Paged, page_of, part, require, view_of
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import LedgerError, NotFound
 from dpsynth_platform.foundation.figures import moment, number_of
@@ -26,18 +26,13 @@ from dpsynth_platform.ledger.records import Account, Entry
 from dpsynth_platform.ledger.words import change_words
 from dpsynth_platform.reviewing import accounts, catalogue
 from dpsynth_platform.reviewing.catalogue import Catalogue
-from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle, opened
+from dpsynth_platform.reviewing.chronicle import Chronicle, cached_ledger, chronicle
 from dpsynth_platform.synth.planning import audited_key
 
 
 @dataclass(frozen=True)
-class RaiseView(View):
-    """A larger cap that somebody asks for, and that nobody has approved yet.
-
-    Attributes:
-        event: number of the event that asks; it is what another approves.
-        words: from which cap to which.
-    """
+class RaiseView:
+    """A requested larger cap that is not approved yet; an approval names the number of its event."""
 
     event: int
     at: str
@@ -49,14 +44,11 @@ class RaiseView(View):
 
 
 @dataclass(frozen=True)
-class EntryRow(View):
-    """A ledger entry in a list.
+class EntryRow:
+    """A ledger entry in a list, with the guarantee that it reserved. `purpose` is `release` or `bound` (a learned
+    bound).
 
-    Attributes:
-        purpose: `release` or `bound` (a learned contribution bound).
-        state: `reserved`, `started`, `spent` or `void`.
-        since: since when it is in that state, ISO 8601, UTC.
-        epsilon, delta: the guarantee that it reserved.
+    `state` is `reserved`, `started`, `spent` or `void`, since `since`.
     """
 
     entry: str
@@ -73,14 +65,13 @@ class EntryRow(View):
 
 
 @dataclass(frozen=True)
-class FamilyRow(View):
+class FamilyRow:
     """A budget in a list.
 
     Attributes:
         mode: `family` (every entry is charged to everybody) or `per-owner`.
-        cap_words: the cap for life in words.
         epsilon_left, left_words: for `READ_SPEND`; of a Gaussian-like mechanism at the cap's delta.
-        opened_at: None where no run has opened its account yet.
+        opened_at: None until the first run opens the account.
         entries: how many are charged.
     """
 
@@ -101,15 +92,12 @@ class FamilyRow(View):
 
 
 @dataclass(frozen=True)
-class SpentPoint(View):
+class SpentPoint:
     """What a family had spent after one event.
 
     Attributes:
-        at: ISO 8601, UTC.
-        event: its number in the ledger's chain.
-        entry: the entry that it is about.
         kind: `reserved`, `void` (given back) or `raised` (the cap changed).
-        epsilon: of all charged entries composed, at the cap's delta; for who took part in every one of them.
+        epsilon: all charged entries composed at the cap's delta, for an owner who took part in all of them.
         cap: the cap's epsilon at that time.
     """
 
@@ -123,15 +111,13 @@ class SpentPoint(View):
 
 
 @dataclass(frozen=True)
-class OwnersView(View):
-    """What owners have left: restricted.
+class OwnersView:
+    """What the charged owners have left: restricted.
 
     Attributes:
-        owners: how many were ever charged.
-        steps: (from, to, share) of epsilon left at the cap's delta, and the share of the charged owners; from nothing
-            left on.
-        quantiles: epsilon left by share of the charged owners, the least spent first; without the ends, which are
-            single owners'.
+        steps: (from, to, share of the charged owners) by epsilon left at the cap's delta, starting at nothing left.
+        quantiles: epsilon left by share of the charged owners, the least spent first; without the two ends, which
+            belong to single owners.
     """
 
     owners: int
@@ -141,14 +127,8 @@ class OwnersView(View):
 
 
 @dataclass(frozen=True)
-class RemainingView(View):
-    """How many more releases of a dataset fit under its family's cap.
-
-    Attributes:
-        releases: how many like its last one; None where it has none yet.
-        at_least: there may be more than that many.
-        words: the same in a sentence.
-    """
+class RemainingView:
+    """How many more releases like a dataset's last one fit under its family's cap; None if it has no release yet."""
 
     dataset: str
     releases: int | None
@@ -157,16 +137,15 @@ class RemainingView(View):
 
 
 @dataclass(frozen=True)
-class FamilyView(View):
+class FamilyView:
     """One family's budget.
 
     Attributes:
         file_fault: how the family's file differs from its account, or None.
-        spend: what it had spent by when; for `READ_SPEND`. `spend_note` says what that number is worth.
+        spend: spending over time; for `READ_SPEND`. `spend_note` says how to read the number.
         owners: for `READ_SPEND` and `READ_QUALITY`, in mode `per-owner`.
         remaining: for `READ_SPEND`.
-        entries: the newest first.
-        raises_done: raises of the cap that were approved, in words.
+        entries: the newest first; `raises_done` are approved raises of the cap, in words.
     """
 
     row: FamilyRow
@@ -180,7 +159,7 @@ class FamilyView(View):
 
 
 @dataclass(frozen=True)
-class FamiliesView(View):
+class FamiliesView:
     """One page of the list of families, by name."""
 
     rows: tuple[FamilyRow, ...]
@@ -188,26 +167,20 @@ class FamiliesView(View):
 
 
 SPEND_NOTE = (
-    "Composed so far: what one unit has lost that took part in every entry, at the cap's delta, if the plans were "
-    "fixed in advance. Of the account itself only its cap is claimed."
+    "Composed so far: the privacy loss of one unit that took part in every entry, at the cap's delta, if the plans "
+    "were fixed in advance. The account itself guarantees only its cap."
 )
 MOST_COUNTED = 1000
-"""Releases that are counted as remaining; beyond, there are just more."""
+"""Remaining releases are counted up to this number."""
 
 
 def families(settings: Settings, allowed: Collection[Action], page: int = 1) -> FamiliesView:
-    """A page (from 1 on) of `budgets`. Raises `NotAllowed` like that."""
-    rows = budgets(settings, allowed)
-    paged = Paged.of(len(rows), page)
-    return FamiliesView(rows[paged.slice()], paged)
+    """A page of `budgets`."""
+    return FamiliesView(*page_of(budgets(settings, allowed), page))
 
 
 def budgets(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow, ...]:
-    """All families that a file declares or an account was opened for, by name.
-
-    Raises:
-        NotAllowed: the asker may not read.
-    """
+    """All families with a file or an account, by name."""
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     names = sorted({*declared.families, *known.accounts})
@@ -216,12 +189,7 @@ def budgets(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow,
 
 
 def family(settings: Settings, allowed: Collection[Action], name: str) -> FamilyView:
-    """One family's budget.
-
-    Raises:
-        NotAllowed: the asker may not read.
-        NotFound: no file declares it, and no account was opened for it.
-    """
+    """One family's budget. Raises `NotFound` if it has neither a file nor an account."""
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     account, file = known.accounts.get(name), declared.families.get(name)
@@ -249,31 +217,19 @@ def family(settings: Settings, allowed: Collection[Action], name: str) -> Family
 def entry_row(entry: Entry) -> EntryRow:
     """A ledger entry as lists show it."""
     found = entry.summary()
-    return EntryRow(
-        entry=entry.entry_id,
-        dataset=entry.request.dataset,
-        period=entry.request.period,
-        place=entry.request.place,
-        family=entry.family,
-        purpose=entry.request.purpose,
-        epsilon=found["epsilon"],
-        delta=found["delta"],
-        state=entry.state,
-        since=found["since"],
-        runner=entry.request.runner,
-    )
+    summary = {name: found[name] for name in ("epsilon", "delta", "since")}
+    return view_of(EntryRow, entry, entry.request, entry=entry.entry_id, **summary)
 
 
 def raises_asked(known: Chronicle, account: Account) -> tuple[RaiseView, ...]:
-    """What larger caps are asked for and could be approved now."""
+    """The requested larger caps that could be approved now."""
     return tuple(
         RaiseView(
             event=event.sequence,
             at=event.at,
             by=event.payload["by"],
             reason=event.payload["reason"],
-            epsilon=event.payload["cap"]["epsilon"],
-            delta=event.payload["cap"]["delta"],
+            **event.payload["cap"],
             words=change_words(event.payload["was"], event.payload["cap"]),
         )
         for event in known.raises_asked.get(account.family, ())
@@ -290,12 +246,10 @@ def _row(known: Chronicle, declared: Catalogue, name: str, left_of_all: Mapping[
     left = None
     if left_of_all is not None:
         left = left_of_all[name] if account else RenyiFilter.seal(epsilon, delta).left([], delta)
-    return FamilyRow(
+    return view_of(
+        FamilyRow,
+        terms,
         family=name,
-        mode=terms.mode,
-        unit=terms.unit,
-        adjacency=terms.adjacency,
-        namespace=terms.namespace,
         cap_epsilon=epsilon,
         cap_delta=delta,
         cap_words=f"epsilon {epsilon:g}, delta {delta:g}, for life",
@@ -309,14 +263,14 @@ def _row(known: Chronicle, declared: Catalogue, name: str, left_of_all: Mapping[
 
 
 def _left_of_all(settings: Settings, known: Chronicle) -> Mapping[str, float]:
-    return opened(settings).left_of_all() if known.accounts else {}
+    return cached_ledger(settings).left_of_all() if known.accounts else {}
 
 
 def _differs(settings: Settings, account: Account, file: FamilyBudget | None) -> str | None:
     if file is None:
         return f"no file declares family {account.family} any more; its account stays"
     try:
-        opened(settings).check_declared(file)
+        cached_ledger(settings).check_declared(file)
     except LedgerError as differs:
         return str(differs)
     return None
@@ -324,14 +278,13 @@ def _differs(settings: Settings, account: Account, file: FamilyBudget | None) ->
 
 def _spend(known: Chronicle, name: str) -> tuple[SpentPoint, ...]:
     return tuple(
-        SpentPoint(
-            at=item.event.at,
+        view_of(
+            SpentPoint,
+            item,
+            item.event,
             event=item.event.sequence,
             entry=item.entry.entry_id if item.entry else None,
             place=item.entry.request.place if item.entry else None,
-            kind=item.event.kind,
-            epsilon=item.epsilon,
-            cap=item.cap,
         )
         for item in spent_over_time(known.events, known.entries, name)
     )
@@ -343,13 +296,9 @@ _ENDS = ("0", "1")
 def _owners(settings: Settings, allowed: Collection[Action], account: Account | None) -> OwnersView | None:
     if account is None or account.mode != "per-owner" or not {Action.READ_SPEND, Action.READ_QUALITY} <= set(allowed):
         return None
-    found = opened(settings).owner_spending(account.family)
-    return OwnersView(
-        owners=found.owners,
-        epsilon_left_unspent=found.epsilon_left_unspent,
-        steps=found.shares(),
-        quantiles={share: left for share, left in found.epsilon_left_quantiles.items() if share not in _ENDS},
-    )
+    found = cached_ledger(settings).owner_spending(account.family)
+    quantiles = {share: left for share, left in found.epsilon_left_quantiles.items() if share not in _ENDS}
+    return OwnersView(found.owners, found.epsilon_left_unspent, found.shares(), quantiles)
 
 
 def _remaining(settings: Settings, known: Chronicle, row: FamilyRow) -> tuple[RemainingView, ...]:
@@ -367,12 +316,10 @@ def _remaining_of(
     settings: Settings, mode: str, dataset: str, last: Entry | None, keys: Collection[str]
 ) -> RemainingView:
     if last is None:
-        return RemainingView(
-            dataset, None, False, f"it has had no run yet; what one would cost: dpsynth plan {dataset}"
-        )
+        return RemainingView(dataset, None, False, f"no run yet; for the cost of one: dpsynth plan {dataset}")
     mechanisms = 2 if audited_key(last.key) in keys else 1
-    found = opened(settings).remaining(last.family, last.request, most=mechanisms * MOST_COUNTED) // mechanisms
+    found = cached_ledger(settings).remaining(last.family, last.request, most=mechanisms * MOST_COUNTED) // mechanisms
     more = found >= MOST_COUNTED
-    whose = ", for an owner who was never charged" if mode == "per-owner" else ""
-    words = f"{'more than ' if more else ''}{number_of(found, 'more release')} like the last one would fit{whose}"
+    who = ", for an owner who was never charged" if mode == "per-owner" else ""
+    words = f"{'more than ' if more else ''}{number_of(found, 'more release')} like the last one would fit{who}"
     return RemainingView(dataset, found, more, words)

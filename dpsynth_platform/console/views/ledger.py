@@ -1,6 +1,6 @@
 """The pages of the ledger: its events, one entry, its verification, its export.
 
-What belongs here: reading them for somebody with certain actions. What does not: deciding anything, and participants.
+What belongs here: reading them for an actor. What does not: deciding anything, and participants.
 """
 
 from __future__ import annotations
@@ -10,25 +10,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import Paged, View, require
+from dpsynth_platform.console.views.base import Paged, page_of, require, view_of
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.ledger.records import ChainEvent, Entry
+from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.words import broken_words, whole_words
 from dpsynth_platform.reviewing import accounts, verification
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 
 @dataclass(frozen=True)
-class EventView(View):
-    """One event of the chain.
+class EventView:
+    """One event of the chain about a family, dataset, entry, candidate or release.
 
-    Attributes:
-        about: the family, dataset, entry, candidate or release that it is about.
-        by: who did it; empty where nobody is named.
-        words: what it says.
-        entry: id of the ledger entry that it belongs to, or None.
+    `by` is empty if no person is recorded; `entry` is the ledger entry that the event belongs to.
     """
 
     sequence: int
@@ -42,14 +38,8 @@ class EventView(View):
 
 
 @dataclass(frozen=True)
-class LedgerView(View):
-    """One page of the chain, the newest event first.
-
-    Attributes:
-        kinds: all kinds of events that there are.
-        text, kind: as they were asked for.
-        head: number and hash of the last link.
-    """
+class LedgerView:
+    """One page of the chain, the newest event first; `head` is number and hash of the last link."""
 
     rows: tuple[EventView, ...]
     paged: Paged
@@ -60,16 +50,15 @@ class LedgerView(View):
 
 
 @dataclass(frozen=True)
-class EntryView(View):
-    """One ledger entry.
+class EntryView:
+    """One ledger entry, with the events of it and of what it paid for, in order.
 
     Attributes:
         mechanism: kind of the privacy event that it pays for.
         plan: digest of the sealed plan (public).
-        commitment: hiding commitment to who took part, or None where nobody was named.
-        replaces: the failed entry after which this one was allowed by an explicit word.
+        commitment: hiding commitment to the participants, or None if none were recorded.
+        replaces: the failed entry after which an explicit order allowed this one.
         attempts: ids of all entries of the same run, first to last.
-        events: all that happened to it and to what it paid for, in order.
         releases: ids of the releases that it paid for.
     """
 
@@ -97,13 +86,8 @@ class EntryView(View):
 
 
 @dataclass(frozen=True)
-class LedgerVerificationView(View):
-    """What verifying the ledger found: everything recomputed, and held against all published dossiers.
-
-    Attributes:
-        dossiers: how many published ones lead into the chain.
-        words: the result in a sentence.
-    """
+class LedgerVerificationView:
+    """The result of `verification.verify_ledger`: the recomputed chain compared with the published dossiers."""
 
     ok: bool
     words: str
@@ -117,17 +101,9 @@ class LedgerVerificationView(View):
 def entries(
     settings: Settings, allowed: Collection[Action], text: str = "", kind: str | None = None, page: int = 1
 ) -> LedgerView:
-    """The chain's events, the newest first.
+    """The chain's events of a kind, the newest first.
 
-    Args:
-        settings: the deployment.
-        allowed: what the asker may do; `READ`.
-        text: part of what an event is about, of its words, or of who did it; or its number.
-        kind: only those of one kind.
-        page: from 1 on.
-
-    Raises:
-        NotAllowed: the asker may not read.
+    `text` is a part of an event's subject, words or person; or its number.
     """
     require(allowed, Action.READ)
     known = chronicle(settings)
@@ -135,11 +111,11 @@ def entries(
     found = [
         row
         for row in (_event_view(known, place) for place in reversed(range(len(known.events))))
-        if (kind is None or row.kind == kind) and _is_meant(row, wanted)
+        if (kind is None or row.kind == kind) and _matches(row, wanted)
     ]
-    paged = Paged.of(len(found), page)
+    rows, paged = page_of(found, page)
     return LedgerView(
-        rows=tuple(found[paged.slice()]),
+        rows=rows,
         paged=paged,
         kinds=tuple(sorted({event.kind for event in known.events})),
         text=text,
@@ -149,38 +125,23 @@ def entries(
 
 
 def entry(settings: Settings, allowed: Collection[Action], entry_id: str) -> EntryView:
-    """One ledger entry.
-
-    Raises:
-        NotAllowed: the asker may not read.
-        NotFound: there is none.
-    """
+    """One ledger entry. Raises `NotFound`."""
     require(allowed, Action.READ)
     known = chronicle(settings)
     found = known.entries.get(entry_id)
     if found is None:
         raise NotFound(f"ledger entry {entry_id!r}: there is none; accepted: an id that the ledger lists")
     request = found.request
-    return EntryView(
-        entry=found.entry_id,
-        family=found.family,
-        dataset=request.dataset,
-        period=request.period,
-        place=request.place,
-        purpose=request.purpose,
-        state=found.state,
+    attempts = sorted((item.attempt, item.entry_id) for item in known.entries.values() if item.key == found.key)
+    return view_of(
+        EntryView,
+        found,
+        request,
+        entry=entry_id,
         guarantee=guarantee_view(request.guarantee),
-        runner=request.runner,
         mechanism=str(request.event.get("kind", "")),
         plan=request.plan_digest,
-        commitment=found.commitment,
-        replaces=found.replaces,
-        attempts=tuple(item.entry_id for item in _attempts(known, found)),
-        reserved_at=found.reserved_at,
-        deadline=found.deadline,
-        started_at=found.started_at,
-        finished_at=found.finished_at,
-        void_reason=found.void_reason,
+        attempts=tuple(attempt for _, attempt in attempts),
         events=tuple(
             _event_view(known, place)
             for place in range(len(known.events))
@@ -191,11 +152,9 @@ def entry(settings: Settings, allowed: Collection[Action], entry_id: str) -> Ent
 
 
 def verify(settings: Settings, allowed: Collection[Action]) -> LedgerVerificationView:
-    """Recomputes the whole ledger and holds it against the published dossiers; for `VERIFY`.
+    """Recomputes the whole ledger and compares it with the published dossiers (`VERIFY`).
 
-    Raises:
-        NotAllowed: the asker may not verify.
-        ConfigurationError: there is no ledger.
+    Raises `ConfigurationError` if there is no ledger.
     """
     require(allowed, Action.VERIFY)
     report = verification.verify_ledger(settings)
@@ -208,11 +167,9 @@ def verify(settings: Settings, allowed: Collection[Action]) -> LedgerVerificatio
 
 
 def export(settings: Settings, allowed: Collection[Action]) -> dict[str, Any]:
-    """The ledger for an auditor, signed: chain, accounts and entries, and nothing of owners; for `EXPORT`.
+    """The signed ledger for an auditor: chain, accounts and entries, without owners (`EXPORT`).
 
-    Raises:
-        NotAllowed: the asker may not export.
-        ConfigurationError: there is no ledger.
+    Raises `ConfigurationError` if there is no ledger.
     """
     from dpsynth_platform.ledger.export import sign_export
     from dpsynth_platform.secrets.vault import Vault
@@ -223,31 +180,18 @@ def export(settings: Settings, allowed: Collection[Action]) -> dict[str, Any]:
 
 def _event_view(known: Chronicle, place: int) -> EventView:
     event, (by, words) = known.events[place], known.words[place]
-    return EventView(
-        sequence=event.sequence,
-        at=event.at,
-        kind=event.kind,
-        about=event.subject,
-        by=by,
-        words=words,
-        hash=event.hash,
-        entry=_entry_of(event, known),
-    )
+    return view_of(EventView, event, about=event.subject, by=by, words=words, entry=_entry_of(event, known))
 
 
 def _entry_of(event: ChainEvent, known: Chronicle) -> str | None:
-    """The entry that an event is about, by its subject or by what it names."""
+    """The entry that an event's subject or payload names."""
     named = event.subject if event.subject in known.entries else event.payload.get("entry")
     return named if isinstance(named, str) and named in known.entries else None
 
 
-def _attempts(known: Chronicle, found: Entry) -> list[Entry]:
-    return sorted((item for item in known.entries.values() if item.key == found.key), key=lambda item: item.attempt)
-
-
-def _is_meant(row: EventView, wanted: str) -> bool:
+def _matches(row: EventView, wanted: str) -> bool:
     return (
         not wanted
         or wanted == str(row.sequence)
-        or any(wanted in told.casefold() for told in (row.about, row.words, row.by))
+        or any(wanted in value.casefold() for value in (row.about, row.words, row.by))
     )

@@ -1,9 +1,9 @@
-"""Finding releases: as the ledger's chain records them, with where they lie and whether they are what was signed.
+"""Finding releases in the ledger's chain, with their directories and whether they are what was signed.
 
 What belongs here: rows of lists, and reading a dossier that is as it was signed. What does not: pages.
 
-A list looks at every release on it: documents are held against their signature, and of the table's files it is seen
-whether they are there. A release's own page reads those, too.
+A list checks every release on it: documents against their signature, and the table's files for existence. A release's
+own page reads the table, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dpsynth_platform.console.views.base import View
 from dpsynth_platform.console.views.dossiers import DecisionView, GuaranteeView, decision_view, guarantee_view
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import NotFound, VerificationFailed
@@ -30,23 +29,21 @@ ReleaseState = Literal["published", "withdrawn", "withdrawal-unfinished", "damag
 STATE_WORDS: dict[ReleaseState, str] = {
     "published": "published",
     "withdrawn": "withdrawn",
-    "withdrawal-unfinished": "withdrawn, but not to its end: repeat dpsynth release withdraw",
+    "withdrawal-unfinished": "withdrawal not finished: repeat dpsynth release withdraw",
     "damaged": "broken: it is not what was signed",
-    "missing": "broken: its directory is not there",
+    "missing": "broken: its directory is missing",
     "unrecorded": "broken: the ledger records no such release",
 }
 
 
 @dataclass(frozen=True)
-class ReleaseRow(View):
+class ReleaseRow:
     """One release in a list.
 
     Attributes:
         state: see `STATE_WORDS`; `state_words` is its sentence.
-        at: when it was published, ISO 8601, UTC; empty where the ledger does not say.
-        entry: id of the ledger entry that paid for it.
-        guarantee: what was reserved for it, of two mechanisms that of both together; None where the ledger does not
-            record it.
+        at: time of publication; empty if the ledger does not record the release.
+        guarantee: the reserved one, of two mechanisms that of both together; None if the ledger does not record it.
         approved_by: the names whose approvals counted.
     """
 
@@ -66,20 +63,15 @@ class ReleaseRow(View):
 
 @dataclass(frozen=True)
 class Listed:
-    """A release that was found.
-
-    Attributes:
-        publication: as the chain records it, or None where it does not.
-        strange: then, the directory that it was found in.
-    """
+    """A release: its `publication` in the chain, or else the `unrecorded` directory that was found."""
 
     id: str
     publication: Publication | None
-    strange: Path | None = None
+    unrecorded: Path | None = None
 
 
 def newest_first(settings: Settings, known: Chronicle) -> list[Listed]:
-    """All releases: those that the chain records, the newest first, and then directories that it does not know."""
+    """All releases that the chain records, the newest first, and then directories that it does not record."""
     recorded = [Listed(item.release, item) for item in known.publications.values()]
     beside = catalogue.published_beside(settings, known.publications)
     return [*reversed(recorded), *(Listed(name, None, path) for name, path in sorted(beside.items()))]
@@ -89,16 +81,16 @@ def find(settings: Settings, known: Chronicle, release_id: str) -> Listed:
     """A release by its id. Raises `NotFound`."""
     if release_id in known.publications:
         return Listed(release_id, known.publications[release_id])
-    strange = catalogue.published_beside(settings, known.publications).get(release_id)
-    if strange is None:
+    unrecorded = catalogue.published_beside(settings, known.publications).get(release_id)
+    if unrecorded is None:
         raise NotFound(f"release {release_id!r}: there is none; accepted: an id that the list of releases shows")
-    return Listed(release_id, None, strange)
+    return Listed(release_id, None, unrecorded)
 
 
 def directory_of(settings: Settings, listed: Listed) -> Path | None:
-    """Where a release lies: the last place where it was shown and is, or where its contract says now."""
+    """The directory of a release: the last recorded place where it exists, or else the one that its contract names."""
     if listed.publication is None:
-        return listed.strange
+        return listed.unrecorded
     shown = [path for path in catalogue.directories(settings, listed.id) if _is_there(path)]
     if shown:
         return shown[-1]
@@ -114,17 +106,17 @@ def _is_there(path: Path) -> bool:
 def verified(
     settings: Settings, known: Chronicle, directory: Path | None, *, rows: bool = True, anew: bool = False
 ) -> verification.Checked | None:
-    """The verification of a release (`verification.checked`), or None where it is not there."""
+    """The verification of a release (`verification.checked`), or None if it is missing."""
     if directory is None:
         return None
     try:
         return verification.checked(settings, known, directory, rows=rows, anew=anew)
-    except VerificationFailed:  # it went meanwhile
+    except VerificationFailed:  # deleted in the meantime
         return None
 
 
 def row_of(settings: Settings, known: Chronicle, listed: Listed) -> ReleaseRow:
-    """A release as lists show it. Its documents are held against their signature; its table is not read."""
+    """A release as lists show it. Its documents are checked against their signature; its table is not read."""
     publication, state = listed.publication, _state(settings, known, listed, directory_of(settings, listed))
     place = place_of(listed)
     return ReleaseRow(
@@ -144,31 +136,31 @@ def row_of(settings: Settings, known: Chronicle, listed: Listed) -> ReleaseRow:
 
 
 def place_of(listed: Listed) -> Place:
-    """Whose release it is; of one that the ledger does not know, what its directory is called."""
+    """The dataset and period; of an unrecorded release, the name of the directory above."""
     if listed.publication is not None:
         return listed.publication.place
-    return Place(listed.strange.parent.name if listed.strange else listed.id)
+    return Place(listed.unrecorded.parent.name if listed.unrecorded else listed.id)
 
 
 def signed_dossier(settings: Settings, known: Chronicle, listed: Listed) -> dict[str, Any] | None:
-    """A release's dossier, or None where it is not what was signed."""
+    """A release's dossier, or None if it is not what was signed."""
     directory = directory_of(settings, listed)
     if directory is None:
         return None
     before = verified(settings, known, directory, rows=False)
     document = _read_dossier(directory)
     after = verified(settings, known, directory, rows=False)
-    # The same verification twice: no file was another one while the dossier was read.
+    # The same verification before and after: no file changed while the dossier was read.
     return document if after is not None and before is after and is_as_signed(after.report) else None
 
 
 def is_as_signed(report: VerificationReport) -> bool:
-    """Whether a dossier itself is what was signed, whatever became of the files beside it."""
+    """Whether the dossier itself is what was signed, whatever happened to the files beside it."""
     return not any(item.kind in _TRUST or item.file == layout.DOSSIER for item in report.problems)
 
 
 _TRUST = ("signature", "identity", "schema", "chain-head")
-"""Kinds of failure after which nothing that a dossier says can be believed."""
+"""Kinds of failure that make the whole dossier untrustworthy."""
 
 
 def _state(settings: Settings, known: Chronicle, listed: Listed, directory: Path | None) -> ReleaseState:
@@ -186,7 +178,7 @@ def _state(settings: Settings, known: Chronicle, listed: Listed, directory: Path
 
 
 def _read_dossier(directory: Path) -> dict[str, Any] | None:
-    """A dossier that was verified a moment ago; None where it has become another since."""
+    """A dossier that was just verified; None if it has changed since."""
     try:
         document = json.loads((directory / layout.DOSSIER).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""The overview: what waits for somebody, the budgets, and what was released lately.
+"""The overview: what waits for a person, the budgets, and recent releases.
 
-What belongs here: what everybody looks at first, in few lines. What does not: details, which have pages of their own.
+What belongs here: a few lines on each. What does not: details, which have pages of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, require
-from dpsynth_platform.console.views.candidates import lacking
+from dpsynth_platform.console.views.base import require
+from dpsynth_platform.console.views.candidates import missing_approvals
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
 from dpsynth_platform.console.views.families import FamilyRow, budgets
 from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, row_of
@@ -21,7 +21,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import catalogue
-from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle, opened
+from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, cached_ledger, chronicle
 from dpsynth_platform.reviewing.decisions import until_words
 
 RECENT = 8
@@ -29,16 +29,11 @@ RECENT = 8
 
 
 @dataclass(frozen=True)
-class Waiting(View):
-    """Something that waits for a person.
+class Waiting:
+    """Something that waits for a person, and why.
 
-    Attributes:
-        kind: `candidate` (for a decision), `publication` (approved, and not published yet), or `raise` (somebody asks
-            for a larger cap, and somebody else must approve it).
-        title: the dataset with its period, or the family.
-        since: ISO 8601, UTC.
-        why: what it waits for, in a sentence.
-        event: number of the event that asks for the raise, else None.
+    `kind` is `candidate` (for a decision), `publication` (approved, not published yet), or `raise` (a larger cap was
+    requested in `event` and needs another person's approval). `title` is the dataset with its period, or the family.
     """
 
     kind: Literal["candidate", "publication", "raise"]
@@ -53,31 +48,23 @@ class Waiting(View):
 
 
 @dataclass(frozen=True)
-class Overview(View):
-    """What everybody looks at first.
+class Overview:
+    """The first page: the longest wait and the newest release first.
 
-    Attributes:
-        waiting: what waited longest first.
-        budgets: all families, by name.
-        recent: the newest releases first.
-        faults: what is wrong with contracts and family files, a line each.
-        datasets, releases: how many there are.
+    `faults` are errors of declarations, and `drafts` the datasets and families whose declaration is not finished.
     """
 
     waiting: tuple[Waiting, ...]
     budgets: tuple[FamilyRow, ...]
     recent: tuple[ReleaseRow, ...]
     faults: tuple[str, ...]
+    drafts: tuple[str, ...]
     datasets: int
     releases: int
 
 
 def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
-    """The overview of a deployment.
-
-    Raises:
-        NotAllowed: the asker may not read.
-    """
+    """The overview of a deployment."""
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     families, found = budgets(settings, allowed), newest_first(settings, known)
@@ -86,7 +73,8 @@ def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
         waiting=tuple(sorted(waiting, key=lambda item: item.since)),
         budgets=families,
         recent=tuple(row_of(settings, known, item) for item in found[:RECENT]),
-        faults=(*declared.family_faults.values(), *declared.faults.values()),
+        faults=declared.invalid,
+        drafts=(*sorted(declared.drafts), *(f"{name} (a family)" for name in sorted(declared.family_drafts))),
         datasets=len(declared.datasets),
         releases=len(found),
     )
@@ -102,9 +90,9 @@ def _candidates(settings: Settings, known: Chronicle) -> Iterator[Waiting]:
 
 
 def is_present(settings: Settings, recorded: Recorded, contract: DataContract) -> bool:
-    """Whether a candidate that the chain records is the one that lies in storage, by the records there."""
+    """Whether the candidate in storage is the one that the chain records."""
     try:
-        storage, ledger = Storage(settings.restricted), opened(settings)
+        storage, ledger = Storage(settings.restricted), cached_ledger(settings)
         found = evidence.candidate_of(storage, recorded.place, contract, ledger, read=False)
     except ReleaseRefused:
         return False
@@ -122,7 +110,7 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
     except ReleaseRefused:
         declared = catalogue.catalogue(settings).datasets.get(place.dataset)
         until = until_words(settings, place, declared[0] if declared else None)
-        kind, why = "candidate", lacking(contract, decided, runners) + until
+        kind, why = "candidate", missing_approvals(contract, decided, runners) + until
     return Waiting(
         kind=kind,
         title=place.label,
@@ -146,7 +134,7 @@ def _raises(families: Collection[FamilyRow]) -> Iterator[Waiting]:
                 period=None,
                 family=row.family,
                 since=asked.at,
-                why=f"{asked.by} asks for {asked.words}; somebody else must approve it",
+                why=f"{asked.by} asks for {asked.words}; another person must approve it",
                 guarantee=None,
                 event=asked.event,
             )

@@ -1,7 +1,7 @@
-"""Raising a family's cap for life: what somebody asks, and what somebody else approves.
+"""Raising a family's cap for life: one person requests it, another approves.
 
-What belongs here: handing both to the library on behalf of somebody with certain actions. What does not: who may
-approve whose (`ledger`), and what waits (`families`, `overview`).
+What belongs here: passing an actor's request or approval to the library. What does not: who may approve
+whose request (`ledger`), and lists of open requests (`families`, `overview`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.base import require
 from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.foundation.people import recorded, recorded_name
 from dpsynth_platform.foundation.settings import Settings
@@ -18,12 +18,8 @@ from dpsynth_platform.reviewing import accounts, raises
 
 
 @dataclass(frozen=True)
-class Asked(View):
-    """A raise that was asked for.
-
-    Attributes:
-        event: its number in the chain, which another approves.
-    """
+class Asked:
+    """A requested raise; another person approves `event`, its number in the chain."""
 
     family: str
     event: int
@@ -33,12 +29,8 @@ class Asked(View):
 
 
 @dataclass(frozen=True)
-class Raised(View):
-    """A cap that was raised.
-
-    Attributes:
-        file: that must declare it before the next run.
-    """
+class Raised:
+    """A raised cap; the family's `file` must declare it before the next run."""
 
     family: str
     epsilon: float
@@ -58,31 +50,23 @@ def ask(
     reason: str,
     accept_weak: str | None = None,
 ) -> Asked:
-    """Asks for a larger cap; for `RAISE`. Nothing changes before somebody else approves.
+    """Requests a larger cap for life (`RAISE`). Nothing changes before another person approves.
 
-    Args:
-        settings: the deployment.
-        allowed: what the asker may do.
-        by: who asks, as it is recorded for ever.
-        family: whose cap.
-        seen: epsilon and delta of the cap that the asker saw as the present one.
-        epsilon, delta: the new one, for life.
-        reason: why, kept for ever.
-        accept_weak: why it may be a weak guarantee.
+    `seen` is epsilon and delta that the person saw as the present cap; `accept_weak` says why a weak guarantee is
+    acceptable. The ledger keeps `by` and the reasons for ever.
 
     Raises:
-        NotAllowed: the asker may not.
         ConfigurationError: the reason cannot be recorded, or there is no ledger.
-        LedgerError: it is weak and nobody says why, there is no such account, it is no larger cap, or the present one
-            is not what was seen.
+        LedgerError: the guarantee is weak without a reason, there is no such account, the cap is not larger, or the
+            present cap is not what was seen.
     """
     require(allowed, Action.RAISE)
     account = accounts.ledger(settings).account(family)
-    # Who approves sees from which cap to which; so a raise in between is told to either.
+    # The approver sees the change from one cap to the other, so a raise in between must be reported to both people.
     if (account.epsilon, account.delta) != seen:
         raise LedgerError(
-            f"family {family}: the cap is epsilon {account.epsilon:g}, delta {account.delta:g} by now, and not what "
-            "was seen; look at the family again"
+            f"family {family}: the cap is now epsilon {account.epsilon:g}, delta {account.delta:g}, not what was seen; "
+            "look at the family again"
         )
     event = raises.ask(
         settings,
@@ -100,12 +84,10 @@ def ask(
 def approve(
     settings: Settings, allowed: Collection[Action], by: str, family: str, event: int, *, reason: str = ""
 ) -> Raised:
-    """Raises a cap as somebody else asked; for `RAISE`.
+    """Raises a cap as another person requested (`RAISE`).
 
-    Raises:
-        NotAllowed: the asker may not.
-        ConfigurationError: the reason cannot be recorded, or there is no ledger.
-        LedgerError: there is no such event, the cap has changed since, or the same person asked.
+    Raises `ConfigurationError` if the reason cannot be recorded or there is no ledger, and `LedgerError` if there is no
+    such event, the cap has changed since, or the same person requested it.
     """
     require(allowed, Action.RAISE)
     words = recorded(reason, "the reason", optional=True)

@@ -1,7 +1,6 @@
-"""Quality of synthetic texts beside real ones, after SynBench (section 3) and the guide (section 5.6).
+"""Quality of synthetic texts, after SynBench (section 3) and the guide (section 5.6).
 
-Kinds of measures are theirs; models and cells are smaller ones of our own, so figures are not comparable with theirs.
-
-Everything here reads real texts outside the guarantee. Its results are restricted: for reviewers, never for a gate that
-acts on its own and never for what is published.
+The kinds of measures are theirs; models and cells are smaller, so figures are not comparable with theirs. Everything
+here reads real texts outside the guarantee. Results are restricted: for reviewers, never for automatic gates, and never
+published.
 """

@@ -1,11 +1,10 @@
-"""Utility: is a text classifier trained on synthetic texts about as good on real ones as one trained on real texts?
+"""Utility: text classifiers trained on synthetic texts against classifiers trained on real ones.
 
-What belongs here: two classifiers and their scores. What does not: which texts train
-and which test (`report`): those to test on are real ones that the generator never saw.
+What belongs here: two classifiers and their scores. What does not: which texts train and which test (`report`); test
+texts are real ones that the generator did not read.
 
-Both are logistic regressions with balanced classes, small enough to train many times: one on TF-IDF of words and pairs
-of words, which sees the words alone, and one on sentence features, which sees the meaning. SynBench (section 3,
-"utility") fine-tunes language models instead, so its scores are not comparable with these.
+Both are logistic regressions with balanced classes: one on TF-IDF of words and pairs of words, one on sentence
+features. SynBench (section 3, "utility") fine-tunes language models, so its scores are not comparable.
 """
 
 from __future__ import annotations
@@ -24,19 +23,14 @@ _STEPS = 500
 
 @dataclass(frozen=True)
 class Scores:
-    """A classifier on held-out real texts, in [0, 1].
-
-    Attributes:
-        f1: mean of the F1 of each class that the held-out texts have (macro F1).
-        accuracy: share of held-out texts that were told right.
-    """
+    """A classifier's macro F1 (over the classes of the held-out texts) and accuracy, in [0, 1]."""
 
     f1: float
     accuracy: float
 
 
 def by_words(train: Sequence[str], classes: Sequence[str], test: Sequence[str], truth: Sequence[str]) -> Scores:
-    """Trains on TF-IDF of words and pairs of words, and tests. None of the four may be empty."""
+    """Scores on TF-IDF of words and pairs of words. No argument may be empty."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     terms = TfidfVectorizer(token_pattern=WORD, ngram_range=(1, 2), sublinear_tf=True, max_features=_MOST_TERMS)
@@ -44,7 +38,7 @@ def by_words(train: Sequence[str], classes: Sequence[str], test: Sequence[str], 
 
 
 def by_features(train: Features, classes: Sequence[str], test: Features, truth: Sequence[str]) -> Scores:
-    """Trains on sentence features, shapes (texts, features), and tests. None of the four may be empty."""
+    """Scores on sentence features, shapes (texts, features). No argument may be empty."""
     return _train_and_test(train, classes, test, truth)
 
 
@@ -54,7 +48,7 @@ def _train_and_test(train: Any, classes: Sequence[str], test: Any, truth: Sequen
     from sklearn.metrics import accuracy_score, f1_score
 
     if len(set(classes)) == 1:
-        guessed = [classes[0]] * len(truth)  # one class teaches nothing but that: every text is of it
+        guessed = [classes[0]] * len(truth)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -1,7 +1,7 @@
-"""Texts with their labels from tables, and their split into two halves.
+"""Texts with their labels from tables, and their split into two halves by owner.
 
-What belongs here: taking texts out of tables, refusing what cannot be compared, and splitting real texts so that no
-owner is on both sides. What does not: reading files (`quality.files`), and measuring.
+What belongs here: extracting texts, refusing tables that cannot be compared, and splitting real texts by owner. What
+does not: reading files (`quality.files`), and measuring.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import type_name
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.files import is_text
 from dpsynth_platform.quality.text.words import Codes
 
 HELD_OUT = "held-out"
 LEAST_TEXTS = 50
-"""Fewer texts than this say nothing."""
+"""The least texts that can be measured."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The texts of one table that are not blank.
+    """The texts of one table that are not blank, and the number of other rows.
 
-    Attributes:
-        labels: class of each text, None where it is missing; empty where there is no column of labels.
-        owners: owner of each text, None where it is missing; empty where there is no column of owners.
-        blank: number of rows without a text, or with a blank one.
+    Labels and owners are empty without such a column, and None for a text without a value.
     """
 
     name: str
@@ -39,29 +37,20 @@ class Corpus:
     blank: int
 
     def take(self, rows: Sequence[int] | Codes) -> Corpus:
-        """Those texts, with what belongs to them."""
         labels, owners = (tuple(part[at] for at in rows) if part else () for part in (self.labels, self.owners))
         return replace(self, texts=tuple(self.texts[at] for at in rows), labels=labels, owners=owners)
 
 
 def corpus_of(name: str, table: pa.Table, text: str, label: str | None = None, owner: str | None = None) -> Corpus:
-    """The texts of a table.
-
-    Args:
-        name: what the table is called where something is wrong with it.
-        text, label, owner: names of columns.
-
-    Raises:
-        SourceError: a column is missing or of a type that is no text or label, or there are too few texts.
-    """
+    """The texts in a column of a table. Raises `SourceError` for unsuitable columns, and for too few texts."""
     texts = _values(name, "text", table, text)
     labels, owners = (
         [] if column is None else _values(name, role, table, column)
         for role, column in (("label", label), ("owner", owner))
     )
-    there = [at for at, value in enumerate(texts) if value is not None and not value.isspace() and value]
-    whole = Corpus(name, tuple(item or "" for item in texts), tuple(labels), tuple(owners), len(texts) - len(there))
-    return enough(whole.take(there))
+    present = [at for at, value in enumerate(texts) if value and not value.isspace()]
+    whole = Corpus(name, tuple(item or "" for item in texts), tuple(labels), tuple(owners), len(texts) - len(present))
+    return enough(whole.take(present))
 
 
 def enough(corpus: Corpus) -> Corpus:
@@ -74,15 +63,12 @@ def enough(corpus: Corpus) -> Corpus:
 
 
 def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
-    """Two halves at random, always the same ones: what passes for training texts, and for held-out ones.
+    """A fixed random split into two halves, which replace training and held-out texts.
 
-    Where owners are known, all texts of an owner are in one half; texts without an owner are left out, since they may
-    be anybody's.
-
-    Raises:
-        SourceError: a half has too few texts, as where there is one owner only.
+    With owners, all texts of an owner are in one half, and texts without an owner are left out. Raises `SourceError` if
+    a half has too few texts, for example because there is a single owner.
     """
-    rng = np.random.default_rng(0)  # a reviewer can repeat it; nothing private is protected by it
+    rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
     if corpus.owners:
         rows = np.array([at for at, owner in enumerate(corpus.owners) if owner is not None], dtype=np.int64)
         _, owner = np.unique([str(corpus.owners[at]) for at in rows], return_inverse=True)
@@ -93,8 +79,8 @@ def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
     order = rng.permutation(len(sizes))
     first = np.zeros(len(sizes), dtype=bool)
     first[order[: 1 + int(np.searchsorted(np.cumsum(sizes[order]), len(rows) / 2))]] = True
-    had, unseen = corpus.take(rows[first[owner]]), corpus.take(rows[~first[owner]])
-    return enough(had), enough(replace(unseen, name=HELD_OUT, blank=0))
+    training, held_out = corpus.take(rows[first[owner]]), corpus.take(rows[~first[owner]])
+    return enough(training), enough(replace(held_out, name=HELD_OUT, blank=0))
 
 
 def check_apart(first: Corpus, second: Corpus) -> None:
@@ -102,7 +88,7 @@ def check_apart(first: Corpus, second: Corpus) -> None:
     if {owner for owner in first.owners if owner is not None}.intersection(second.owners):
         raise SourceError(
             f"owner: some owners have texts in {first.name} and in {second.name}, so those are not held out; accepted: "
-            "tables split by owner, or one table alone, which is split by owner here"
+            "tables split by owner, or a single table, which is split by owner"
         )
 
 
@@ -128,7 +114,7 @@ def _values(name: str, role: str, table: pa.Table, column: str) -> list[str | No
     values = table[column]
     kind = values.type
     if not (is_text(kind) or (role != "text" and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)))):
-        raise SourceError(f"{role}: column {column!r} of {name} holds {kind}; accepted: {_ACCEPTED[role]}")
+        raise SourceError(f"{role}: column {column!r} of {name} holds {type_name(kind)}; accepted: {_ACCEPTED[role]}")
     return list(pc.cast(values, pa.large_string()).to_pylist())
 
 

@@ -1,11 +1,11 @@
-"""Diversity: whether texts repeat each other, and whether they repeat what the generator was trained on.
+"""Diversity: whether texts repeat each other or the generator's training texts.
 
-What belongs here: self-BLEU, distinct n-grams, duplicates, and long runs of words that stand verbatim in training
-texts. What does not: distances from real texts (`divergences`). No single figure is good or bad by itself: real texts
-repeat each other, too, so those of as many real texts belong beside them.
+What belongs here: self-BLEU, distinct n-grams, duplicates, and long verbatim runs of words of training texts. What does
+not: distances from real texts (`divergences`). Real texts repeat each other, too, so each figure needs that of as many
+real texts for comparison.
 
-Verbatim runs are a sign of memorization, never a proof of privacy where there are none (the guarantee is), and boiler
-plate that many people wrote is no secret. The figure says how often, never what.
+Verbatim runs are a sign of memorization, but their absence proves no privacy (the guarantee does), and boilerplate is
+no secret. The figure is a share and shows no text.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ import numpy.typing as npt
 from dpsynth_platform.quality.text.words import Codes, runs_of
 
 ORDER = 4
-"""BLEU goes up to runs of so many words."""
+"""The longest runs of words in BLEU."""
 SELF_BLEU_TEXTS = 100
-"""Each of so many texts is compared with all others of them."""
+"""Size of the sample whose texts are compared with each other."""
 _NO_MATCH = 0.1
 
 
 def bleu(hypothesis: Sequence[int], references: Sequence[Sequence[int]], order: int = ORDER) -> float:
-    """BLEU of one text against several, in [0, 1] (Papineni et al. 2002, section 2).
+    """BLEU of one text against at least one other, in [0, 1] (Papineni et al. 2002, section 2).
 
-    Precisions without a match count as 0.1 matches (Chen and Cherry 2014, method 1); runs that are longer than the text
-    are left out of the mean.
-
-    Args:
-        hypothesis: codes of at least one word.
-        references: codes of words, at least one text.
+    Precisions without a match count as 0.1 matches (Chen and Cherry 2014, method 1). Runs that are longer than the text
+    do not count. The hypothesis has at least one word.
     """
     logs = []
     for length in range(1, min(order, len(hypothesis)) + 1):
@@ -47,10 +43,9 @@ def bleu(hypothesis: Sequence[int], references: Sequence[Sequence[int]], order: 
 
 
 def self_bleu(texts: Sequence[Codes], rng: np.random.Generator) -> float:
-    """Mean BLEU of texts against all the others (Zhu et al., Texygen, 2018), of a random sample of them; 1: all alike.
+    """Mean BLEU of each text against the others in a random sample (Zhu et al., Texygen, 2018); 1: all the same.
 
-    Args:
-        texts: codes of the words of at least two texts, none of them empty.
+    There must be at least two texts, none of them empty.
     """
     drawn = rng.choice(len(texts), min(SELF_BLEU_TEXTS, len(texts)), replace=False)
     sample = [texts[at].tolist() for at in drawn]
@@ -58,21 +53,21 @@ def self_bleu(texts: Sequence[Codes], rng: np.random.Generator) -> float:
 
 
 def distinct(texts: Sequence[Codes], length: int, runs: int) -> float:
-    """Share of different runs among the first so many runs of `length` words (distinct-n, Li et al. 2016).
+    """Share of different runs among the first `runs` runs of `length` words (distinct-n, Li et al. 2016).
 
-    The share falls with the number of runs, so that figures compare only where that is the same. NaN for no runs.
+    Only figures of the same number of runs are comparable, since the share falls with it. NaN for no runs.
     """
     codes = runs_of(length, texts)[0].codes[:runs]
     return len(np.unique(codes)) / len(codes) if len(codes) else float("nan")
 
 
 def duplicates(texts: Sequence[Codes]) -> float:
-    """Share of texts that have the same words in the same order as one before them; case and blanks do not count."""
+    """Share of texts that repeat the words of an earlier text, ignoring case and white space."""
     return 1 - len({text.tobytes() for text in texts}) / len(texts)
 
 
 def verbatim(texts: Sequence[Codes], training: Sequence[Codes], length: int) -> npt.NDArray[np.bool_]:
-    """Which texts have a run of so many words that a training text has word for word (but for case); shape (texts,)."""
+    """Which texts share a run of `length` words with a training text, ignoring case; shape (texts,)."""
     of_texts, of_training = runs_of(length, texts, training)
     found = np.zeros(len(texts), dtype=bool)
     found[of_texts.texts[np.isin(of_texts.codes, of_training.codes)]] = True

@@ -1,4 +1,4 @@
-"""Kinds of named entities that texts mention, as the platform's own scrubber finds them.
+"""Counts of named entities in texts, as the platform's scrubber finds them.
 
 What belongs here: counting findings by type. What does not: finding (`scrub`), comparing (`divergences`).
 """
@@ -20,16 +20,12 @@ _PERCENT = 100
 
 
 def entity_counts(texts: Sequence[str], progress: Progress = silent) -> Codes:
-    """How often each text mentions each type of `TYPES`, shape (texts, types).
+    """Findings of each type of `TYPES` in each text, shape (texts, types).
 
-    Args:
-        progress: called with the stage `entities` and percents.
-
-    Raises:
-        SourceError: a process that looks for them ended too early.
+    `progress` is called with percents. Raises `SourceError` if a detector process ends unexpectedly.
     """
     counts = np.zeros((len(texts), len(TYPES)), dtype=np.int64)
-    # A hundredth of the texts at a time: work for all cores, and a step of the progress.
+    # A hundredth of the texts is work for all cores, and one step of the progress.
     shares = [part for part in np.array_split(np.arange(len(texts)), _PERCENT) if part.size]
     with ParallelDetector() as detector:
         found = detector.each(shares, lambda rows: [Document(texts[at]) for at in rows])

@@ -1,11 +1,11 @@
-"""The quality report of synthetic texts: every measure over several trials, beside real texts in their place.
+"""The quality report of synthetic texts: every measure over several trials, with that of real texts for comparison.
 
 What belongs here: names and directions of the figures, their means and errors, and the report as JSON, as markdown and
 as rows for a terminal. What does not: measuring (`trials`), and any gate. The report compares with real texts, so it is
-restricted and says so wherever it is shown.
+restricted, and says so in every form.
 
-Trials draw from the same tables, so standard errors tell of drawing and of random starts; they understate what other
-people's texts would change.
+All trials draw from the same tables, so standard errors include sampling and random starts only; the variation between
+people is larger.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dpsynth_platform.synth.text.embeddings import MODEL, MOST_PIECES
 HEADER = ("measure", "better", "synthetic", "real in its place")
 TRIALS = 5
 MOST_TEXTS = 1_000
-"""Of larger tables so many texts are drawn at random, always the same."""
+"""A fixed random sample of so many texts replaces larger tables."""
 _DRAWN = 0.8
-"""Share of the smallest table that each trial draws: with all of it, trials would hardly differ."""
+"""Share of the smallest table that each trial draws; with all of it, trials would hardly differ."""
 
 SPLIT = (
-    "There were no held-out texts: a random half of the real ones passes for held out though the generator had it, and "
-    "verbatim runs are looked for in the other half only. Both flatter."
+    "There were no held-out texts. A random half of the real ones replaces them, although the generator read it, and "
+    "verbatim runs are searched in the other half only. Both make figures look better."
 )
 
 HIGHER, LOWER, NEAR = "higher", "lower", "near real"
@@ -68,7 +68,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over trials and its standard error; both NaN where a measure does not apply, the error with one trial."""
+    """Mean over trials and its standard error. Both are NaN if a measure does not apply; the error with one trial."""
 
     mean: float
     standard_error: float
@@ -81,13 +81,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measure.
-
-    Attributes:
-        better: `higher`, `lower` or `near real`.
-        synthetic: of the synthetic texts.
-        real: of as many real texts in their place: such that the generator had; of verbatim runs, held-out ones.
-    """
+    """One measure, of synthetic and of as many real texts that the generator read (verbatim runs: held-out ones)."""
 
     key: str
     name: str
@@ -104,8 +98,7 @@ class TextQualityReport:
         texts, blank: number of texts, and of rows without one, in each table.
         drawn: number of texts of each table in a trial.
         majority_accuracy: share of the most frequent class among held-out texts; None without labels.
-        settings: what figures depend on, so that only those of equal settings are compared.
-        remarks: what a reader must know of the figures.
+        settings: only figures with equal settings are comparable.
     """
 
     texts: dict[str, int]
@@ -120,19 +113,18 @@ class TextQualityReport:
     restricted: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; None for what is not available."""
-        figures = [
-            asdict(figure) | {side: _estimate_json(getattr(figure, side)) for side in ("synthetic", "real")}
-            for figure in self.figures
-        ]
-        return asdict(self) | {"figures": figures}
+        document = asdict(self)
+        for figure in document["figures"]:
+            for side in ("synthetic", "real"):
+                figure[side] = {name: None if math.isnan(value) else value for name, value in figure[side].items()}
+        return document
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """The figures as a table of four columns, see `HEADER`: mean ± standard error."""
+        """Rows with the columns of `HEADER`: mean ± standard error."""
         return [(figure.name, figure.better, str(figure.synthetic), str(figure.real)) for figure in self.figures]
 
     def remarks_for_people(self) -> list[str]:
-        """Sizes, settings and remarks, a sentence each."""
+        """Sizes, settings and remarks."""
         sizes = ", ".join(f"{count} {name}" for name, count in self.texts.items())
         blank = ", ".join(f"{count} {name}" for name, count in self.blank.items())
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
@@ -146,7 +138,6 @@ class TextQualityReport:
         ]
 
     def markdown(self) -> str:
-        """The notice, the figures as a markdown table, and the remarks."""
         rows = [markdown_row(row) for row in (HEADER, ["---"] * len(HEADER), *self.table())]
         return "\n".join([f"**{self.notice}**", "", *rows, "", *self.remarks_for_people()])
 
@@ -162,21 +153,16 @@ def measure_texts(
     remarks: Sequence[str] = (),
     progress: Progress = silent,
 ) -> TextQualityReport:
-    """Measures synthetic texts beside real ones.
+    """Measures synthetic texts. If all three corpora have labels, classifiers are compared, too.
 
     Args:
-        real: texts that the generator had.
-        held_out: real texts that it never saw, of other owners.
-        synthetic: synthetic texts. Where all three have labels, classifiers are compared, too.
-        trials: number of trials, at least 1.
-        most: of a larger table so many texts are drawn, once for all trials.
-        clusters: of MAUVE; None: a tenth of the texts that a trial draws.
-        remarks: for the report.
+        real, held_out: texts that the generator read, and texts of other owners.
+        most: sample size for larger tables, drawn once for all trials.
+        clusters: of MAUVE; None: a tenth of the texts in a trial.
         progress: called with stages and percents, or numbers of trials.
 
-    Raises:
-        SourceError: labels cannot be compared, or there are too few texts for the clusters.
-        ConfigurationError: the sentence model is not installed.
+    Raises `SourceError` for unsuitable labels or too few texts for the clusters, and `ConfigurationError` if the
+    sentence model is not installed.
     """
     sides = (real, held_out, synthetic)
     labelled = all(side.labels for side in sides)
@@ -220,7 +206,3 @@ def _majority(corpus: Corpus) -> float:
 def _estimate(values: Sequence[float]) -> Estimate:
     error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else float("nan")
     return Estimate(float(np.mean(values)), error)
-
-
-def _estimate_json(found: Estimate) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in asdict(found).items()}

@@ -1,11 +1,11 @@
-"""One trial: as many texts of each table, drawn at random, through every measure.
+"""One trial: every measure on equal numbers of randomly drawn texts of each table.
 
-What belongs here: what is computed once for all trials, the draw, and which texts each measure is asked about. What
-does not: the measures, and their names and errors (`report`).
+What belongs here: what is computed once for all trials, the draw, and which texts each measure compares. What does not:
+the measures, and their names and errors (`report`).
 
-A trial measures the synthetic texts against held-out ones; then real ones that the generator had, in the synthetic
-ones' place. That second figure is what perfect synthetic texts would reach (guide, section 5.6, "real vs. real"). All
-draws have the same size, since most figures depend on it.
+A trial measures the synthetic texts against held-out ones, and then real texts that the generator read instead. That
+second figure is what perfect synthetic texts would reach (guide, section 5.6, "real vs. real"). All draws have the same
+size, since most figures depend on it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.quality.text import divergences
 from dpsynth_platform.quality.text.classification import by_features, by_words
 from dpsynth_platform.quality.text.corpora import Corpus
-from dpsynth_platform.quality.text.divergences import (
-    entity_divergence,
-    entity_rate_divergence,
-    length_divergence,
-    run_divergences,
-    vocabulary_overlap,
-)
 from dpsynth_platform.quality.text.diversity import distinct, duplicates, self_bleu, verbatim
 from dpsynth_platform.quality.text.entities import entity_counts
 from dpsynth_platform.quality.text.mauve import Features, mauve
@@ -34,7 +28,7 @@ from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 
 VERBATIM_WORDS = 10
 MOST_TRAINING_TEXTS = 50_000
-"""Verbatim runs are looked for in so many texts that the generator had, drawn at random from more."""
+"""Size of the sample of the generator's texts in which verbatim runs are searched."""
 LENGTHS = (1, 2, 3)
 """Of n-grams."""
 _NAN = float("nan")
@@ -42,13 +36,11 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class Material:
-    """Texts of one table with what measures need of each: one entry a text in every part.
+    """Texts of one table with the measures' inputs, one entry per text in every part.
 
     Attributes:
-        words: codes of its words, coded together for all tables.
-        features: shape (texts, 384).
-        entities: shape (texts, types).
-        copied: whether it has a verbatim run of a text that the generator had.
+        features, entities: shapes (texts, 384) and (texts, types).
+        copied: whether a text has a verbatim run of a text that the generator read.
     """
 
     corpus: Corpus
@@ -58,28 +50,22 @@ class Material:
     copied: npt.NDArray[np.bool_]
 
     def take(self, rows: Codes) -> Material:
-        """Those texts, in this order."""
         words = tuple(self.words[at] for at in rows)
         return Material(self.corpus.take(rows), words, self.features[rows], self.entities[rows], self.copied[rows])
 
     def labelled(self) -> Material:
-        """Those that have a label."""
         return self.take(np.flatnonzero([label is not None for label in self.corpus.labels]))
 
 
 def prepare(
     real: Corpus, held_out: Corpus, synthetic: Corpus, most: int, progress: Progress = silent
 ) -> tuple[Material, Material, Material]:
-    """What is computed once, for at most so many texts of each table, drawn at random.
+    """What is computed once, for a random sample of at most `most` texts of each table.
 
-    Args:
-        progress: called with stages and percents.
-
-    Raises:
-        ConfigurationError: the sentence model is not installed.
-        SourceError: a process that looks for entities ended too early.
+    Raises `ConfigurationError` if the sentence model is not installed, and `SourceError` if a detector process ends
+    unexpectedly.
     """
-    rng = np.random.default_rng(0)  # a reviewer can repeat it; nothing private is protected by it
+    rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
     training = _some(real, MOST_TRAINING_TEXTS, rng)
     sides = [_some(side, most, rng) for side in (real, held_out, synthetic)]
     *words, training_words = code_words(*(side.texts for side in sides), training.texts)
@@ -98,19 +84,15 @@ def prepare(
 def run_trial(
     materials: tuple[Material, Material, Material], texts: int, clusters: int, trial: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of the synthetic texts, and of real ones in their place, by key (`report.MEASURES`).
+    """The figures of the synthetic texts, and of real ones instead, by key (`report.MEASURES`).
 
-    Args:
-        materials: of real, held-out and synthetic texts.
-        texts: how many are drawn of each.
-        clusters: of MAUVE.
-        trial: number of the trial; it decides the draw.
+    Draws `texts` of the real, held-out and synthetic texts, with `trial` as random state.
     """
     rng = np.random.default_rng(trial)
     real, held_out, synthetic = (item.take(rng.choice(len(item.words), texts, replace=False)) for item in materials)
-    everything = materials[1]
-    made = _compared(synthetic, held_out, clusters, trial) | _classified(synthetic, everything)
-    kept = _compared(real, held_out, clusters, trial) | _classified(real, everything)
+    all_held_out = materials[1]
+    made = _compared(synthetic, held_out, clusters, trial) | _classified(synthetic, all_held_out)
+    kept = _compared(real, held_out, clusters, trial) | _classified(real, all_held_out)
     runs = {length: min(_runs(item, length) for item in (real, synthetic)) for length in LENGTHS}
     return (
         made | _alone(synthetic, runs, rng) | {"verbatim": float(synthetic.copied.mean())},
@@ -125,23 +107,25 @@ def _some(corpus: Corpus, most: int, rng: np.random.Generator) -> Corpus:
 
 
 def _compared(item: Material, held_out: Material, clusters: int, trial: int) -> dict[str, float]:
-    """What sets texts against as many held-out ones."""
+    """Measures that compare texts with as many held-out ones."""
     lengths = [np.array([len(text) for text in side.words]) for side in (item, held_out)]
     found = {
         "mauve": mauve(held_out.features, item.features, clusters, trial),
         "next_token": next_token_accuracy(item.words, held_out.words),
-        "lengths": length_divergence(*lengths),
-        "entities": entity_divergence(item.entities, held_out.entities),
-        "entity_rates": entity_rate_divergence(item.entities, held_out.entities),
-        "vocabulary": vocabulary_overlap(item.words, held_out.words),
+        "lengths": divergences.length_divergence(*lengths),
+        "entities": divergences.entity_divergence(item.entities, held_out.entities),
+        "entity_rates": divergences.entity_rate_divergence(item.entities, held_out.entities),
+        "vocabulary": divergences.vocabulary_overlap(item.words, held_out.words),
     }
     for length in LENGTHS:
-        found[f"runs_{length}"], found[f"frontier_{length}"] = run_divergences(item.words, held_out.words, length)
+        found[f"runs_{length}"], found[f"frontier_{length}"] = divergences.run_divergences(
+            item.words, held_out.words, length
+        )
     return found
 
 
 def _classified(item: Material, held_out: Material) -> dict[str, float]:
-    """Classifiers trained on texts, tested on all held-out ones; nothing where there are no labels."""
+    """Classifiers trained on texts, tested on all held-out ones; nothing without labels."""
     if not item.corpus.labels:
         return {}
     item, held_out = item.labelled(), held_out.labelled()
@@ -159,6 +143,6 @@ def _runs(item: Material, length: int) -> int:
 
 
 def _alone(item: Material, runs: dict[int, int], rng: np.random.Generator) -> dict[str, float]:
-    """What texts show by themselves, in as many n-grams of each length as both sides have."""
+    """Measures of one corpus, on equal numbers of n-grams of each length."""
     found = {"self_bleu": self_bleu(item.words, rng), "duplicates": duplicates(item.words)}
     return found | {f"distinct_{n}": distinct(item.words, n, count) for n, count in runs.items()}

@@ -1,7 +1,7 @@
-"""Words of texts as numbers, and runs of words as numbers: what all measures that count words share.
+"""Words and n-grams of texts as numbers, for all measures that count words.
 
-What belongs here: cutting texts into words, and coding words and n-grams so that equal ones have equal codes. What does
-not: any measure (`divergences`, `diversity`, `next_token`), and the word pieces of language models (`embeddings`).
+What belongs here: splitting texts into words, and coding words and n-grams. What does not: measures (`divergences`,
+`diversity`, `next_token`), and the word pieces of language models (`embeddings`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import numpy.typing as npt
 Codes = npt.NDArray[np.int64]
 
 WORD = r"\w+|[^\w\s]"
-"""A word, a number, or a single mark of punctuation. Whatever is not blank belongs to one."""
+"""A word, a number, or a punctuation mark; together they cover all characters except white space."""
 _WORDS = re.compile(WORD)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of n words inside each text of one corpus.
+    """The runs of n words inside each text of one corpus: their codes, and the index of each run's text, ascending.
 
-    Attributes:
-        codes: shape (runs,); equal runs have equal codes, in all corpora that were coded together.
-        texts: shape (runs,); number of the text that each run stands in, ascending.
+    Equal runs have equal codes in all corpora that were coded together.
     """
 
     codes: Codes
@@ -34,7 +32,7 @@ class Runs:
 
 
 def code_words(*corpora: Sequence[str]) -> list[list[Codes]]:
-    """For each corpus and each of its texts the codes of its words, in lower case and in order."""
+    """The codes of each text's words in order, ignoring case, for each corpus."""
     known: dict[str, int] = {}
     return [
         [
@@ -52,7 +50,7 @@ def runs_of(length: int, *corpora: Sequence[Codes]) -> list[Runs]:
     places = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     codes = words
     for step in range(1, length):
-        # Dense codes again after each word: a product of two of them never overflows, and no two runs collide.
+        # Codes are made dense after each word, so that products do not overflow and runs do not collide.
         wider = codes[:-1] * (words.max(initial=0) + 1) + words[step:]
         codes = np.unique(wider, return_inverse=True)[1] if len(wider) else wider
     inside = places[: len(codes)] == places[length - 1 :] if len(codes) else np.zeros(0, dtype=bool)

@@ -1,6 +1,4 @@
-"""Tables through noisy marginals and a graphical model.
-
-What belongs in this package, in the order in which a table passes through it. What does not: text, images or graphs.
+"""Tables through noisy marginals and a graphical model, in the order in which a table passes through the modules.
 
 | modules | what they do |
 | --- | --- |
@@ -8,14 +6,14 @@ What belongs in this package, in the order in which a table passes through it. W
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
 | `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone see data |
-| `learning` | their first part where values are not declared |
+| `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
-| `drawing`, `noise` | what they draw: paid, and durable before it is used |
-| `measurements` | the durable record of what a mechanism has released; from here on all is post-processing |
-| `compression`, `smoothing`, `resolution` | fine cells put together by their noisy counts |
+| `drawing`, `noise` | a mechanism's draws: paid, and durable before they are used |
+| `measurements` | the durable record of what a mechanism has released; all that follows is post-processing |
+| `compression`, `smoothing`, `resolution` | fine cells merged by their noisy counts |
 | `missing` | columns with hardly any usable value, by their noisy counts |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
-| `model` | the fitted model on disk, and what the audit asks of it |
+| `model` | the fitted model on disk, and the audit's queries |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |
-| `sampling`, `shapes`, `placing`, `restore` | rows, values inside of cells, the source's schema given back |
+| `sampling`, `shapes`, `placing`, `restore` | rows, values inside of cells, the source's schema restored |
 """

@@ -1,33 +1,27 @@
-"""AIM: noisy marginals chosen one after the other where the model is worst (McKenna, Mullins, Sheldon & Miklau 2022).
+"""AIM: noisy marginals chosen in rounds where the model is worst (McKenna, Mullins, Sheldon & Miklau 2022).
 
-What belongs here: which pairs are candidates, what choosing one is worth, and how the budget is spread over the rounds.
-What does not: the draws (`drawing`), their cost (`privacy.selection`), and all that follows from the noisy counts
-(`marginals`).
+What belongs here: candidate pairs, their scores, and how the budget is spread over the rounds. What does not: the draws
+(`drawing`), their cost (`privacy.selection`), and all that follows from the noisy counts (`marginals`).
 
 All columns are measured alone. Then each round chooses, by the exponential mechanism, the pair whose counts are
-farthest from what the model so far expects, less what noise would take away from knowing them; measures it; and fits
-the model anew. Where a round has changed the model by no more than noise would, later ones measure with twice the
-precision: what is left to learn is finer than the noise.
+farthest from what the model expects, less a penalty for noise; measures it; and fits the model again. After a round
+that changed the model by no more than noise would, later rounds measure with twice the precision.
 
 What differs from the paper, and why:
 
 - The penalty for noise is sum min(sqrt(2/pi) sigma, expected count) instead of sqrt(2/pi) sigma for every cell: where
-  nothing is expected, nothing is lost, since the estimate does not follow the noise there (`estimation`). It depends on
-  the model only, so that a score's sensitivity is as before.
-- Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes
-  accounting by privacy loss distributions possible, which allows 10 to 17% more budget than zCDP at epsilon 1 and delta
-  from 1e-9 to 1e-5 (`privacy.selection`).
-- A pair may be measured with each column coarse or fine (`resolution`), whichever is worth more: the more of its counts
-  rise above the noise, the better.
-- A declared target's links to all other columns are measured before the rounds, with a share of the budget of their
-  own: what predicts the target is wanted whatever the L1 distances say.
+  nothing is expected, the estimate does not follow the noise (`estimation`). The penalty depends on the model only, so
+  that a score's sensitivity is unchanged.
+- All choices have the same fixed epsilon; only the precision of measurements adapts. This permits accounting by privacy
+  loss distributions: 10 to 17% more budget than zCDP at epsilon 1 and delta from 1e-9 to 1e-5 (`privacy.selection`).
+- A pair may be measured with each column coarse or fine (`resolution`), whichever scores higher.
+- A declared target's links to all other columns are measured before the rounds, whatever their L1 distances.
 - On tables of 40 columns and more, and under a time limit, several pairs without a common column are chosen before the
-  model is fitted anew: each is a choice of its own, paid for as such, and a fit takes longer than choosing.
-- Single columns get a third of the measurements' precision: what they tell serves every pair. Where there is a target,
-  its links tell of single columns too, so that less of them is enough and the links get more. On adult at epsilon 1
-  that takes a classifier's area under the curve from 90.0 to 90.2% and its accuracy from 82.6 to 82.8% (standard errors
-  below 0.1), for 0.2 points of the similarity of single columns and of pairs; anything from 10 to 15% for single
-  columns and from 25 to 40% for links does the same.
+  model is fitted again: a fit takes longer than a choice, and each choice is paid for.
+- Single columns get a third of the measurements' precision, since every pair uses them. With a target, its links also
+  measure single columns, which then need less. On adult at epsilon 1, a classifier's area under the curve rises from
+  90.0 to 90.2%, its accuracy from 82.6 to 82.8% (standard errors below 0.1). The similarity of columns and pairs falls
+  by 0.2 points. Shares of 10 to 15% for columns and 25 to 40% for links have the same effect.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,10 +38,7 @@ import numpy as np
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.selection import (
-    PrecisionBudget,
-    calibrate_selection,
-)
+from dpsynth_platform.privacy.selection import PrecisionBudget, calibrate_selection
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
@@ -55,13 +46,7 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import (
-    ITERATIONS,
-    described_counts,
-    expected_error,
-    score_sensitivity,
-    started,
-)
+from dpsynth_platform.synth.tabular.marginals import ITERATIONS, expected_error, score_sensitivity, started
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
@@ -84,22 +69,18 @@ ROUNDS_PER_COLUMN = 4
 SELECTION_SHARE = 0.05
 ONE_WAY_SHARE = 1 / 3
 SHARES_WITH_TARGET = (0.15, 0.25)
-"""Of single columns and of the links, where there is a target."""
+"""Of single columns and of the links, if there is a target."""
 COLUMNS_PER_CHOICE = 20
-"""For so many columns one choice more is made before the model is fitted anew."""
+"""Every so many columns allow one more choice between two fits."""
 LINK_ITERATIONS = 20
 
 
 @dataclass(frozen=True)
 class AimParameters(WorkloadParameters):
-    """What fixes AIM, sealed in the plan.
+    """The parameters of AIM, sealed in the plan.
 
-    In early rounds the model may have fewer cells than `model_cells`, in proportion to the budget used.
-
-    Attributes:
-        target_share: part of the measurements' precision for the links to the target; 0 without one.
-        target: the target column's index, if there is one.
-        choices_per_fit: rounds after which the model is fitted anew.
+    The links to the target column (an index) get `target_share` of the measurements' precision. In early rounds the
+    model may have fewer cells than `model_cells`, in proportion to the budget used.
     """
 
     target_share: float
@@ -108,21 +89,16 @@ class AimParameters(WorkloadParameters):
 
     @property
     def rounds_share(self) -> float:
-        """Part of the measurements' precision for the rounds."""
         return 1 - self.one_way_share - self.target_share
 
 
-class Aim(SelectionGenerator):
+class Aim(SelectionGenerator[AimParameters]):
     """The generator `aim`."""
 
     method = "aim"
-
-    def chosen(self, plan_parameters: Mapping[str, Any]) -> AimParameters:
-        """The plan's parameters."""
-        return AimParameters(**plan_parameters)
+    parameters_type = AimParameters
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        """The fields of `AimParameters`."""
         columns, asked = len(domain), workload_of(contract, domain.names, domain.parts)
         check_workload_cells(contract, asked.weights, domain.most_states)
         work = work_of(contract, columns, len(asked.weights)).within(contract.generate.seconds)
@@ -130,96 +106,76 @@ class Aim(SelectionGenerator):
         aimed = rounds > 0 and asked.target is not None
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
-        parameters = AimParameters(
-            **asdict(budget),
-            one_way_share=one_way,
-            target_share=links,
-            model_cells=work.model_cells,
-            target=asked.target,
-            choices_per_fit=work.choices_per_fit,
-            workload=[list(clique) for clique in asked.weights],
-            workload_weights=list(asked.weights.values()),
+        return asdict(
+            AimParameters(
+                **asdict(budget),
+                one_way_share=one_way,
+                target_share=links,
+                model_cells=work.model_cells,
+                target=asked.target,
+                choices_per_fit=work.choices_per_fit,
+                workload=[list(clique) for clique in asked.weights],
+                workload_weights=list(asked.weights.values()),
+            )
         )
-        return asdict(parameters)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
-        """Event, noise, expected error, cells, memory and sampling time of a plan.
-
-        Expected errors are those of the noise alone, in records, if every round is used. Memory is that of counts and
-        of the largest model, beside what the program itself takes.
-        """
-        domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
-        one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
+        """Expected errors are of the noise alone, if every round is used; memory is of counts and the largest model."""
+        domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
+        one, joint = _noise_of_one_way(sealed, len(domain)), _noise_of_round(sealed)
         states = domain.most_states
-        cells = {clique: math.prod(states[index] for index in clique) for clique in chosen.weights}
-        links = sum(math.prod(states[index] for index in link) for link in _links(chosen, len(domain)))
-        most = links + sum(heapq.nlargest(chosen.rounds, cells.values()))
-        model = min(chosen.model_cells, math.prod(states))
-        # A column of more states is told apart at two resolutions.
+        cells = {clique: math.prod(states[index] for index in clique) for clique in sealed.weights}
+        links = sum(math.prod(states[index] for index in link) for link in _links(sealed, len(domain)))
+        most = links + sum(heapq.nlargest(sealed.rounds, cells.values()))
+        model = min(sealed.model_cells, math.prod(states))
+        # A column of more states has two resolutions.
         views = sum(2 ** sum(states[index] > COARSE_GROUPS for index in clique) for clique in cells)
-        return {
-            "event": (
-                f"{len(domain)} one-way marginals with rounded Gaussian noise"
-                + (", one of each other column with the target" if chosen.target_share else "")
-                + f", then up to {chosen.rounds} rounds, each with a choice of columns by the exponential mechanism "
-                "and their joint marginal with rounded Gaussian noise, whose precision adapts within a total fixed "
-                "beforehand"
-            ),
-            "sigma_total": chosen.sigma_total,
-            "sigma_one": one,
-            "epsilon_select": chosen.epsilon_select,
-            "sigma_two": joint,
-            "rounds": chosen.rounds,
-            "rho": chosen.rho,
-            **described_counts(
-                domain,
-                sigma_one=one,
-                sigma_two=joint,
-                joint=most,
-                memory=memory_bytes(
-                    counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model
-                ),
-            ),
-        }
+        target = ", one of each other column with the target" if sealed.target_share else ""
+        event = (
+            f"{len(domain)} one-way marginals with rounded Gaussian noise{target}, then up to {sealed.rounds} rounds, "
+            "each with a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian "
+            "noise, whose precision adapts within a total fixed beforehand"
+        )
+        memory = memory_bytes(counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model)
+        return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory)
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        """One-way marginals, links to the target, then rounds of choosing and measuring; see the base class."""
-        chosen, domain = self.chosen(plan.parameters), records.domain
+        sealed, domain = self.sealed(plan.parameters), records.domain
         sensitivity = WEIGHT_SCALE * score_sensitivity(plan)
-        draws = chosen.draws(log, sensitivity, records.parts)
-        one_way = draws.columns(records, _noise_of_one_way(chosen, len(domain)), progress)
+        draws = sealed.draws(log, sensitivity, records.parts)
+        one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
         states, groups, estimator = started(domain, one_way)
-        links, weights, sums = _links(chosen, len(domain)), chosen.weights, Sums(groups)
+        links, weights, sums = _links(sealed, len(domain)), sealed.weights, Sums(groups)
         exact = records.cliques(states, {*links, *weights}, progress)
         if links:
-            sigma = chosen.noise(chosen.target_share / len(links))
+            sigma = sealed.noise(sealed.target_share / len(links))
             for link in links:
                 estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
             estimator.fit(LINK_ITERATIONS)
-        rounds = _Rounds(chosen, draws.left)
+        rounds = _Rounds(sealed, draws.left)
         every = [view for clique in weights for view in sums.views(clique)]
         while (sigma_now := rounds.sigma) is not None:
             views = admissible(estimator, every, rounds.most_cells)
             cliques = list(dict.fromkeys(view.clique for view in views))
             expected = expected_counts(estimator, cliques)
-            worth = {
+            scored = {
                 view: weights[clique] * value
                 for clique in cliques
                 for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
             }
-            worth = {view: worth[view] for view in views}
+            scored = {view: scored[view] for view in views}
             known: dict[View, Array] = {}
             hidden = 0.0
-            while worth and len(known) < chosen.choices_per_fit and (sigma_now := rounds.sigma) is not None:
-                view = draws.choice(worth)
+            while scored and len(known) < sealed.choices_per_fit and (sigma_now := rounds.sigma) is not None:
+                view = draws.choice(scored)
                 known[view] = view.sums(expected[view.clique], groups)
                 hidden += hidden_by_noise(known[view], sigma_now)
                 noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
                 estimator.add([as_measurement(noisy)])
                 rounds = rounds.after(draws.left)
-                if len(known) < chosen.choices_per_fit:
-                    worth = _apart(worth, view.clique, estimator, rounds.most_cells)
-                progress("measuring combinations", rounds.done, chosen.rounds)
+                if len(known) < sealed.choices_per_fit:
+                    scored = _disjoint(scored, view.clique, estimator, rounds.most_cells)
+                progress("measuring combinations", rounds.done, sealed.rounds)
             estimator.fit(ROUND_ITERATIONS)
             learned = sum(
                 np.abs(estimator.expected(view.attributes(len(groups))).numpy() - before).sum()
@@ -230,7 +186,7 @@ class Aim(SelectionGenerator):
 
 
 def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
-    """What there is to do without a time limit."""
+    """The work without a time limit."""
     return Work(
         records=contract.privacy.expected_units * contract.privacy.max_contributions,
         columns=columns,
@@ -243,35 +199,28 @@ def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
     )
 
 
-def _links(chosen: AimParameters, columns: int) -> list[Clique]:
-    """The pairs of the target and each other column."""
-    target = chosen.target
-    if target is None or not chosen.target_share:
+def _links(sealed: AimParameters, columns: int) -> list[Clique]:
+    target = sealed.target
+    if target is None or not sealed.target_share:
         return []
     return [(min(index, target), max(index, target)) for index in range(columns) if index != target]
 
 
-def _apart(worth: Mapping[View, int], clique: Clique, estimator: Estimator, most_cells: float) -> dict[View, int]:
-    """What may be chosen beside a clique before the model is fitted to it: what has no column in common with it.
+def _disjoint(scored: Mapping[View, int], clique: Clique, estimator: Estimator, most_cells: float) -> dict[View, int]:
+    """The views that may still be chosen before the model is fitted to a clique: those without a common column.
 
-    A link that follows from another, through a column of both, would seem as strong as before.
+    The score of a link that follows from the chosen one, through a common column, would not yet show that.
     """
-    apart = [view for view in worth if not set(view.clique) & set(clique)]
-    return {view: worth[view] for view in within(estimator, apart, most_cells)}
+    disjoint = [view for view in scored if not set(view.clique) & set(clique)]
+    return {view: scored[view] for view in within(estimator, disjoint, most_cells)}
 
 
 def scores(
     clique: Clique, counts: Counts, expected: Array, sums: Sums, sigma: float, parts: int
 ) -> list[tuple[View, int]]:
-    """What measuring each of a clique's views is worth: its `misfit`, less what noise would hide. Sensitive.
+    """The score of each of a clique's views: its `misfit`, less what noise of `sigma` records would hide. Sensitive.
 
-    Args:
-        clique: attribute indices.
-        counts: exact, in the clique's states, in parts of a record.
-        expected: the model's.
-        sums: over the columns' resolutions.
-        sigma: of the noise that measuring would add, in records.
-        parts: how many parts of a record the counts are in.
+    `counts` are exact, over the clique's states, in units of 1/`parts` record; `expected` are the model's.
     """
     known, counted = sums.side_by_side(expected, clique), sums.side_by_side(counts.astype(np.float64), clique)
     misfits = sums.by_view(distances(counted.astype(np.int64), known, parts), clique)
@@ -281,58 +230,54 @@ def scores(
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The budget as it is spread over the rounds. What it decides depends on released results only.
+    """The spread of the budget over the rounds, which depends on released results only.
 
-    Attributes:
-        chosen: the plan's parameters.
-        left: precision that is left.
-        done: rounds that are over.
-        precision: of the next round's measurement, in parts of what an even spread gives.
+    `left` is the remaining precision, `done` the number of finished rounds, and `precision` that of the next round's
+    measurement as a multiple of an even spread.
     """
 
-    chosen: AimParameters
+    sealed: AimParameters
     left: PrecisionBudget
     done: int = 0
     precision: int = 1
 
     @property
     def sigma(self) -> float | None:
-        """Noise of the next round's measurement; None where the mechanism is over."""
-        if self.done >= self.chosen.rounds:
+        """Noise of the next round's measurement; None if the mechanism has ended."""
+        if self.done >= self.sealed.rounds:
             return None
         wanted = self._even * self.precision
-        # The last round takes all, and so does one that would leave too little for another.
-        if self.done == self.chosen.rounds - 1 or self.left.left < 2 * wanted:
+        # The last round takes the rest, as does one that would leave too little for another.
+        if self.done == self.sealed.rounds - 1 or self.left.left < 2 * wanted:
             return self.left.sigma()
         return self.left.sigma(float(wanted / self.left.left))
 
     @property
     def most_cells(self) -> float:
-        """Cells that the model may have in the next round: in proportion to the precision used once it is over."""
-        total = self.chosen.budget.precision.left
+        """In proportion to the precision used by the end of the next round."""
+        total = self.sealed.precision.left
         used = 1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total
-        return self.chosen.model_cells * float(used)
+        return self.sealed.model_cells * float(used)
 
     def after(self, left: PrecisionBudget) -> _Rounds:
-        """After a round that left so much."""
+        """The state after a round that left so much precision."""
         over = self.left.left < 2 * self._even * self.precision
-        return _Rounds(self.chosen, left, self.chosen.rounds if over else self.done + 1, self.precision)
+        return replace(self, left=left, done=self.sealed.rounds if over else self.done + 1)
 
     def finer(self) -> _Rounds:
-        """With twice the precision from now on."""
-        return _Rounds(self.chosen, self.left, self.done, 2 * self.precision)
+        return replace(self, precision=2 * self.precision)
 
     @property
     def _even(self) -> Fraction:
-        return self.chosen.budget.precision.left * Fraction(self.chosen.rounds_share) / self.chosen.rounds
+        return self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
 
 
-def _noise_of_one_way(chosen: AimParameters, columns: int) -> float:
-    return chosen.noise(chosen.one_way_share / columns)
+def _noise_of_one_way(sealed: AimParameters, columns: int) -> float:
+    return sealed.noise(sealed.one_way_share / columns)
 
 
-def _noise_of_round(chosen: AimParameters) -> float:
-    """Noise of each round's measurement where all rounds are used."""
-    if not chosen.rounds:
-        return _noise_of_one_way(chosen, 1)
-    return chosen.noise(chosen.rounds_share / chosen.rounds)
+def _noise_of_round(sealed: AimParameters) -> float:
+    """Noise of each round's measurement if all rounds are used."""
+    if not sealed.rounds:
+        return _noise_of_one_way(sealed, 1)
+    return sealed.noise(sealed.rounds_share / sealed.rounds)

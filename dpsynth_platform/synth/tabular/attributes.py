@@ -1,28 +1,24 @@
-"""What a plan counts of each column: the column itself, or of moments their day, weekday, hour and gap.
+"""The attributes by which a plan counts each column: the column itself, or day, weekday, hour and gap of moments.
 
-What belongs here: which attributes the columns of a contract get, from public facts alone, and which of their
-combinations cannot be. What does not: what an attribute is of a record (`derivation`), and their cells otherwise
-(`domain`).
+What belongs here: the attributes of a contract's columns, from public facts alone, and their impossible combinations.
+What does not: an attribute's value in a record (`derivation`), and other cells (`domain`).
 
-A moment in one fine grid of its whole range loses the time of day: a year in 256 cells has cells of 34 hours. So a
-`datetime` column is counted by its *day*, its *weekday* and its *hour*, each an attribute that goes into pairs with
-others as columns do:
+In one fine grid of a long range, a moment loses the time of day: a year in 256 cells has cells of 34 hours. So a
+`datetime` column is counted by *day*, *weekday* and *hour*, which are attributes like columns:
 
-- none of it where the cells of the whole range last an hour or less, or the range lies within a day;
-- else the column's own cells are whole days (as many as its whole range has cells otherwise), and hours are counted;
-- weekdays where a cell has several days, or where cells are put together in pairs.
+- only by the column itself, if the cells of the whole range last an hour or less, the range lies within a day, or the
+  resolution does not divide a day;
+- else by cells of whole days (as many as the whole range has cells otherwise), and by hours;
+- and by weekdays, if a cell has several days, or cells are merged in pairs.
 
-Resolutions that do not divide a day leave the column as it is.
-
-Where a contract declares an order of days, moments or times of day (`ascending`), the later column is counted by its
-*gap* to the nearest earlier one that a record has. A gap is fine where it is short, the order holds by construction,
-and distances are kept that lie within a cell of both columns. A column that stands in several orders has a gap in the
-first of them.
+In a declared order of days, moments or times of day (`ascending`), the later column is counted by its *gap* to the
+nearest earlier one that a record has. Only the first order of a column counts. Short gaps have fine cells, the order
+holds by construction, and distances within a cell of both columns are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +40,8 @@ def planned_domain(contract: DataContract, period: str | None = None) -> Domain:
     for index, name in enumerate(plain.names):
         declared = contract.columns[name]
         if isinstance(declared, DatetimeColumn):
-            columns[index], found = _taken_apart(plain.columns[index], declared)
-            parts += found
+            columns[index], found = _split_moments(plain.columns[index], declared)
+            parts += [_renamed(part, {column.name for column in (*plain, *parts)}) for part in found]
     kinds = {column.name: column.kind for column in plain}
     for later, (chain, strict) in gap_orders(contract.generate.constraints, kinds).items():
         earlier = [plain.columns[places[name]] for name in chain]
@@ -54,7 +50,7 @@ def planned_domain(contract: DataContract, period: str | None = None) -> Domain:
 
 
 def possible_combinations(domain: Domain) -> Conditions:
-    """What the attributes of one record always keep: parts are missing together, and a gap has an earlier value."""
+    """Rules that the attributes of every record keep: parts are missing together, and a gap has an earlier value."""
     rules = []
     for part, index in domain.parts.items():
         column, other = domain.columns[index], domain.columns[part]
@@ -64,7 +60,7 @@ def possible_combinations(domain: Domain) -> Conditions:
     for index, column in enumerate(domain):
         gap = column.derived
         if gap is None or gap.alone is None or len(gap.after) > 1:
-            continue  # of several, drawing finds what there is
+            continue  # with several earlier columns, drawing finds a present one
         earlier = domain.names.index(gap.after[0].column)
         timed = ValueSet(column.nullable, spans=((0, gap.alone),))
         alone = ValueSet(column.nullable, spans=((gap.alone, gap.alone + 1),))
@@ -75,10 +71,9 @@ def possible_combinations(domain: Domain) -> Conditions:
 
 
 def modelled_conditions(domain: Domain, conditions: Conditions) -> Conditions:
-    """What a model is to keep of conditions on rows, over its attributes.
+    """The conditions on rows that a model keeps, over its attributes.
 
-    What is said of moments that are counted by a gap is left to the judgement of drawn rows, but for the order that the
-    gap keeps and values that may not be missing.
+    Conditions on moments with gaps are left to the check of drawn rows, except for the gap's order and missing values.
     """
     gaps = {index for index, column in enumerate(domain) if column.kind == "gap"}
     if not gaps:
@@ -105,8 +100,8 @@ def modelled_conditions(domain: Domain, conditions: Conditions) -> Conditions:
     return found.joined(possible_combinations(domain))
 
 
-def _taken_apart(column: ColumnDomain, declared: DatetimeColumn) -> tuple[ColumnDomain, list[ColumnDomain]]:
-    """A column of moments in cells of days, with its hours and weekdays; or as it is, without."""
+def _split_moments(column: ColumnDomain, declared: DatetimeColumn) -> tuple[ColumnDomain, list[ColumnDomain]]:
+    """A column of moments in cells of days, with its hours and weekdays; or unchanged, without them."""
     low, high, step = int(column.edges[0]), int(column.edges[-1]) - 1, column.step
     first, last = low * step // DAY, high * step // DAY
     if DAY % step or first == last or float(column.widths.max()) * step <= HOUR:
@@ -126,20 +121,28 @@ def _taken_apart(column: ColumnDomain, declared: DatetimeColumn) -> tuple[Column
 
 
 def _part(what: Derived, span: Span, cells: int, nullable: bool, width: int = HOUR) -> ColumnDomain:
-    # No column has such a name: brackets are not accepted in one.
-    name = f"{span.column} ({what})"
-    return ColumnDomain(name, what, nullable, edges=tuple(range(cells + 1)), derived=Derivation(what, span, width))
+    return ColumnDomain(
+        f"{span.column} ({what})", what, nullable, edges=tuple(range(cells + 1)), derived=Derivation(what, span, width)
+    )
+
+
+def _renamed(part: ColumnDomain, taken: Collection[str]) -> ColumnDomain:
+    """A part by a name that no column has."""
+    name = part.name
+    while name in taken:
+        name += "'"
+    return replace(part, name=name)
 
 
 def _gap(column: ColumnDomain, earlier: Sequence[ColumnDomain], declared: Column, strict: bool) -> ColumnDomain:
-    """The gap of a column of moments to earlier ones, of which the nearest comes first."""
+    """The gap of a column of moments to earlier ones, the nearest first."""
     needed = next((place for place, other in enumerate(earlier) if not other.nullable), len(earlier) - 1)
     after = tuple(_span(other) for other in earlier[: needed + 1])
     gap = Derivation("gap", _span(column), after=after, strict=strict)
     longest = gap.longest
     edges = gap_edges(longest)
     if all(other.nullable for other in earlier[: needed + 1]):
-        # A value of its own, beyond all gaps: a cell for records that have nothing earlier.
+        # A separate value, beyond all gaps: a cell for records without an earlier value.
         gap, edges = replace(gap, alone=longest + 1), (*edges, longest + 2)
     bins: Any = getattr(declared, "bins", None)
     cutting: Cutting = "quantile" if bins == "quantile" else "adaptive"

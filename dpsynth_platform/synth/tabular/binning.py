@@ -1,19 +1,18 @@
-"""The cells of columns with an order, from what the contract declares.
+"""The cells of ordered columns, from the contract.
 
-What belongs here: cutting a declared range into cells. What does not: coding values (`domain`), and putting cells
-together by their noisy counts (`compression`).
+What belongs here: cutting a declared range into cells. What does not: coding values (`domain`), and merging cells by
+their noisy counts (`compression`).
 
-Where a contract lists edges or a number of bins, those are the cells. Elsewhere the cells are a fine public grid, and
-how fine the column is told apart in the end is decided by noisy counts, which are measured anyway: a finer grid costs
-time and no privacy, since every record is in one cell and each cell's noise is the same. What it does cost is noise in
-sums over many cells, hence not finer than it can be of use.
+Declared edges or numbers of bins define the cells. Otherwise the cells are a fine public grid, which noisy counts make
+coarser later. A finer grid costs no privacy, since every record is in one cell and each cell's noise is the same; it
+costs time, and noise in sums over many cells.
 
-A value that many records share (zero, a top code) must not be spread over its neighbourhood. The data may not be asked
-which values those are; so declared points are cells of their own, and on a grid so are the ends of the range, where
-values outside of it end up, and zero. Of whole numbers, a range up to `GRID` values has one cell a value.
+A value that many records share (zero, a top code) must not be spread over its neighbourhood, and its detection would
+need the data. So declared points are single cells, and on a grid also zero and the ends of the range, to which outside
+values are clamped. Whole numbers in a range up to twice `GRID` have one cell per value.
 
-Many quantities are small mostly and large sometimes (money, durations, counts). So a grid has equal cells, and towards
-zero, where those would be coarse beside the values, cells whose width is in proportion to them.
+Many quantities are mostly small and sometimes large (money, durations, counts). So cells are equal except towards zero,
+where their width is proportional to the values.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ GRID = 256
 """Equal cells of a fine grid; of whole numbers, up to twice as many values have a cell each.
 
 On ten columns (smooth, narrow in a wide range, heavy-tailed, spiky) at 50,000 records and epsilon 1, twice as many
-tell no more, and half as many lose what is narrow; with 32 equal bins, columns come out ten times farther from the
+cells are no better, and half as many lose narrow columns; with 32 equal bins, columns are ten times farther from the
 real ones (`tests/benchmarks/bench_columns.py`).
 """
 COARSE_BINS = 32
-"""Equal bins of a column that is cut for the eyes; a whole-number range up to MAX_SINGLE_VALUES has single values."""
+"""Equal bins of a column that is cut for display; a whole-number range up to MAX_SINGLE_VALUES has single values."""
 MAX_SINGLE_VALUES = 100
 CELLS_PER_OCTAVE = 4
 OCTAVES = 20
-"""How far towards zero the grid gets finer: a millionth of the largest value."""
+"""The grid gets finer down to a millionth of the largest value."""
 
 
 def whole_edges(
@@ -48,12 +47,11 @@ def whole_edges(
     """Edges of cells of the whole numbers low..high: cell i is edges[i] to edges[i + 1] - 1; the last is high + 1.
 
     Args:
-        low: the least value.
-        high: the largest.
+        low: the least value; `high` is the largest.
         bins: inner edges, or the number of equal bins, or None for a fine grid.
-        points: values that are cells of their own.
-        amounts: whether zero means something, as it does not in dates.
-        coarse: a few equal bins in place of the fine grid.
+        points: values that are single cells.
+        amounts: whether zero is meaningful, unlike in dates.
+        coarse: few equal bins in place of the fine grid.
     """
     if isinstance(bins, Sequence):
         cuts = {low, *bins}
@@ -78,10 +76,10 @@ def real_edges(
     *,
     coarse: bool = False,
 ) -> tuple[float, ...]:
-    """Edges of cells of the real numbers low..high: cell i is [edges[i], edges[i + 1]), the last one with its end.
+    """Edges of cells of the real numbers low..high: cell i is [edges[i], edges[i + 1]); the last includes its end.
 
-    A point's cell ends at the next number in double precision, so that it holds one number; at the range's end it has
-    the same edge twice. Arguments as of `whole_edges`.
+    A point's cell ends at the next double, so that it holds one number; at the range's end it has the same edge twice.
+    Arguments as for `whole_edges`.
     """
     if isinstance(bins, Sequence):
         cuts = {low, *bins}
@@ -97,7 +95,7 @@ def real_edges(
 
 
 def gap_edges(longest: int) -> tuple[int, ...]:
-    """Edges of cells of the gaps 0..longest: as of amounts, and finer towards zero down to single steps."""
+    """Edges of cells of the gaps 0..longest: as for amounts, and finer towards zero down to single steps."""
     edges = whole_edges(0, longest, None, amounts=True)
     if longest < 2 * GRID:
         return edges
@@ -106,7 +104,7 @@ def gap_edges(longest: int) -> tuple[int, ...]:
 
 
 def _towards_zero(low: float, high: float, width: float, octaves: int = OCTAVES) -> list[float]:
-    """Cuts in geometric progression where they are closer to each other than the equal ones are; by no order."""
+    """Cuts in geometric progression, where their distance is below `width`; not sorted."""
     ratio = 2 ** (-1 / CELLS_PER_OCTAVE)
     cuts = []
     for sign, largest in ((1, high), (-1, -low)):

@@ -1,7 +1,7 @@
-"""Cliques that are counted together: fewer passes over the records than there are cliques.
+"""Blocks of columns that are counted together, to count many cliques with fewer passes over the records.
 
-What belongs here: which columns to count together, so that the counts of many cliques are sums over others. What does
-not: counting them. Sums of whole numbers are exact, so that it makes no difference to any count.
+What belongs here: the choice of blocks, and cliques' counts as sums over a block's, which are exact. What does not:
+counting.
 
 Neighbouring columns with few states form groups, and two groups a block: all pairs of 20 columns of 11 states are in 45
 blocks of four columns.
@@ -21,12 +21,7 @@ BLOCK_CELLS = 2**16
 
 
 def blocks_of(sizes: Sequence[int], cliques: Collection[Clique]) -> dict[Clique, list[Clique]]:
-    """Every clique under the columns that it is counted with, in ascending order; under itself where it is alone.
-
-    Args:
-        sizes: number of states of each column.
-        cliques: what is to be counted.
-    """
+    """The cliques by the block (ascending columns) in which they are counted; a single clique is its own block."""
     group = _groups(sizes)
     blocks: dict[Clique, list[Clique]] = {}
     block_with: dict[int, Clique] = {}
@@ -55,7 +50,6 @@ def marginals_of(blocks: Mapping[Clique, list[Clique]], counts: Mapping[Clique, 
 
 
 def _groups(sizes: Sequence[int]) -> list[int]:
-    """The group of each column: neighbours, as long as their cells together are few."""
     group, cells = [0] * len(sizes), 1
     for index, size in enumerate(sizes):
         alone = index == 0 or cells * size > GROUP_CELLS

@@ -1,4 +1,4 @@
-"""How one column's cells map to the states that a model tells apart."""
+"""How one column's cells map to the states of a model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ColumnStates:
     Attributes:
         state_of: state of each cell, shape (cells,).
         share: P[cell | its state], shape (cells,); a state's shares sum to one.
-        fitted: where known, records in each cell as they are estimated from all the column's noisy counts; their sum
-            is the number of records as all columns' counts tell it. Shape (cells,).
+        fitted: where known, estimated records in each cell from all of the column's noisy counts, shape (cells,); all
+            columns' counts determine their sum.
     """
 
     state_of: Codes
@@ -29,7 +29,6 @@ class ColumnStates:
 
     @property
     def size(self) -> int:
-        """Number of states."""
         return int(self.state_of.max()) + 1
 
     def merge(self, values: Array) -> Array:
@@ -37,5 +36,4 @@ class ColumnStates:
         return np.bincount(self.state_of, weights=values, minlength=self.size).astype(np.float64)
 
     def allowed(self, cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """States with at least one allowed cell."""
         return self.merge(cells.astype(np.float64)) > 0

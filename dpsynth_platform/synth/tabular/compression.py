@@ -1,32 +1,23 @@
-"""Cells told apart no longer: the states in which pairs of columns are measured.
+"""Merged cells: the states in which pairs of columns are measured.
 
-What belongs here: putting a column's cells together by their noisy one-way counts, and giving them back. All of it is
-post-processing of noisy counts. What does not: the counts themselves.
+What belongs here: merging a column's cells by their noisy one-way counts, with each cell's share of its state. All of
+it is post-processing of noisy counts. What does not: the counts themselves.
 
-Of **categories**, as in MST (McKenna, Miklau & Sheldon 2021): a cell whose noisy count is below three standard
-deviations is not measurable, so all such cells of a column become one *state*.
+**Categories**, as in MST (McKenna, Miklau & Sheldon 2021): all cells of a column whose noisy count is below three
+standard deviations become one *state*. **Ordered columns** merge neighbours only: a cell with less than three standard
+deviations by the smoothed counts (`smoothing`) joins the neighbour that holds less. So the zeros and the top code of a
+spiky column remain single states. Missing values are a separate state.
 
-Of columns **with an order**, only neighbours come together: what holds less than three standard deviations goes with
-the neighbour that holds less. Cells that hold more stand alone, so the zeros and the top code of a spiky column stay
-states of their own. What a cell holds is not its own noisy count, but what all counts of the column say (`smoothing`).
-Missing values are a state of their own.
+Pairs have more noise than single columns, and more of it with more states. So a fine grid (`binning`) has fewer states:
 
-A fine grid (`binning`) tells much more of one column than pairs can tell: their noise is larger, and there is more of
-it the more states there are. So its states are fewer:
+- `adaptive`: of more than `FEW_CELLS` cells, the neighbours with the least records times root of width are merged until
+  `ADAPTIVE_STATES` are left. States of equal contents would merge all large amounts, on which correlations depend most;
+  states that are fine for large amounts only would lose the others. Equal products minimize the mean root of a value's
+  distance (Zador 1982). With true states of texas's rows, 81 instead of 79% of associations have the right strength;
+- `quantile`: `QUANTILES` states of about equal contents, as far as single cells permit.
 
-- `adaptive`: of more than `FEW_CELLS` cells, the neighbours are put together whose records times the root of their
-  width are least, until `ADAPTIVE_STATES` are left. States that hold the same would put all large amounts into one,
-  though what large ones go with is most of a correlation; states that are fine for large ones only would tell nothing
-  of the rest. Cells that hold the same by that product are best for the mean root of the distance that a value is off
-  (Zador 1982). With the true states of texas's rows, 81 in place of 79% of associations are of the right strength;
-- `quantile`: `QUANTILES` states that hold about the same each, as far as single cells allow.
-
-Cells that are finer where there are more records are what PrivTree is for (Zhang, Xiao & Xie 2016), and cells of equal
-contents what private quantiles are for. Both look at the data and have to be paid for, whereas every column's counts
-are measured anyway, and anything may be done with them. What PrivTree saves is the noise of many cells that hold
-nothing; the smoothing averages it. What it costs is a part of the budget, of every column.
-
-Where a state is split again, each of its cells gets the share that the smoothed counts say.
+PrivTree (Zhang, Xiao & Xie 2016) and private quantiles also make finer cells where there are more records. They need a
+part of the budget for every column, whereas all columns' counts are measured anyway.
 """
 
 from __future__ import annotations
@@ -51,13 +42,7 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 def compress(
     domain: Domain, one_way: Sequence[NoisyCounts], most_states: int | None = None
 ) -> tuple[ColumnStates, ...]:
-    """The states of every column, from its noisy one-way counts.
-
-    Args:
-        domain: the columns.
-        one_way: of every column, over cells.
-        most_states: of a column with an order, beside its missing values, where its own `most_states` are more.
-    """
+    """The states of every column by its noisy one-way counts; `most_states` limits those of ordered columns further."""
     total = estimate_total([as_measurement(measured) for measured in one_way])
     return tuple(
         _ordered(column, measured, total, most_states) if column.ordered else _by_rarity(column.size, measured)
@@ -66,7 +51,7 @@ def compress(
 
 
 def as_measurement(noisy: NoisyCounts) -> Measurement:
-    """Noisy counts as the estimator takes them."""
+    """Noisy counts as a measurement for the estimator."""
     counts = noisy.counts.astype(np.float64)
     return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance), noisy.levels)
 
@@ -96,7 +81,7 @@ def _by_rarity(size: int, measured: NoisyCounts) -> ColumnStates:
 
 
 def _shares(counts: Array, sigma: float) -> Array:
-    """Shares of merged cells: the nearest non-negative counts to the noisy ones, or equal where nothing is left."""
+    """Shares of merged cells: the nearest non-negative counts to the noisy ones, or equal shares of a sum <= 0."""
     total = float(counts.sum())
     if total <= 0:
         return np.full(counts.size, 1 / counts.size)
@@ -124,8 +109,8 @@ def _ordered(column: ColumnDomain, measured: NoisyCounts, total: float, most_sta
 def _together(masses: Array, widths: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
     """The state of each cell.
 
-    Whatever holds less than the threshold goes with the neighbour that holds less, the lightest first; then the two
-    neighbours with the least records times root of width come together until so many are left.
+    Cells below the threshold join the neighbour that holds less, the lightest first. Then the two neighbours with the
+    least records times root of width are merged until `most` are left.
     """
     held, spans, sizes = masses.copy(), widths.copy(), np.ones(masses.size, dtype=np.int64)
     while held.size > 1:
@@ -142,13 +127,12 @@ def _together(masses: Array, widths: Array, threshold: float, most: int) -> npt.
 
 
 def _joined(values: npt.NDArray[_Number], first: int) -> npt.NDArray[_Number]:
-    """The values with one added to that before it."""
+    """The values with the one after `first` added to it."""
     values[first] += values[first + 1]
     return np.delete(values, first + 1)
 
 
 def _quantiles(masses: Array, number: int) -> npt.NDArray[np.int64]:
-    """The state of each cell where each state holds about the same."""
     middles = np.cumsum(masses) - masses / 2
     wanted = np.floor(number * middles / max(float(masses.sum()), np.finfo(np.float64).tiny))
     # The middle of empty cells at the end is the end itself.

@@ -1,16 +1,14 @@
-"""A model's distribution under conditions: declared constraints, and values that rows shall have.
+"""A model's distribution under conditions: declared constraints, and required values of rows.
 
-What belongs here: states cut so that conditions are decided by them as far as they can be, the factors that this adds
-to the model, and dependencies learned from it. What does not: what a condition is (`constraints`), fitting
-(`estimation`) and drawing (`sampling`). All of it is post-processing.
+What belongs here: states cut so that they decide conditions as far as possible, the factors that this adds to the
+model, and dependencies learned from it. What does not: the conditions (`constraints`), fitting (`estimation`) and
+drawing (`sampling`). All of it is post-processing.
 
-Where a set of values ends inside of a state, the state is cut in two *parts*, each with its share of the state's
-records. Boxes and dependencies then rule out combinations of parts, and inference on the junction tree conditions on
-them exactly. An order of two columns is decided where two parts lie apart; where they overlap, the factor is the
-probability that independent values from both keep the order, and whoever draws rows draws such values only. So the
-model's potentials, fitted with these factors, account for what rows are like once they keep all conditions.
-
-A condition that would make the tree too large adds no factor: rows that break it are drawn again (`sampling`).
+A state is cut into *parts* where a set of values ends inside of it, each with its share of the state's records. Boxes
+and dependencies rule out combinations of parts, and inference on the junction tree conditions on them exactly. Disjoint
+parts decide an order of two columns. For overlapping parts, the factor is the probability that independent values keep
+the order, and sampling draws only such values. So potentials fitted with these factors describe rows that keep all
+conditions. If a factor would make the tree too large, rows that break the condition are drawn again (`sampling`).
 """
 
 from __future__ import annotations
@@ -46,15 +44,15 @@ Indices = npt.NDArray[np.int64]
 Rule = Boxes | Dependency | Order
 
 FACTOR_CELLS = 2**22
-"""A condition's factor has no more cells."""
+"""The most cells of a condition's factor."""
 TREE_CELLS = 2**22
 """Conditions add no factor that would make the junction tree larger than this, or than it is without any."""
 MOST_TREE_CELLS = 2**27
-"""1 GiB of numbers; conditions that cut states into more parts are refused."""
+"""1 GiB of numbers; conditions with a larger tree are refused."""
 LEAST_SHARE = 1e-6
-"""Of a state's records in each of its parts: what is declared may occur, even where noisy counts show nothing."""
+"""The least share of a part in its state: declared values may occur even if noisy counts are zero."""
 LEAST_ORDERED = 1e-3
-"""Pairs of parts in which fewer pairs of values keep an order are ruled out, so that drawing such pairs ends."""
+"""Pairs of parts are ruled out if a smaller share of their pairs of values keeps an order, so that drawing ends."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,13 @@ class Conditioned:
     """A model's states under conditions.
 
     Attributes:
-        conditions: all of them that rows keep, none to be learned any more.
-        rows: the columns of rows, with cells cut where conditions need it.
-        orders: those that are kept by drawing pairs of values again; gaps keep the others.
-        domain: the model's attributes, cells cut where conditions need it.
-        states: the parts: cells to parts, and shares of cells in them.
-        parents: the model's state of each part.
+        conditions: all conditions on rows, with learned dependencies.
+        rows: the columns of rows, with cells cut for the conditions; `domain` are the model's attributes likewise.
+        orders: orders that are kept by drawing pairs of values again; gaps keep the others.
+        states: the parts: cells to parts, and shares of cells in them; `parents` are the model's states of the parts.
         tree: covers the model's cliques and those of the factors.
         factors: logarithms, over parts.
-        computed: dependencies without a factor; drawn rows get the dependent value from the other one.
+        computed: dependencies without a factor; sampling computes the dependent value.
     """
 
     conditions: Conditions
@@ -85,20 +81,18 @@ class Conditioned:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of parts of each column, and of the groups of each."""
         return self.tree.sizes
 
     @cached_property
     def judge(self) -> Judge:
-        """Tells whether rows keep the conditions."""
         return Judge(self.rows, self.conditions)
 
     def groups(self, groups: Sequence[Sequence[Indices]]) -> list[list[Indices]]:
-        """Resolutions of the model's states, as resolutions of the parts."""
+        """Resolutions of the parts, from those of the model's states."""
         return [[group[parents] for group in levels] for levels, parents in zip(groups, self.parents, strict=True)]
 
     def whole(self, clique: Clique, values: Array) -> Array:
-        """Values over parts that are the same in all parts of a state, over states."""
+        """Values over states, from values over parts that agree in all parts of a state."""
         firsts = [
             np.unique(self.parents[index], return_index=True)[1]
             if index < len(self.parents)
@@ -108,14 +102,9 @@ class Conditioned:
         return values[np.ix_(*firsts)]
 
     def beliefs(self, potentials: Mapping[Clique, Array], *, releasable: bool = False) -> Beliefs:
-        """The distribution over parts, given the model's potentials over states.
+        """The distribution over parts, by the model's potentials over states; {} checks whether any row is possible.
 
-        Args:
-            potentials: of the model; {}: all is equally likely, which tells what is possible at all.
-            releasable: whether to rule out parts none of whose cells may stand in a release.
-
-        Raises:
-            ContractError: nothing is left.
+        `releasable` rules out parts without a cell that may be released. Raises `ContractError` if no row is possible.
         """
         parents = [*self.parents, *map(np.arange, self.sizes[len(self.parents) :])]
         flat = {clique: values[np.ix_(*(parents[i] for i in clique))] for clique, values in potentials.items()}
@@ -130,8 +119,8 @@ class Conditioned:
         beliefs, _ = Propagator(self.tree, layout).run(values)
         if float(beliefs.log_partition) < IMPOSSIBLE:
             raise ContractError(
-                f"{CONSTRAINTS}: no row can keep them all, with the values that were asked for; accepted: constraints "
-                "and values that leave some combination"
+                f"{CONSTRAINTS}: no row can keep them all, with the requested values; accepted: constraints and values "
+                "that leave some combination"
             )
         return beliefs
 
@@ -143,17 +132,10 @@ def conditioned(
     cliques: Sequence[Clique],
     groups: Groups = (),
 ) -> Conditioned:
-    """A model's states under conditions.
+    """A model's states (at the resolutions `groups`) under known conditions on rows (`Domain.released`).
 
-    Args:
-        domain: the model's.
-        states: the model's.
-        conditions: on rows (`Domain.released`), all of them known.
-        cliques: of the tree that the model was fitted on.
-        groups: the resolutions of the model's states.
-
-    Raises:
-        ContractError: the model would not fit into memory with its states cut so.
+    `cliques` are those of the junction tree of the model's fit. Raises `ContractError` if the model with its states cut
+    would not fit into memory.
     """
     rows, asked = conditions.cut(domain.released), conditions
     conditions = modelled_conditions(domain, asked)
@@ -177,8 +159,8 @@ def conditioned(
     tree = junction_tree(attributes, cliques)
     if tree.cells > MOST_TREE_CELLS:
         raise ContractError(
-            f"{CONSTRAINTS}: they tell so many values apart that the model would not fit into memory; accepted: fewer, "
-            "or broader sets of values"
+            f"{CONSTRAINTS}: they distinguish so many values that the model would not fit into memory; accepted: "
+            "fewer constraints, or broader sets of values"
         )
     made = Conditioned(asked, rows, conditions.orders, cut, tuple(parts), tuple(parents), tree, factors, ())
     kept, known = list(cliques), list[Rule]()
@@ -200,7 +182,7 @@ def conditioned(
 
 
 def check_possible(domain: Domain, conditions: Conditions) -> None:
-    """Refuses conditions that contradict each other, as far as sets of values tell. Raises `ContractError`."""
+    """Raises `ContractError` for conditions whose sets of values contradict each other."""
     finely = {index for order in conditions.orders for index in order.clique}
     states = []
     for index, column in enumerate(domain):
@@ -211,13 +193,7 @@ def check_possible(domain: Domain, conditions: Conditions) -> None:
 
 
 def with_learned(conditions: Conditions, under: Conditioned, expected: Callable[[Clique], torch.Tensor]) -> Conditions:
-    """The conditions with all dependencies known: each state's likeliest dependent value.
-
-    Args:
-        conditions: some of them to be learned.
-        under: the model's states under those that are known.
-        expected: counts of a clique's parts that the model expects.
-    """
+    """The conditions with all dependencies learned: each state's likeliest value, by `expected` counts of parts."""
     found = []
     for item in conditions.unlearned:
         joint = expected(item.clique).cpu().numpy()
@@ -245,7 +221,6 @@ def _learned(item: Dependency, under: Conditioned, joint: Array) -> Dependency:
 
 
 def _set_of(column: ColumnDomain, cells: Indices) -> ValueSet | None:
-    """Some cells as a set of values; None where there is none."""
     if not cells.size:
         return None
     if not column.ordered:
@@ -254,7 +229,7 @@ def _set_of(column: ColumnDomain, cells: Indices) -> ValueSet | None:
 
 
 def _value_in(column: ColumnDomain, cell: int) -> ValueSet:
-    """One value of a cell: of several whole numbers the middle one."""
+    """One value of a cell: the middle one of several whole numbers."""
     if not column.ordered:
         return ValueSet(codes=(cell,))
     middle = (int(column.edges[cell]) + int(column.edges[cell + 1]) - 1) // 2
@@ -262,7 +237,7 @@ def _value_in(column: ColumnDomain, cell: int) -> ValueSet:
 
 
 def _pieces(old: ColumnDomain, new: ColumnDomain, states: ColumnStates) -> ColumnStates:
-    """The states over cells that were cut: each piece has its part of the cell's share by its width."""
+    """The states over cut cells: each piece has a part of the cell's share by its width."""
     if new.edges == old.edges:
         return states
     starts, ends = np.asarray(new.edges[:-1], dtype=np.float64), np.asarray(new.edges[1:], dtype=np.float64)
@@ -275,11 +250,11 @@ def _pieces(old: ColumnDomain, new: ColumnDomain, states: ColumnStates) -> Colum
 
 
 def releasable(column: ColumnDomain, states: ColumnStates) -> ColumnStates:
-    """The states with nothing in cells that may not be released, as long as others of the same state are left."""
+    """The states with share 0 for cells that may not be released, if others of the same state may."""
     share = np.where(column.allowed, states.share, 0.0)
     left = states.merge(share)[states.state_of]
     others = states.merge(column.allowed.astype(np.float64))[states.state_of]
-    # A state all of whose weight is on a cell that may not be released: the others share it.
+    # If a cell that may not be released has all of a state's weight, the others share it equally.
     even = np.divide(column.allowed, others, out=states.share.copy(), where=others > 0)
     return ColumnStates(states.state_of, np.divide(share, left, out=even, where=left > 0))
 
@@ -287,7 +262,7 @@ def releasable(column: ColumnDomain, states: ColumnStates) -> ColumnStates:
 def _signatures(
     index: int, column: ColumnDomain, domain: Domain, boxes: Sequence[Boxes], dependencies: Sequence[Dependency]
 ) -> list[Indices]:
-    """What conditions tell apart of a column: arrays over its cells."""
+    """Arrays over a column's cells; cells that differ in one of them belong to different parts."""
     sets = {values for rule in boxes if index in rule.clique for values in rule.sets(index)}
     found = [values.cells(column).astype(np.int64) for values in sets]
     for item in dependencies:
@@ -315,14 +290,13 @@ def _parts(states: ColumnStates, signatures: Sequence[Indices]) -> tuple[ColumnS
 
 
 def _factor_fits(item: Dependency, domain: Domain, states: Sequence[ColumnStates]) -> bool:
-    """Whether a dependency's factor is small enough, by the parts that it makes at most."""
+    """Whether a dependency's factor is small enough, by an upper bound on its parts."""
     kinds = np.unique(item.given(domain)).size
     most = min(domain.columns[item.column].size, states[item.column].size * kinds)
     return most * min(domain.columns[item.dependent].size, states[item.dependent].size + kinds) <= FACTOR_CELLS
 
 
 def _factor(made: Conditioned, rule: Rule) -> Array:
-    """Logarithms over the parts of the rule's columns."""
     if isinstance(rule, Boxes):
         return _of_boxes(made, rule)
     return _of_order(made, rule) if isinstance(rule, Order) else _of_dependency(made, rule)
@@ -369,7 +343,7 @@ def _shares(states: ColumnStates) -> Array:
 def _ordered(low: ColumnDomain, high: ColumnDomain, strict: bool) -> Array:
     """Probability that a value of a cell is not above (strict: is below) one of another, shape (cells, cells).
 
-    Values are taken as uniform in their cells. Exactly 0 and 1 where that does not matter.
+    Values are uniform in their cells. Probabilities are exactly 0 or 1 where all values agree.
     """
     (first, end, last), (other_first, other_end, other_last) = _bounds(low), _bounds(high)
     a, b, c, d = first[:, None], end[:, None], other_first[None, :], other_end[None, :]
@@ -380,7 +354,7 @@ def _ordered(low: ColumnDomain, high: ColumnDomain, strict: bool) -> Array:
         (sign * np.square(np.maximum((x - y) / scale, 0.0)) / 2 for sign, x, y in corners), np.zeros(scale.shape)
     )
     below = np.divide(area, wide * other_wide / scale**2, out=np.full(area.shape, 0.5), where=(wide * other_wide) > 0)
-    # Whole numbers: half of the pairs of equal values were counted.
+    # For whole numbers, half of the pairs of equal values were counted.
     steps = [float(unit(column)) if column.scale.whole else 0.0 for column in (low, high)]
     common = np.maximum(np.minimum(b, d) - np.maximum(a, c), 0.0) * max(steps)
     ties = np.divide(common, wide * other_wide, out=np.zeros(area.shape), where=(wide * other_wide) > 0)

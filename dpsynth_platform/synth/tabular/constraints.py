@@ -1,12 +1,11 @@
 """Declared constraints in terms of columns' cells, and which rows keep them.
 
-What belongs here: declared values to sets of cells (the grid is cut where a set ends, so that each cell is in it or
-not), and the judgement of rows. What does not: the declarations (`dpsynth_platform.contracts.constraints`), and a
-model's
-distribution under them (`conditioning`). Nothing here looks at the data.
+What belongs here: declared values as sets of cells (the grid is cut where a set ends, so that each cell is in it or
+not), and checking rows. What does not: the declarations (`contracts.constraints`), and a model's distribution under
+them (`conditioning`). Nothing here reads the data.
 
-Three kinds of rules are left of all declarations: *boxes* (combinations of sets that may not occur, or the only ones
-that may), *dependencies* (the cell of one column gives that of another) and *orders* of two columns.
+All declarations become three kinds of rules: *boxes* (combinations of sets that may not occur, or the only ones that
+may), *dependencies* (one column's cell determines another's) and *orders* of two columns.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,15 @@ CONSTRAINTS = "generate.constraints"
 """Where constraints are declared, for messages."""
 LARGEST_EXACT = 2**53
 ANYTHING, NOTHING = -1, -2
-"""What a missing value determines, and one whose dependent value was not learned, in place of a cell."""
+"""In place of a cell: determined by a missing value, and by a value whose dependent value was not learned."""
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _AMOUNTS = ("integer", "float")
+_ACCEPTED = {
+    "date": "a date such as 2026-01-31",
+    "datetime": "a moment such as 2026-01-31T12:00:00",
+    "time": "a time of day in quotes, such as '12:30'",
+}
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,9 @@ class ValueSet:
     """Some values of one column.
 
     Attributes:
-        missing: whether a missing value is among them.
+        missing: whether a missing value is in the set.
         codes: of categorical and boolean columns.
-        spans: of columns with an order, in steps of their scale: each holds its first number and not its last.
+        spans: of ordered columns, half-open intervals [first, end) in steps of their scale.
     """
 
     missing: bool = False
@@ -59,11 +64,10 @@ class ValueSet:
 
     @property
     def cuts(self) -> set[float]:
-        """Where cells have to be cut."""
         return {end for span in self.spans for end in span}
 
     def cells(self, column: ColumnDomain) -> Mask:
-        """Which cells are in the set, shape (cells,); none may reach across an end of it."""
+        """Which cells are in the set, shape (cells,); no cell may contain an end of the set inside."""
         inside = np.zeros(column.size, dtype=np.bool_)
         inside[list(self.codes)] = True
         for low, high in self.spans:
@@ -75,12 +79,9 @@ class ValueSet:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Combinations of values.
+    """Combinations of values: every row must be in one of them (`wanted`), or no row in any.
 
-    Attributes:
-        clique: the columns' indices, ascending.
-        boxes: for each combination, a set for each of the columns; None stands for all values.
-        wanted: whether every row is in one of them, or none is in any.
+    A box has a set for each column of the clique (ascending indices); None means all values.
     """
 
     clique: Clique
@@ -88,12 +89,11 @@ class Boxes:
     wanted: bool
 
     def sets(self, index: int) -> list[ValueSet]:
-        """The sets of one column."""
         place = self.clique.index(index)
         return [box[place] for box in self.boxes if box[place] is not None]  # type: ignore[misc]
 
     def holds(self, inside: Callable[[int, ValueSet], Mask]) -> Any:
-        """Where the rule holds: `inside(index, set)` says where a column is in a set, all of shapes that broadcast."""
+        """Where the rule holds, if `inside(index, set)` is a mask of where a column is in a set; masks broadcast."""
         found: Any = False
         for box in self.boxes:
             parts = [
@@ -105,13 +105,11 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Dependency:
-    """One column's value gives another's.
+    """The value of `column` determines that of `dependent` (indices).
 
     Attributes:
-        column: index of the one.
-        dependent: index of the other.
         allow_missing: whether a row may lack one of them.
-        targets: values of the one, and what they give; none: not yet learned.
+        targets: values of `column`, and what they determine; (): not yet learned.
     """
 
     column: int
@@ -121,11 +119,10 @@ class Dependency:
 
     @property
     def clique(self) -> Clique:
-        """Both, ascending."""
         return (min(self.column, self.dependent), max(self.column, self.dependent))
 
     def given(self, domain: Domain) -> npt.NDArray[np.int64]:
-        """The dependent column's cell for each of the other's, or ANYTHING or NOTHING; shape (cells of the other,)."""
+        """The dependent cell for each cell of `column`, or ANYTHING or NOTHING; shape (cells of `column`,)."""
         column, dependent = domain.columns[self.column], domain.columns[self.dependent]
         found = np.full(column.size, ANYTHING, dtype=np.int64)
         for values, target in self.targets:
@@ -134,19 +131,15 @@ class Dependency:
         return found
 
     def holds(self, given: npt.NDArray[np.int64], codes: npt.NDArray[Any], missing: int) -> Mask:
-        """Where it holds: `given` for one column, the dependent's codes, and its code for missing values."""
+        """Where it holds, by the `given` cells, the dependent column's codes, and its code for missing values."""
         return np.where((given == ANYTHING) | (codes == missing), self.allow_missing, given == codes).astype(np.bool_)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A column's values are not above another's.
+    """The column `low` has no value above that of the column `high`, and no equal one if `strict`.
 
-    Attributes:
-        low: index of the column whose values are the lower ones.
-        high: index of the other.
-        strict: whether equal values are excluded.
-        allow_missing: whether a row may lack one of them.
+    `allow_missing` says whether a row may lack one of them.
     """
 
     low: int
@@ -156,22 +149,17 @@ class Order:
 
     @property
     def clique(self) -> Clique:
-        """Both, ascending."""
         return (min(self.low, self.high), max(self.low, self.high))
 
     def holds(self, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> Mask:
-        """Where it holds, of two columns' numbers with NaN for missing ones."""
+        """Where it holds, for both columns' numbers with NaN for missing values."""
         missing = np.isnan(low) | np.isnan(high)
         return np.where(missing, self.allow_missing, low < high if self.strict else low <= high).astype(np.bool_)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """All that every row has to keep, over one domain.
-
-    Attributes:
-        boxes, dependencies, orders: the rules.
-    """
+    """All rules that every row must keep, over one domain."""
 
     boxes: tuple[Boxes, ...] = ()
     dependencies: tuple[Dependency, ...] = ()
@@ -186,16 +174,11 @@ class Conditions:
         *,
         learned: Sequence[int] = (),
     ) -> Conditions:
-        """The rules that constraints over a domain amount to, and those of given values.
+        """The rules of declared constraints, and of `given` values that all rows must have, by column.
 
-        Args:
-            domain: where values of a column are not known yet, what is said of it is no rule yet.
-            constraints: as declared.
-            given: values that all rows shall have, by column.
-            learned: columns whose values were learned: one that is named and was not does not occur.
-
-        Raises:
-            ContractError: a column or value is unknown, or there is none left; a line for each fault.
+        A constraint on a column with unknown values makes no rule yet. In `learned` columns, a declared value that was
+        not learned does not occur. Raises `ContractError` for unknown columns or values, or if no value is left, with a
+        line for each fault.
         """
         places = {name: index for index, name in enumerate(domain.names)}
         faults: list[str] = []
@@ -213,7 +196,6 @@ class Conditions:
         return found
 
     def joined(self, other: Conditions) -> Conditions:
-        """Both together."""
         return Conditions(self.boxes + other.boxes, self.dependencies + other.dependencies, self.orders + other.orders)
 
     def __bool__(self) -> bool:
@@ -221,22 +203,20 @@ class Conditions:
 
     @property
     def known(self) -> Conditions:
-        """Without dependencies that are not yet learned."""
+        """The conditions without dependencies that are not yet learned."""
         return replace(self, dependencies=tuple(item for item in self.dependencies if item.targets))
 
     @property
     def unlearned(self) -> tuple[Dependency, ...]:
-        """The others."""
         return tuple(item for item in self.dependencies if not item.targets)
 
     @property
     def columns(self) -> list[int]:
-        """Indices of the columns that they are about, ascending."""
         rules: tuple[Boxes | Dependency | Order, ...] = (*self.boxes, *self.dependencies, *self.orders)
         return sorted({index for rule in rules for index in rule.clique})
 
     def cut(self, domain: Domain) -> Domain:
-        """The domain with cells cut where a rule's sets end."""
+        """The domain with cells cut at the ends of the rules' sets."""
         cuts: dict[int, set[float]] = {}
         for box in self.boxes:
             for index in box.clique:
@@ -251,19 +231,18 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Judge:
-    """Which rows keep the rules, from their values as they are released.
+    """Checks rows by their released values.
 
     Attributes:
-        domain: with cells cut where the rules' sets end (`Conditions.cut`).
-        conditions: the rules, all of them known.
+        domain: cut for the conditions (`Conditions.cut`), all of which are known.
     """
 
     domain: Domain
     conditions: Conditions
-    _given: tuple[npt.NDArray[np.int64], ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_given", tuple(item.given(self.domain) for item in self.conditions.dependencies))
+    @cached_property
+    def _given(self) -> tuple[npt.NDArray[np.int64], ...]:
+        return tuple(item.given(self.domain) for item in self.conditions.dependencies)
 
     def keeps(self, values: Mapping[str, pa.Array]) -> Mask:
         """Whether each row keeps all rules, shape (rows,); `values` holds the columns in the release's types."""
@@ -286,7 +265,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads one declaration; what is wrong with it is added to `faults`."""
+    """Reads one declaration and appends its faults to `faults`."""
 
     domain: Domain
     places: Mapping[str, int]
@@ -295,7 +274,7 @@ class _Reader:
     learned: set[int] = field(default_factory=set)
 
     def rules(self, constraint: Constraint) -> Conditions:
-        """The rules of a constraint; nothing where it has a fault."""
+        """The rules of a constraint; none if it has a fault."""
         before = len(self.faults)
         for name in constraint.columns:
             self.index(name)
@@ -313,13 +292,11 @@ class _Reader:
         return found if known else Conditions()
 
     def index(self, name: str) -> int | None:
-        """A column's index; a fault if it is not modelled."""
         if name not in self.places:
             self._fault("", f"{name!r} is no modelled column; accepted: {', '.join(self.places)}")
         return self.places.get(name)
 
     def values(self, name: str, values: Values, path: str) -> ValueSet:
-        """A set of a column's values."""
         column = self.domain.columns[self.places[name]]
         try:
             return value_set(column, values, learned=self.places[name] in self.learned)
@@ -354,11 +331,11 @@ class _Reader:
         return Dependency(index, dependent, constraint.allow_missing, tuple(targets))
 
     def _covers(self, column: ColumnDomain, given: Sequence[ValueSet]) -> None:
-        """Every value determines something, and only one thing."""
+        """Adds a fault unless every value of a column is in exactly one of the given sets."""
         cut = _cut(column, {cut for values in given for cut in values.cuts})
         times = np.sum([values.cells(cut) for values in given], axis=0)[: cut.missing]
         for code in np.flatnonzero(times != 1)[:1].tolist():
-            problem = "stands twice" if times[code] else "is not in it"
+            problem = "occurs more than once" if times[code] else "is not in it"
             self._fault("mapping", f"{cut.label(code)} of {column.name!r} {problem}; accepted: each value once")
 
     def _orders(self, constraint: Constraint) -> Iterator[Order]:
@@ -384,23 +361,20 @@ class _Reader:
 def value_set(column: ColumnDomain, values: Values, *, learned: bool = False) -> ValueSet:
     """Declared values of a column as a set.
 
-    Args:
-        column: the column.
-        values: as declared.
-        learned: whether its values are learned: others do not occur, and are no fault.
+    If the column's values are `learned`, declared values that were not learned do not occur, and are no fault.
 
     Raises:
-        ValueError: one is no value of the column, or none of a range is.
+        ValueError: one is not a value of the column, or a range contains none.
     """
     values = canonical_values(values)
     if isinstance(values, dict):
         if not column.ordered:
             raise ValueError(f"a range of a {column.kind} column; accepted: a list of its values")
-        first, last = column.edges[0], _last(column)
+        first, last = column.edges[0], column.last
         low = max(first, _step(column, values["min"], math.ceil)) if "min" in values else first
         high = min(last, _step(column, values["max"], math.floor)) if "max" in values else last
         if low > high:
-            raise ValueError("no value of the column's declared range is in it; accepted: a range that meets it")
+            raise ValueError("it contains no value of the column's declared range; accepted: a range that overlaps it")
         return ValueSet(spans=((low, _after(column, high)),))
     missing = any(value is None for value in values)
     if missing and not column.nullable:
@@ -411,13 +385,13 @@ def value_set(column: ColumnDomain, values: Values, *, learned: bool = False) ->
         return ValueSet(missing, codes=tuple(sorted({_code(column, value) for value in known})))
     steps = {value: _step(column, value) for value in present}
     for value, step in steps.items():
-        if not column.edges[0] <= step <= _last(column):
-            raise ValueError(f"{value!r} is outside of the declared range; accepted: a value in it")
+        if not column.edges[0] <= step <= column.last:
+            raise ValueError(f"{value!r} is outside of the declared range; accepted: a value in the range")
     return ValueSet(missing, spans=tuple((step, _after(column, step)) for step in sorted(set(steps.values()))))
 
 
 def unit(column: ColumnDomain) -> Fraction:
-    """What a step of a column with an order is in numbers (`ColumnDomain.numbers`)."""
+    """A step of an ordered column in its numbers (`ColumnDomain.numbers`)."""
     return Fraction(column.step, 10 ** (column.decimals or 0)) if column.scale.whole else Fraction(1)
 
 
@@ -431,7 +405,7 @@ def _code(column: ColumnDomain, value: Any) -> int:
     if text not in column.values:
         if not column.values:
             raise ValueError(
-                f"{value!r} is not in the column's list of values, which is empty; accepted: a missing one"
+                f"{value!r} is not in the column's list of values, which is empty; accepted: a missing value"
             )
         shown = ", ".join(column.values[:20]) + (", ..." if len(column.values) > 20 else "")
         raise ValueError(f"{value!r} is not in the column's list of values; accepted: {shown}")
@@ -439,62 +413,51 @@ def _code(column: ColumnDomain, value: Any) -> int:
 
 
 def _step(column: ColumnDomain, value: Any, rounded: Callable[[Fraction], int] | None = None) -> float:
-    """A value in steps; between two of them it is rounded, or refused."""
+    """A value in steps; one between two steps is `rounded`, or refused."""
     exact = _number(column, value) / unit(column)
     if not column.scale.whole:
         return float(exact)
     if exact.denominator != 1 and rounded is None:
-        raise ValueError(f"{value!r} lies between two values of the column; accepted: a value that it can have")
+        raise ValueError(f"{value!r} lies between two values of the column; accepted: a value of its resolution")
     return int(exact) if rounded is None else rounded(exact)
 
 
 def _number(column: ColumnDomain, value: Any) -> Fraction:
     """A value in the column's own unit, exactly."""
-    accepted = "a number"
+    accepted = _ACCEPTED.get(column.kind, "a number")
     try:
         if isinstance(value, bool):
             pass
         elif column.kind in _AMOUNTS:
-            # A decimal text means what it says; the shortest text of a double stands for it.
+            # A decimal text is taken exactly; a double as its shortest text.
             return _exact(str(value)) if column.scale.whole else Fraction(float(value))
         elif column.kind == "date":
-            accepted = "a date such as 2026-01-31"
             return Fraction((dt.date.fromisoformat(str(value)) - _EPOCH.date()).days)
         elif column.kind == "datetime":
-            accepted = "a moment such as 2026-01-31T12:00:00"
             moment = dt.datetime.fromisoformat(str(value))
             plain = moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
             return Fraction((plain - _EPOCH) // _MICROSECOND)
         elif not isinstance(value, int | float):  # YAML reads 12:30 as a number in base sixty
-            accepted = "a time of day in quotes, such as '12:30'"
             time = dt.time.fromisoformat(str(value))
             return Fraction((dt.datetime.combine(_EPOCH, time.replace(tzinfo=None)) - _EPOCH) // _MICROSECOND)
-        else:
-            accepted = "a time of day in quotes, such as '12:30'"
     except (ValueError, ArithmeticError):
         pass
     raise ValueError(f"{value!r}; accepted: {accepted}")
 
 
 def _exact(text: str) -> Fraction:
-    """Raises `ValueError`, also where the fraction would have more digits than any column's numbers."""
+    """Raises `ValueError`, also if the fraction would have more digits than any column's numbers."""
     if not text.isascii() or not abs(Decimal(text).adjusted()) <= sys.float_info.max_10_exp:
         raise ValueError
     return Fraction(text)
 
 
-def _last(column: ColumnDomain) -> float:
-    """The largest value, in steps."""
-    return column.edges[-1] - 1 if column.scale.whole else column.edges[-1]
-
-
 def _after(column: ColumnDomain, step: float) -> float:
-    """The next value."""
     return step + 1 if column.scale.whole else math.nextafter(step, math.inf)
 
 
 def _cut(column: ColumnDomain, cuts: set[float]) -> ColumnDomain:
-    """A column with further edges; where values are real, its largest one may be a cell of its own."""
+    """A column with further edges; the largest of real values may become a single cell."""
     if not cuts:
         return column
     first, last = column.edges[0], column.edges[-1]

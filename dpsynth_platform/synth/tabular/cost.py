@@ -1,17 +1,16 @@
-"""What a generator takes, in seconds and bytes, predicted from public facts before a record is read.
+"""A generator's seconds and bytes, predicted from public facts before a record is read.
 
 What belongs here: the cost of the parts of a run, and the largest run of rounds that keeps a time limit. What does not:
-clocks (`estimation` has the only one) and what the parts do.
+clocks (`estimation` has the only one) and the parts themselves.
 
-**A time limit and privacy.** How long counting takes tells how many records there are. So no clock may decide anything
-in a mechanism: what it does with the time that is left would be a result that nobody paid for. A limit acts in two
-places, neither of which looks at the data. The sealed plan has only as many choices, fits and cells as the predictions
-here allow for the *expected* number of records. And the last fit, which is given nothing but noisy counts, may stop by
-the clock. A table with far more records than expected takes longer, and nothing is cut short.
+**A time limit and privacy.** The time of counting reveals the number of records. So no clock may decide anything in a
+mechanism: its use of the remaining time would be an unpaid result. Instead, the sealed plan has only the choices, fits
+and cells that predictions allow for the *expected* number of records. Only the last fit, which reads noisy counts, may
+stop by the clock. A table with more records takes longer.
 
 **Constants** are processor seconds of one core of a 2.x GHz server, measured on three tables (14 columns with a model
-of 450,000 cells, 30 and 80 columns with 20,000 and 320,000) and rounded up: predictions are one to three times what is
-measured (`tests/benchmarks/bench_tabular.py --limits` prints both). Seconds to start a process are not among them.
+of 450,000 cells, 30 and 80 columns with 20,000 and 320,000) and rounded up: predictions are one to three times the
+measured time (`tests/benchmarks/bench_tabular.py --limits` prints both). They exclude the start of a process.
 """
 
 from __future__ import annotations
@@ -19,57 +18,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-START_SECONDS = 0.05
-"""Reading and writing small files."""
-COUNT_SECONDS = 16e-9
-"""To count a record in one clique."""
-WEIGH_SECONDS = 90e-6
-"""To find out for one clique whether it is admissible, what is expected of it, and what it is worth."""
-DRAW_SECONDS = 2e-3
-"""To draw the noise of a measurement and write it to disk."""
-ARRANGE_SECONDS = 300e-6
-"""To arrange the model anew with a measurement, and to ask what may come beside it; for each column."""
-STEP_SECONDS = 0.3e-3
-"""Of each step of a fit; and for each measured clique, and for each cell of the model."""
+START_SECONDS = 0.05  # reading and writing small files
+COUNT_SECONDS = 16e-9  # to count a record in one clique
+WEIGH_SECONDS = 90e-6  # to check whether a clique is admissible, with its expected counts and score
+DRAW_SECONDS = 2e-3  # to draw the noise of a measurement and write it to disk
+ARRANGE_SECONDS = 300e-6  # to add a measurement to the model and find the next candidates; per column
+STEP_SECONDS = 0.3e-3  # of a step of a fit; also for each measured clique and each cell of the model
 STEP_SECONDS_PER_CLIQUE = 16e-6
 STEP_SECONDS_PER_CELL = 16e-9
-EXPECT_SECONDS_PER_CELL = 35e-9
-"""To read the expected counts of all cliques off the model."""
-SAMPLE_SECONDS = 200e-9
-"""To draw one value."""
-EVALUATIONS = 1.25
-"""Of the function that is minimized, for each step of a long fit; short fits take one or two more."""
+EXPECT_SECONDS_PER_CELL = 35e-9  # to compute the expected counts of all cliques by the model
+SAMPLE_SECONDS = 200e-9  # to draw one value
+EVALUATIONS = 1.25  # of the minimized function per step of a long fit; short fits take one or two more
 
-ESTIMATE_SHARE = 0.3
-"""Part of a time limit that the last fit may take, by the clock."""
+ESTIMATE_SHARE = 0.3  # part of a time limit that the last fit may take, by the clock
 LEAST_CELLS = 2**14
 
-BASE_BYTES = 32 * 2**20
-"""What a run takes however small it is: libraries, one batch of records, files."""
-NUMBERS_PER_CELL = 10
-"""Of eight bytes, for a cell of the model: two distributions while a step is tried, each with its conditionals, and
-what is in between."""
-NUMBERS_PER_MEASURED = 54
-"""For a measured cell: pairs of step and slope that L-BFGS keeps, and potentials, slopes and curvatures twice."""
-NUMBERS_PER_COUNT = 2.5
-"""For a cell that may be chosen: its exact count, the expected one, and a copy of some while they are compared."""
-VIEW_BYTES = 600
-"""For a view that may be chosen."""
+BASE_BYTES = 32 * 2**20  # of the smallest run: libraries, one batch of records, files
+NUMBERS_PER_CELL = 10  # of eight bytes, for a cell of the model: two distributions and temporary arrays
+NUMBERS_PER_MEASURED = 54  # for a measured cell: the pairs of L-BFGS; potentials, slopes, curvatures twice
+NUMBERS_PER_COUNT = 2.5  # for a cell that may be chosen: exact and expected counts, and copies of some
+VIEW_BYTES = 600  # for a view that may be chosen
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a mechanism of rounds has to do. All of it is public.
+    """The work of a mechanism of rounds. All of it is public.
 
     Attributes:
-        records: that are expected.
-        columns: number of modelled columns.
-        cliques: sets of columns that may be measured.
-        rounds: the most choices.
-        choices_per_fit: rounds after which the model is fitted anew.
-        model_cells: cells that the model may have.
-        steps: of each fit in between.
-        last_steps: of the last fit.
+        records: their expected number.
+        cliques: number of sets of columns that may be measured.
+        rounds: the most choices, with a fit after `choices_per_fit`.
+        model_cells: limit of the model's cells.
+        steps: of each fit between rounds; the last fit has `last_steps`.
     """
 
     records: int
@@ -100,16 +80,16 @@ class Work:
 
     @property
     def sampling(self) -> float:
-        """Seconds of drawing as many rows."""
+        """Seconds of drawing as many rows as records."""
         return START_SECONDS + self.records * self.columns * SAMPLE_SECONDS
 
     def seconds(self, limit: float | None = None) -> float:
-        """Of all together, where the clock ends the last fit if there is a limit."""
+        """Seconds of the whole run; with a limit, the clock ends the last fit."""
         estimating = self.estimating if limit is None else min(self.estimating, ESTIMATE_SHARE * limit)
         return self.measuring + estimating + self.sampling
 
     def within(self, limit: float | None) -> Work:
-        """The most work that keeps the limit; the least that there is, if none does."""
+        """The most work that keeps the limit; the least work if none does."""
         chosen = self
         for chosen in self._smaller():
             if limit is None or chosen.seconds(limit) <= limit:
@@ -117,7 +97,7 @@ class Work:
         return chosen
 
     def _smaller(self) -> Iterator[Work]:
-        """Ever less work: first fewer fits, which costs least quality, then smaller models, then fewer choices."""
+        """Decreasing work: first fewer fits, which costs least quality, then smaller models, then fewer choices."""
         work = self
         yield work
         while 2 * work.choices_per_fit <= self.columns // 3:
@@ -135,13 +115,10 @@ class Work:
 
 
 def memory_bytes(*, counted: int = 0, views: int = 0, measured: int = 0, model_cells: int = 0) -> int:
-    """The most memory that a run takes beside the program itself.
+    """The most memory of a run, without the program itself.
 
-    Args:
-        counted: cells of all that may be measured.
-        views: number of views that may be chosen (`resolution`).
-        measured: cells of all that is measured: hardly more than the model has, which covers them.
-        model_cells: cells of the largest model.
+    `counted` are the cells of all that may be measured in so many `views` (`resolution`). The cells of all measurements
+    (`measured`) are hardly more than those of the largest model (`model_cells`), which covers them.
     """
     numbers = NUMBERS_PER_COUNT * counted + NUMBERS_PER_MEASURED * measured + NUMBERS_PER_CELL * model_cells
     return round(BASE_BYTES + 8 * numbers + VIEW_BYTES * views)

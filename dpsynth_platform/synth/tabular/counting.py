@@ -1,8 +1,7 @@
-"""Exact counts of the bounded records. Sensitive: only a mechanism may call this, and only with noise to follow.
+"""Exact counts of the bounded records. Sensitive: only a mechanism may call this, and must add noise.
 
-What belongs here: one pass over the bounded table for marginals of single columns or of sets of columns, or for the
-values that occur, and what each record weighs. What does not: noise (`noise`) and what the counts are for (`learning`,
-`mst`, `aim`).
+What belongs here: counting marginals, or the values that occur, in one pass over the bounded table, and each record's
+weight. What does not: noise (`noise`) and the use of the counts (`learning`, `mst`, `aim`).
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.compute.engine import Engine, EngineError
-from dpsynth_platform.foundation.errors import BoundingError
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.foundation.errors import BoundingError, EngineError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_of
 from dpsynth_platform.synth.tabular.blocks import blocks_of, marginals_of
 from dpsynth_platform.synth.tabular.coding import coding_of
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
@@ -36,19 +35,17 @@ from dpsynth_platform.synth.tabular.sql_counting import SqlCounter
 _Found = TypeVar("_Found")
 
 LONGEST_VALUE = 200
-"""Bytes of a text that may be a value. Longer ones are no categories, and are not told apart from missing ones."""
+"""Bytes of the longest text that may be a category; longer ones count as missing."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The bounded table as it is counted.
+    """The counts of the bounded table.
 
     Attributes:
-        bounded: the Delta table.
-        domain: the columns' cells.
-        weighting: `rows`, or `owners`: each row weighs `units.row_weight` of its owner's rows in this very table, so
-            that an owner weighs one record at most.
-        engine: an open engine to count with, for as long as records are counted; None: this process counts.
+        weighting: `rows`, or `owners`: each row weighs `units.row_weight` of its owner's rows in this table, so that an
+            owner weighs at most one record.
+        engine: an engine to count with, open during the counting; None: this process counts.
     """
 
     bounded: Path
@@ -58,14 +55,14 @@ class Records:
 
     @property
     def parts(self) -> int:
-        """What counts are in: so many parts of a record."""
+        """Counts are in units of 1/`parts` record."""
         return RECORD_PARTS if self.weighting == "owners" else 1
 
     def values(self) -> dict[int, Counter[str]]:
-        """Records with every value that occurs in the columns whose values are unknown, in `parts`, by column index.
+        """Records with every value that occurs in the columns with unknown values, in `parts`, by column index.
 
-        Values are texts. Null, texts of more than `LONGEST_VALUE` bytes and what is no UTF-8 are none. Whether a
-        record's value is one depends on that record alone.
+        Values are texts, without null, texts of more than `LONGEST_VALUE` bytes and invalid UTF-8. Whether a record's
+        value is valid depends on that record alone.
         """
         unknown = {index: self.domain.columns[index] for index in self.domain.unknown}
         counts: dict[int, Counter[str]] = {index: Counter() for index in unknown}
@@ -82,7 +79,6 @@ class Records:
         return counts
 
     def one_way(self) -> list[Counts]:
-        """Records in every cell of every column, in `parts`."""
         found = self._by_engine(lambda sql: sql.one_way())
         if found is not None:
             return found
@@ -101,11 +97,7 @@ class Records:
     ) -> dict[Clique, Counts]:
         """Records in every cell of every clique, over states, in `parts`; each of the shape of its columns' states.
 
-        Args:
-            states: of every column.
-            cliques: attribute indices.
-            progress: told of the stage's beginning and end only. Whatever lies between hangs on the number of records,
-                or on the engine that it decides on.
+        `progress` reports only the stage's beginning and end: anything between would depend on the number of records.
         """
         progress(stage, 0, 1)
         sizes = [column.size for column in states]
@@ -129,9 +121,9 @@ class Records:
         return {block: total.reshape(shapes[block]) for block, total in counts.items()}
 
     def _by_engine(self, count: Callable[[SqlCounter], _Found]) -> _Found | None:
-        """What the engine counts; None where this process has to.
+        """The engine's counts; None if this process must count.
 
-        What the mechanism costs is spent by now, so an engine that stops must not stop the mechanism.
+        The mechanism's cost is spent by now, so an engine that stops must not stop the mechanism.
         """
         if self.engine is None or self._failed:
             return None
@@ -148,7 +140,7 @@ class Records:
 
     @cached_property
     def _sql(self) -> SqlCounter | None:
-        """The engine's counter, where it can tell all cells exactly. Raises `EngineError`."""
+        """The engine's counter, None if SQL cannot express all cells exactly. Raises `EngineError`."""
         if self.engine is None:
             return None
         owners = self.weighting == "owners"
@@ -158,12 +150,12 @@ class Records:
         return SqlCounter(self.engine, self.bounded, self.domain, coding, owners=owners)
 
     def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
-        """Cell codes, and what each row weighs where they do not all weigh the same."""
+        """Cell codes, and each row's weight; None for equal weights."""
         for batch, weights in self._read(self.domain.reads):
             yield self.domain.encode(batch), weights
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:
-        """Rows with some columns, and what each weighs."""
+        """Rows of some columns, with their weights as in `_batches`."""
         if self.weighting == "rows":
             for batch in read_table(self.bounded, columns=list(names)):
                 yield batch, None
@@ -174,7 +166,7 @@ class Records:
 
     @cached_property
     def _owners(self) -> tuple[Fingerprints, Counts]:
-        """The owners, sorted, and what each row of theirs weighs."""
+        """The owners, sorted, and the weight of each of their rows."""
         owners = distinct_owners(read_table(self.bounded, columns=[OWNER_COLUMN]))
         rows = np.zeros(owners.size, dtype=np.int64)
         for batch in read_table(self.bounded, columns=[OWNER_COLUMN]):
@@ -183,7 +175,6 @@ class Records:
 
 
 def _decoded(value: bytes) -> str | None:
-    """The text, or None where it is none."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -191,14 +182,14 @@ def _decoded(value: bytes) -> str | None:
 
 
 def _sums(cells: Codes | Counts, weights: Counts | None, size: int) -> Counts:
-    """Sums of weights by cell, exactly: whole numbers below 2^53 in double precision."""
+    """Sums of weights by cell, exact for whole numbers below 2^53."""
     sums = np.bincount(cells, weights=weights, minlength=size)
     return sums.astype(np.int64)
 
 
 def _places(batch: pa.RecordBatch, owners: Fingerprints) -> Counts:
-    """Where each row's owner stands. Raises `BoundingError` if it is not there: the table is another than before."""
-    mine = fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist())
+    """The index of each row's owner. Raises `BoundingError` for an unknown owner: the table has changed."""
+    mine = fingerprints_of(batch.column(OWNER_COLUMN))
     places = np.searchsorted(owners, mine)
     if places.size and (places.max() >= owners.size or np.any(owners[places] != mine)):
         raise BoundingError("the bounded data changed while it was counted; nothing may use it")

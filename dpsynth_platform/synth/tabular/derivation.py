@@ -1,14 +1,14 @@
 """Attributes that follow from moments of one record: the hour, the weekday, and the gap to an earlier column.
 
-What belongs here: what such an attribute is of a record, in Arrow, and moments that have given ones. What does not:
-which attributes a contract's columns get (`attributes`), their SQL (`coding`), and drawing rows (`sampling`).
+What belongs here: such an attribute's values in Arrow, and moments with given attributes. What does not: which
+attributes a contract's columns get (`attributes`), their SQL (`coding`), and drawing rows (`sampling`).
 
-**Sensitivity.** Each attribute is a function of one record's own values and of public ranges, and has one value a
-record, "missing" among them. So a record is in one cell of every marginal, whatever columns and attributes it is over:
-attributes are columns to the accountant, and a unit moves their counts by what `privacy.units` says of any column's.
+**Sensitivity.** Each attribute is a function of one record's own values and of public ranges, and has one value per
+record, possibly "missing". So a record is in one cell of every marginal over columns and attributes. To the accountant,
+attributes are columns, and a unit moves their counts by the sensitivity of `privacy.units`.
 
 **Gaps** count whole steps of the later column from the first value that keeps the order. A record that breaks the order
-counts as the least gap, as values outside of a range count as its ends.
+has the least gap, as values outside of a range become its ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MONDAY = -3 * DAY
 """The Monday before 1970, which began on a Thursday."""
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 ANY = -1
-"""No hour, or no weekday in particular."""
+"""Any hour, or any weekday."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ class Span:
     """A column of days, moments or times of day, and its declared range.
 
     Attributes:
-        column: its name.
         kind: `date`, `datetime` or `time`.
-        low: least value in steps of the column's scale.
-        high: largest value.
+        low: least value in steps of the column's scale; `high` is the largest.
         step: microseconds in a step; 1 of dates, whose unit is the day.
     """
 
@@ -69,12 +67,11 @@ class Derivation:
     """How an attribute follows from a record.
 
     Attributes:
-        what: `hour`, `weekday` or `gap`.
-        of: the column that it is of.
-        width: of an hour, microseconds; longer than an hour where the column's resolution is.
-        after: of a gap, the earlier columns, the nearest first; it is to the first of them that a record has.
+        of: the column that it is derived from.
+        width: of an hour, in microseconds; longer than an hour if the column's resolution is.
+        after: of a gap, the earlier columns, the nearest first; the first of them that a record has counts.
         strict: of a gap, whether equal values break the order.
-        alone: of a gap, its value in records that have none of the earlier columns; None: such a record lacks it.
+        alone: of a gap, its value in records without any of the earlier columns; None: the gap is missing there.
     """
 
     what: Derived
@@ -86,7 +83,6 @@ class Derivation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is read from."""
         return (self.of.column, *(earlier.column for earlier in self.after))
 
     @property
@@ -95,7 +91,7 @@ class Derivation:
         return int(max(0, *(self.of.high - self.least(earlier.low * earlier.step) for earlier in self.after)))
 
     def values(self, table: pa.Table | pa.RecordBatch) -> tuple[Moments, Mask]:
-        """Its values in a table, shape (rows,), and where there is none; see the module."""
+        """The attribute's values in a table, shape (rows,), and where it is missing."""
         moments, absent = self.of.values(table)
         if self.what == "hour":
             return moments % DAY // self.width, absent
@@ -108,11 +104,7 @@ class Derivation:
         return np.where(found, gaps, self.alone), absent
 
     def start(self, earlier: Sequence[tuple[Moments, Mask]]) -> tuple[Moments, Mask]:
-        """Where gaps count from, in steps of the later column, and where there is an earlier value at all.
-
-        Args:
-            earlier: values of the earlier columns and where they are missing, in the order of `after`.
-        """
+        """Where gaps start, in steps of the later column, and which records have an earlier value."""
         start, found = self.least(earlier[0][0]), ~earlier[0][1]
         for values, absent in earlier[1:]:
             start = np.where(found, start, self.least(values))
@@ -124,7 +116,6 @@ class Derivation:
         return earlier // self.of.step + 1 if self.strict else -(-earlier // self.of.step)
 
     def label(self, value: int) -> str:
-        """A value in words."""
         if self.what == "weekday":
             return WEEKDAYS[value]
         if self.what == "hour":
@@ -136,7 +127,6 @@ class Derivation:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Derivation:
-        """Reads what `dataclasses.asdict` made."""
         return cls(
             **(
                 dict(document)
@@ -146,12 +136,7 @@ class Derivation:
 
 
 def parts_of_weeks(edges: Iterable[int], step: int) -> npt.NDArray[np.float64]:
-    """Share of each weekday in cells of moments, shape (cells, 7).
-
-    Args:
-        edges: of the cells, ascending, in steps.
-        step: microseconds in one.
-    """
+    """Share of each weekday in cells of moments, shape (cells, 7); ascending edges in steps of `step` microseconds."""
     ends = np.array(list(edges), dtype=np.int64)[:, None] * step - MONDAY
     before = ends // WEEK * DAY + np.clip(ends % WEEK - np.arange(7) * DAY, 0, DAY)
     inside = np.diff(before, axis=0).astype(np.float64)
@@ -161,21 +146,21 @@ def parts_of_weeks(edges: Iterable[int], step: int) -> npt.NDArray[np.float64]:
 def moments_in(
     low: Moments, high: Moments, hours: Moments, weekdays: Moments, width: int, step: int, rng: np.random.Generator
 ) -> tuple[Moments, Mask]:
-    """Moments that are uniform in what intervals have of an hour and a weekday; where they have it at all.
+    """Moments that are uniform in the part of each interval [low, high) with an hour and a weekday.
 
-    What an interval has nothing of is left out: first the weekday, then the hour, then both.
+    If that part is empty, the weekday is ignored, then the hour instead, then both.
 
     Args:
-        low: first moment of each interval, a whole step, in microseconds; shape (rows,).
-        high: its end, above.
-        hours: of `width` each, or `ANY`.
+        low: in microseconds, a whole step; shape (rows,).
+        high: likewise.
+        hours: of `width` microseconds each, or `ANY`.
         weekdays: from Monday, or `ANY`.
-        width: of an hour, in microseconds.
+        width: see `hours`.
         step: microseconds in a step.
-        rng: where the randomness comes from.
+        rng: the source of randomness.
 
     Returns:
-        Whole steps in microseconds, and whether each has an hour or a weekday that was asked for.
+        Whole steps in microseconds, and whether each has a requested hour or weekday.
     """
     found, left = low.copy(), np.ones(low.size, dtype=np.bool_)
     for with_hour, with_weekday in ((True, True), (True, False), (False, True)):
@@ -191,14 +176,14 @@ def moments_in(
         left[rows[possible]] = False
     rows = np.flatnonzero(left)
     found[rows] = low[rows] + _below(high[rows] - low[rows], rng)
-    # A step begins no earlier than its interval.
+    # Rounding down stays inside, since intervals begin at whole steps.
     return found // step * step, ~left
 
 
 def _in_slots(
     low: Moments, high: Moments, first: Moments, length: int, period: int, rng: np.random.Generator
 ) -> tuple[Moments, Mask]:
-    """Places that are uniform in what intervals share with slots which come back; where they share anything."""
+    """Places that are uniform in the intersection of intervals with periodic slots; where it is not empty."""
     one, last = (low - first - length) // period + 1, (high - 1 - first) // period
     begin = np.maximum(low, first + one * period)
     here = np.minimum(high, first + one * period + length) - begin

@@ -1,14 +1,12 @@
-"""The domain of the modelled columns: values to cell codes and back.
+"""The domain: for each modelled column the cells that are counted, and the code of each cell.
 
-What belongs here: which cells a column has, and coding Arrow columns into them. All of it follows from the contract
-(and, for the period column, from the period), so it costs nothing, but for values that are learned: a plan holds how,
-and its mechanism which ones they are (`learning`). What does not: how a declared range is cut into cells (`binning`),
-what a value is in numbers (`scales`), which attributes a plan derives from moments (`attributes`), counting cells, or
-anything that a look at the data could change otherwise.
+What belongs here: the cells of a column, and turning Arrow columns into codes and back. All of it follows from the
+contract and the period, except for learned values, which the mechanism adds (`learning`). What does not: cutting a
+declared range into cells (`binning`), values as numbers (`scales`), attributes of moments (`attributes`), and counting.
 
-Every column has one more cell than its declared values: "missing or unlisted", always the last. Null, NaN, unlisted
-categories and texts that are no time of day go there. Numbers, days, moments and times outside the declared range are
-clamped into the first or last cell.
+Every column has one more cell than its declared values: "missing or unlisted", always the last. It holds null, NaN,
+unlisted categories and invalid times of day. Numbers, days, moments and times outside the declared range are clamped
+into the first or last cell.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed
+from dpsynth_platform.sources.declared_types import read_as
 from dpsynth_platform.sources.periods import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
@@ -51,16 +50,16 @@ Cutting = Literal["declared", "adaptive", "quantile"]
 Codes = npt.NDArray[np.int32]
 
 ADAPTIVE_STATES = 16
-"""States of a column on a fine grid, at most.
+"""The most states of a column on a fine grid.
 
-What more of them tell of one column, they lose of how it goes with others. By AIM on adult at epsilon 1 and 8, with
-ten, sixteen and thirty-two: F1 65.9, 66.3, 65.4 and 66.9, 67.2, 67.0; AUC 89.8, 90.0, 89.6 and 90.4, 90.6, 90.3;
+More states keep more of single columns and less of their relations. By AIM on adult at epsilon 1 and 8, with ten,
+sixteen and thirty-two: F1 65.9, 66.3, 65.4 and 66.9, 67.2, 67.0; AUC 89.8, 90.0, 89.6 and 90.4, 90.6, 90.3;
 associations of the right strength 88, 88, 88% and 95, 94, 93% (four runs each).
 """
 FEW_CELLS = 20
-"""So many cells or fewer are not put together: grades, counts and months mean something one by one."""
+"""So many cells or fewer are not merged: single grades, counts and months are meaningful."""
 MOST_NAMED = 3
-"""Columns that are named one by one, though they are most."""
+"""The most columns that are listed by name instead of by their exceptions."""
 QUANTILES = 16
 """States of a column that is cut by quantiles."""
 
@@ -72,17 +71,16 @@ class ColumnDomain:
     """The cells of one column.
 
     Attributes:
-        edges: of columns with an order, in steps of their scale (`scales`): cell i is [edges[i], edges[i+1]). Where
-            steps are whole, the last edge is one above the largest value. Otherwise the last cell holds its upper end
-            too, the declared maximum.
-        values: of categorical columns, the listed values, or those that were learned.
-        most: of a categorical column whose values are not known yet, how many of them will be at most.
-        learning: how they are learned, once that is calibrated.
-        nullable: whether the last cell may stand in a release, as null.
-        decimals: of a float column, if declared: digits after the point; its steps are whole then.
+        edges: of ordered columns, in steps of their scale (`scales`): cell i is [edges[i], edges[i+1]). With whole
+            steps, the last edge is one above the largest value; else it is the declared maximum, in the last cell.
+        values: of categorical columns, the listed or learned values.
+        most: of a categorical column whose values are not yet learned, their largest number.
+        learning: how they are learned, after calibration.
+        nullable: whether the last cell may be released, as null.
+        decimals: of a float column, the declared digits after the point; its steps are whole then.
         step: of moments and times of day, the resolution in microseconds.
-        cutting: whether the cells are as declared, or a fine grid, and how it is put together (`compression`).
-        derived: of an attribute that follows from moments (kinds `hour`, `weekday`, `gap`), how.
+        cutting: cells as declared, or a fine grid with its rule for merging (`compression`).
+        derived: of an attribute of moments (kinds `hour`, `weekday`, `gap`), its derivation.
     """
 
     name: str
@@ -99,12 +97,12 @@ class ColumnDomain:
 
     @property
     def size(self) -> int:
-        """Number of cells, with the one for missing or unlisted values; the most of them, while values are unknown."""
+        """Number of cells, including the one for missing or unlisted values; the most while values are unknown."""
         return self.missing + 1
 
     @property
     def missing(self) -> int:
-        """Code of the cell for missing or unlisted values."""
+        """Code of the cell for missing or unlisted values, the last one."""
         if self.kind == "boolean":
             return 2
         if self.most is not None:
@@ -113,17 +111,16 @@ class ColumnDomain:
 
     @property
     def part_of(self) -> str | None:
-        """Of an hour or a weekday, the column whose it is; None of an attribute that stands for its column itself."""
+        """The column of an hour or a weekday; None for other attributes."""
         return self.derived.of.column if self.derived is not None and self.derived.what != "gap" else None
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns that it is read from."""
         return (self.name,) if self.derived is None else self.derived.columns
 
     @property
     def released(self) -> ColumnDomain:
-        """The column as rows have it: of a gap, that of the later moments."""
+        """The column in released rows: for a gap, the column of the later moments."""
         if self.derived is None or self.derived.what != "gap":
             return self
         of = self.derived.of
@@ -136,19 +133,18 @@ class ColumnDomain:
 
     @property
     def most_states(self) -> int:
-        """Bound on the cells that are told apart where columns are counted together (`compression`)."""
+        """The most states of the column in joint counts (`compression`)."""
         if self.cutting == "declared" or self.missing <= FEW_CELLS:
             return self.size
         return min(self.missing, QUANTILES if self.cutting == "quantile" else ADAPTIVE_STATES) + 1
 
     @property
     def scale(self) -> Scale:
-        """What the values of a column with an order are in steps."""
         return Scale(self.kind, self.decimals, self.step)
 
     @property
     def widths(self) -> npt.NDArray[np.float64]:
-        """Widths in steps of a column with an order, without the last cell; a cell of one real number has none."""
+        """Widths in steps of an ordered column's cells without the last; 0 for a cell of one real number."""
         pairs = itertools.pairwise(self.edges)
         if self.scale.whole:
             return np.array([float(high - low) for low, high in pairs])
@@ -156,28 +152,28 @@ class ColumnDomain:
 
     @property
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Which cells may stand in a release, shape (size,); of values that are unknown, only that they are missing."""
+        """Which cells may be released, shape (size,); of unknown values, only the cell of missing ones."""
         allowed = np.full(self.size, self.most is None)
         allowed[self.missing] = self.nullable or self.most is not None
         return allowed
 
     def texts(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Values of a categorical column as they are compared with the listed ones: 4.0 in floating point is `4`."""
+        """Values of a categorical column as text, for comparison with listed values: 4.0 in floating point is `4`."""
         found = _one_plain_chunk(column)
         return whole_texts(found) if pa.types.is_floating(found.type) else found.cast(pa.string())
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> Codes:
-        """Cell codes of an Arrow column of any fitting type, shape (len(column),)."""
+        """Cell codes of an Arrow column of any accepted type, shape (len(column),)."""
         if self.kind == "categorical":
             listed = pa.array(self.values, pa.string())
             return _filled(pc.index_in(self.texts(column), value_set=listed), self.missing)
         column = _one_plain_chunk(column)
         if self.kind == "boolean":
-            return _filled(column.cast(pa.int32()), self.missing)
-        low, high = self._range
+            return _filled(read_as(self.kind, column, self.name).cast(pa.int32()), self.missing)
+        low = self.edges[0]
         edges = np.asarray(self.edges[:-1])
         points = edges[:0] if self.scale.whole else edges[self.widths == 0]
-        found = self.scale.steps(column, low, high, points)
+        found = self.scale.steps(column, low, self.last, points)
         if self.scale.whole:
             edges = np.array([edge - low for edge in self.edges[:-1]], dtype=np.uint64)
         cells = np.searchsorted(edges, found.values, side="right") - 1
@@ -192,24 +188,16 @@ class ColumnDomain:
         return np.where(absent, self.missing, cells).astype(np.int32)
 
     def decode(self, codes: Codes, type_: pa.DataType, rng: np.random.Generator) -> pa.Array:
-        """Values of the given Arrow type: inside of a cell by the shape of its neighbourhood, null for the last cell.
-
-        The shape follows from how many of these codes are in a cell and in those beside it (`shapes`).
-        """
+        """Values of the given Arrow type: null for the last cell, else a value in the cell by its shape (`shapes`)."""
         return self.restored(codes, self.places(codes, rng), type_)
 
     def places(
         self, codes: Codes, rng: np.random.Generator, counts: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[Any]:
-        """Where in its cell each value of a column with an order lies; arbitrary for the last cell. Shape (rows,).
+        """Random positions of an ordered column's values in their cells, arbitrary for the last cell; shape (rows,).
 
-        Args:
-            codes: shape (rows,).
-            rng: where the randomness comes from.
-            counts: of all cells, from which their shapes follow; by default how often these codes name them.
-
-        Returns:
-            Whole steps above the range's least value (uint64), or real numbers. Nothing of other columns.
+        They are whole steps above the range's least value (uint64), or real numbers; empty for other columns. The
+        shapes of cells follow from `counts` of all cells, by default those of these codes.
         """
         if not self.ordered:
             return codes[:0]
@@ -220,9 +208,9 @@ class ColumnDomain:
             bounds = np.asarray(self.edges)
             ways = shapes.draw(shapes.tilts(masses, self.widths)[cells], rng)
             low, high = bounds[cells], bounds[cells + 1]
-            # Rounding must not lead out of the cell, and the last cell alone holds its upper end.
+            # Rounding must not leave the cell; only the last cell includes its upper end.
             return np.asarray(np.clip(low + (high - low) * ways, low, np.maximum(low, np.nextafter(high, -np.inf))))
-        # Cells of one value have no shape, nor do they tell of that of wider ones: they may be peaks.
+        # Cells of one value have no shape and do not influence others, since they may be peaks.
         wide = np.where(self.widths > 1, self.widths, 0.0)
         ways = shapes.draw(shapes.tilts(masses, wide)[cells], rng)
         lowest = int(self.edges[0])
@@ -242,20 +230,19 @@ class ColumnDomain:
         return laid_out(found, type_)
 
     def amounts(self, codes: Codes, places: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """The same values as `numbers`, of a column with an order."""
+        """The values at these places, as by `numbers`."""
         return self.scale.numbers(Steps(places, codes == self.missing), self.edges[0])
 
     def numbers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
-        """Values of a column with an order as numbers in its own unit, inside the declared range; NaN where missing.
+        """An ordered column's values clipped to the declared range; NaN where missing.
 
-        Days since 1970, microseconds since 1970 or midnight.
+        Units are days since 1970, microseconds since 1970 or midnight, or the number itself.
         """
-        column = _one_plain_chunk(column)
-        low, high = self._range
-        return self.scale.numbers(self.scale.steps(column, low, high), low)
+        low = self.edges[0]
+        return self.scale.numbers(self.scale.steps(_one_plain_chunk(column), low, self.last), low)
 
     def label(self, code: int) -> str:
-        """A cell in words, such as `[17, 20)`, `Private` or `missing`."""
+        """A cell as text, such as `[17, 20)`, `Private` or `missing`."""
         if code == self.missing:
             return "missing"
         if self.kind == "categorical":
@@ -274,15 +261,13 @@ class ColumnDomain:
         return first if first == last else f"{first} to {last}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, as `from_json` reads them."""
         document = asdict(self) | {"edges": list(self.edges), "values": list(self.values)}
         if self.derived is None:
-            del document["derived"]  # as it was before there were any, so that plans keep their digests
+            del document["derived"]  # older plans have no such key, and keep their digests
         return document
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> ColumnDomain:
-        """Reads `to_json` back."""
         from dpsynth_platform.privacy.partitions import Learning
 
         tuples = {"edges": tuple(document["edges"]), "values": tuple(document["values"])}
@@ -291,9 +276,9 @@ class ColumnDomain:
         return cls(**(document | tuples | learning | derived))
 
     @property
-    def _range(self) -> tuple[float, float]:
-        """Least and largest value in steps."""
-        return self.edges[0], self.edges[-1] - 1 if self.scale.whole else self.edges[-1]
+    def last(self) -> float:
+        """The largest value of an ordered column, in steps."""
+        return self.edges[-1] - 1 if self.scale.whole else self.edges[-1]
 
 
 @dataclass(frozen=True)
@@ -310,93 +295,76 @@ class Domain:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
     def released(self) -> Domain:
-        """The columns of rows, each at the same index as here: no hours and weekdays, and moments in place of gaps."""
+        """The columns of rows, at the same indices: without hours and weekdays, and with moments in place of gaps."""
         return Domain(tuple(column.released for column in self if column.part_of is None))
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the columns that all of it is read from, each once."""
+        """Distinct names of all source columns."""
         return tuple(dict.fromkeys(name for column in self for name in column.reads))
 
     @property
     def parts(self) -> dict[int, int]:
-        """Of each hour and weekday, by index, the index of its column."""
+        """The index of the column of each hour and weekday, by index."""
         places = {column.name: index for index, column in enumerate(self) if column.part_of is None}
         return {index: places[column.part_of] for index, column in enumerate(self) if column.part_of is not None}
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of cells of each column."""
         return tuple(column.size for column in self.columns)
 
     @property
     def most_states(self) -> tuple[int, ...]:
-        """Bound on the cells of each column that are told apart where columns are counted together."""
         return tuple(column.most_states for column in self.columns)
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """Indices of the columns whose values are to be learned."""
+        """Indices of the columns with values to be learned."""
         return tuple(index for index, column in enumerate(self.columns) if column.most is not None)
 
     @property
     def partitions(self) -> Partitions:
-        """What learning them takes of a plan's budget."""
         from dpsynth_platform.privacy.partitions import Partitions
 
         return Partitions(len(self.unknown))
 
     def to_be_learned(self, learning: Learning) -> Domain:
-        """The same domain, with how its unknown values are learned."""
         return Domain(tuple(column if column.most is None else replace(column, learning=learning) for column in self))
 
     def with_values(self, values: Mapping[int, Sequence[str]]) -> Domain:
-        """The domain with the values that were learned, by column index; a column of which none is known may be null.
+        """The domain with learned values, by column index; a column without any becomes nullable.
 
-        Raises:
-            MechanismFailed: those of some column are missing.
+        Raises `MechanismFailed` if some column's values are missing.
         """
         lacking = [self.names[index] for index in self.unknown if index not in values]
         if lacking:
             raise MechanismFailed(f"the stored measurements lack the values of {', '.join(lacking)}")
         known = list(self.columns)
         for index in self.unknown:
-            column = known[index]
-            known[index] = replace(
-                column,
-                values=tuple(values[index]),
-                most=None,
-                learning=None,
-                nullable=column.nullable or not values[index],
-            )
+            learned, nullable = tuple(values[index]), known[index].nullable or not values[index]
+            known[index] = replace(known[index], values=learned, nullable=nullable, most=None, learning=None)
         return Domain(tuple(known))
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """Names of the columns that lack no value in a release, whatever the data lack.
-
-        Only one of which no value is learned comes out empty all the same.
-        """
+        """Names of the columns without missing values in a release; a column with no learned value is empty anyway."""
         return tuple(column.name for column in self if not column.nullable and column.part_of is None)
 
     @property
     def nullable(self) -> tuple[str, ...]:
-        """Names of the other columns, whose missing values are released as such."""
+        """Names of the columns whose missing values are released as such."""
         return tuple(column.name for column in self if column.nullable and column.part_of is None)
 
     @property
     def preparation(self) -> str:
-        """What becomes of the columns before any two are counted together, in words."""
         return "; ".join([*self._learned_in_words, *self.derived_in_words, self._counted_in_words])
 
     @property
     def derived_in_words(self) -> list[str]:
-        """How columns are counted that are not counted as one attribute of their own."""
         attributes: dict[str, list[str]] = {}
         for column in self:
             if column.derived is not None and column.part_of is None:
@@ -432,34 +400,25 @@ class Domain:
         )
 
     def encode(self, table: pa.Table | pa.RecordBatch) -> Codes:
-        """Cell codes of the modelled columns, shape (rows, columns); other columns are not looked at."""
+        """Cell codes of the modelled columns, shape (rows, columns); ignores other columns."""
         codes = np.empty((table.num_rows, len(self)), dtype=np.int32, order="F")
         for index, column in enumerate(self.columns):
             codes[:, index] = column.codes(table)
         return codes
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain JSON values, as `from_json` reads them."""
         return [column.to_json() for column in self.columns]
 
     @classmethod
     def from_json(cls, document: list[dict[str, Any]]) -> Domain:
-        """Reads `to_json` back."""
         return cls(tuple(ColumnDomain.from_json(column) for column in document))
 
 
 def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool = False) -> Domain:
-    """The cells that a contract declares; the period column is narrowed to the period, which is public.
+    """The cells that a contract declares; the period column is narrowed to the period (`YYYY-MM`), which is public.
 
-    Owner columns are never modelled, whatever their declared type.
-
-    Args:
-        contract: declares the columns.
-        period: `YYYY-MM` for datasets with a cadence.
-        coarse: for the eyes: few equal bins in place of a fine grid.
-
-    Raises:
-        ContractError: the period has no day inside the period column's declared range.
+    Owner columns are never modelled. `coarse` gives few equal bins for display, in place of a fine grid. Raises
+    `ContractError` if the period has no day inside the period column's declared range.
     """
     columns = []
     for name in contract.modelled:
@@ -471,7 +430,7 @@ def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool
 
 
 def declared_domain(columns: Mapping[str, Column], modelled: Sequence[str]) -> Domain:
-    """Few cells of each column, for what depends on its values alone."""
+    """A coarse domain, for uses that depend on the declared values alone."""
     return Domain(tuple(_column(name, columns[name], coarse=True) for name in modelled))
 
 
@@ -507,7 +466,7 @@ def _column(name: str, declared: Column, coarse: bool) -> ColumnDomain:
 
 
 def _counted(values: Sequence[float], decimals: int | None) -> list[int]:
-    """Real numbers in steps of their last digit."""
+    """Real numbers in steps of their last decimal."""
     return [round(value * 10 ** (decimals or 0)) for value in values]
 
 
@@ -522,12 +481,7 @@ def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: t
 
 
 def filled_in_words(filled: Sequence[str], nullable: Sequence[str]) -> str:
-    """What it means that columns are `Domain.filled`: by their declaration alone, so that it tells nothing of data.
-
-    Args:
-        filled: the columns.
-        nullable: those that are not, which are named in their place where they are fewer.
-    """
+    """The effect on columns that are `Domain.filled`, by declaration alone; it names the others if these are fewer."""
     names = ", ".join(filled)
     if len(filled) > max(MOST_NAMED, len(nullable)):
         names = f"all columns but {', '.join(nullable)}" if nullable else "all columns"

@@ -1,8 +1,8 @@
 """A mechanism's draws: paid from the sealed budget, durable before anything can depend on them.
 
-What belongs here: the only road by which a mechanism's noisy counts and choices come into being. What does not: which
-of them a mechanism wants (`mst`, `aim` and the others), and how they are drawn (`noise`). So that no mechanism can
-draw what its plan does not account for, or use what is not on disk, both are held here for all of them.
+What belongs here: the only way to a mechanism's noisy counts and choices. So none can draw what its plan does not
+account for, or use what is not on disk. What does not: which draws a mechanism needs (`mst`, `aim` and the others), and
+how they are drawn (`noise`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from dpsynth_platform.synth.tabular.resolution import View
 
 @dataclass
 class Draws:
-    """The draws of one run.
+    """The draws of one run, each of which is in the log before it is returned.
 
     Attributes:
-        log: where each goes before it is given back.
-        left: the precision that measurements may still use.
-        choices: how many choices are left.
+        left: the remaining precision for measurements; `choices` is the remaining number of choices.
         epsilon: the range of each choice.
         sensitivity: the most that one unit moves a score.
-        parts: what exact counts are in: so many parts of a record (`counting`). Noisy ones are in whole records.
+        parts: exact counts are in units of 1/`parts` record (`counting`), noisy ones in records.
     """
 
     log: MeasurementLog
@@ -40,11 +38,7 @@ class Draws:
     parts: int = 1
 
     def columns(self, records: Records, sigma: float, progress: Progress) -> list[NoisyCounts]:
-        """Noisy counts of every column's cells. Reads the records.
-
-        Raises:
-            AccountingError: the plan does not pay for them.
-        """
+        """Noisy counts of every column's cells; reads records. Raises `AccountingError` beyond the plan's budget."""
         progress("counting columns", 0, 1)
         exact = records.one_way()
         progress("counting columns", 1, 1)
@@ -55,21 +49,13 @@ class Draws:
         return noisy
 
     def joint(self, view: View, counts: Counts, sigma: float) -> NoisyCounts:
-        """Noisy counts of a view, from its exact ones.
-
-        Raises:
-            AccountingError: the plan does not pay for them.
-        """
+        """Noisy counts of a view, from its exact ones. Raises `AccountingError` beyond the plan's budget."""
         return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels))
 
     def choice(self, scores: Mapping[View, int]) -> View:
-        """One of the views by the exponential mechanism.
-
-        Raises:
-            AccountingError: the plan pays for no more choices.
-        """
+        """One of the views by the exponential mechanism. Raises `AccountingError` beyond the plan's choices."""
         if not self.choices:
-            raise AccountingError("one choice more than the plan accounts for; accepted: as many as it says")
+            raise AccountingError("a choice beyond the plan's number of choices; accepted: at most the plan's number")
         self.choices -= 1
         views = list(scores)
         view = views[select_by_exponential_mechanism(list(scores.values()), self.epsilon, self.sensitivity)]

@@ -3,24 +3,21 @@
 What belongs here: combining measurements, and potentials that fit them. What does not: how they were measured (`mst`,
 `aim`) and inference itself (`propagation`). All of it is post-processing of noisy counts.
 
-P is proportional to exp(sum of potentials), one potential for each cell of each measured view (`resolution`): a pair of
-columns may be measured coarsely, and then all its states in one coarse cell have one potential. Matching all noisy
-counts y as closely as can be would fit the noise: a cell in which nothing is expected takes whatever noise it was
-given. So the noisy counts are taken as what they are, uncertain, and the potentials minimize
+P is proportional to exp(sum of potentials), one for each cell of each measured view (`resolution`). Matching all noisy
+counts y closely would fit the noise. So the potentials minimize
 
     T log Z(potentials) - sum y * potential + sum sigma / (2 trust) * (potential - anchor)^2
 
 over the cells of all measured views (T the number of records, sigma the deviation of a cell's noise): the likelihood
-of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. At the minimum each cell's
-expected count differs from its noisy one by sigma / trust for every unit that the potential is off its anchor: a cell
-that would have to be e times as frequent to meet its noisy count is left off by that much. (Relaxed maximum entropy
-with a square penalty: Dudik, Phillips & Schapire 2007.) The trusts were chosen by marginals and associations of adult
-and texas: pairs are followed more closely than single columns, on whose potentials all pairs pull. A pair whose columns
-all but determine each other has many cells that must be emptied, and little trust leaves records in all of them.
+of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. (Relaxed maximum entropy
+with a square penalty: Dudik, Phillips & Schapire 2007.) At the minimum, a cell's expected count differs from its noisy
+one by sigma / trust per unit between potential and anchor. The trusts were chosen by marginals and associations of
+adult and texas. Pairs have more trust than single columns, whose potentials all pairs influence: with little trust, a
+pair whose columns almost determine each other keeps records in many cells that must become empty.
 
 The function is convex and smooth. L-BFGS comes close to the minimum in some sixty steps (Nocedal & Wright 2006,
-algorithm 7.4), preconditioned by the diagonal of its Hessian as if cells were independent, T P + sigma / trust. Where
-its memory of earlier steps leads nowhere, it goes on without it; a fit may else end far from the minimum.
+algorithm 7.4), preconditioned by the diagonal of its Hessian for independent cells, T P + sigma / trust. Without
+progress it continues without its history; otherwise a fit may end far from the minimum.
 """
 
 from __future__ import annotations
@@ -43,29 +40,22 @@ Array = npt.NDArray[np.float64]
 
 TRUST = 2.5
 ONE_WAY_TRUST = 0.5
-# Pairs of steps and slopes that L-BFGS keeps, and how far its first step goes.
+# Pairs of steps and slopes that L-BFGS keeps, and the length of its first step.
 MEMORY = 20
 FIRST_STEP = 0.5
 SHRINK = 0.3
 MAX_BACKTRACKS = 15
 SUFFICIENT_DECREASE = 1e-4
-# Under factors, independent columns are fitted to their shares with next to no prior.
+# Under factors, independent columns are fitted to their shares with almost no prior.
 ANCHOR_PRIOR = 1e-2
 ANCHOR_ITERATIONS = 50
-# A fit ends when a step gains less than this a record.
+# A fit ends when a step gains less than this per record.
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Noisy counts of a clique's cells.
-
-    Attributes:
-        clique: attribute indices, ascending.
-        counts: shape (groups of each attribute).
-        variance: of each cell's noise, same shape.
-        levels: resolution of each attribute; () for states, all told apart.
-    """
+    """Noisy counts of a clique's cells, with the variance of each cell's noise; `levels` () stand for all states."""
 
     clique: Clique
     counts: Array
@@ -74,7 +64,6 @@ class Measurement:
 
     @property
     def view(self) -> View:
-        """What was counted."""
         return View(self.clique, self.levels) if self.levels else View.finest(self.clique)
 
 
@@ -88,8 +77,8 @@ def estimate_total(measurements: Sequence[Measurement]) -> float:
 def project(counts: Array, variance: Array, total: float) -> Array:
     """The nearest non-negative vector of that total: min sum (x - counts)^2 / variance; shape (cells,).
 
-    The solution is max(0, counts - shift * variance) for the one shift that gives the total; the function of the shift
-    is piecewise linear between its breakpoints counts / variance.
+    The solution is max(0, counts - shift * variance) for the unique shift with that total; the total is piecewise
+    linear in the shift, with breakpoints counts / variance.
     """
     order = np.argsort(-counts / variance)
     held, widths = np.cumsum(counts[order]), np.cumsum(variance[order])
@@ -99,19 +88,10 @@ def project(counts: Array, variance: Array, total: float) -> Array:
 
 
 class Estimator:
-    """A distribution that is fitted to measurements, more of which may come while it is used.
+    """A distribution fitted to measurements, which may be added during its use.
 
-    Args:
-        groups: the attributes' resolutions.
-        one_way: measurements of single attributes; where there is none, nothing is known of an attribute at first.
-        device: torch's.
-        factors: known beforehand, logarithms over the attributes' states; -inf rules combinations out (`conditioning`).
-        cover: what the tree shall cover from the beginning.
-
-    Attributes:
-        total: estimated number of records.
-        tree: the junction tree of all measured cliques.
-        beliefs: the distribution as it is now.
+    An attribute without a measurement in `one_way` is uniform at first. The `factors` are logarithms over the
+    attributes' states; -inf rules combinations out (`conditioning`). The tree always covers the cliques `cover`.
     """
 
     def __init__(
@@ -138,39 +118,39 @@ class Estimator:
             self._parameters[view] = self._tensor(_independent(measurement, self.total))
         self._anchors = dict(self._parameters)
         self.tree: JunctionTree = junction_tree(self._attributes, [*self.cliques, *cover])
-        self._task = self._arranged()
+        self._task = self._new_task()
         if self._factors:
             self._anchor_under_factors()
         self.beliefs = self._task.at(self._flat()).beliefs
 
     @property
     def cliques(self) -> list[Clique]:
-        """Every attribute and every measured view in the order of the parameters, then those of the factors only."""
-        measured = [view.attributes(self._columns) for view in self._parameters]
+        """Every attribute and every measured view in the order of the parameters, then the factors' other cliques."""
+        measured = self._measured
         return [*measured, *(clique for clique in self._factors if clique not in measured)]
 
+    @property
+    def _measured(self) -> list[Clique]:
+        return [view.attributes(self._columns) for view in self._parameters]
+
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Takes measurements in; `fit` makes use of them. Repeated ones are combined by inverse variance."""
+        """Adds measurements for the next `fit`. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
             self.tree = covering(self.tree, self.cliques, measurement.view.attributes(self._columns))
             self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
-        self._task = self._arranged()
+        self._task = self._new_task()
 
     def fit(self, iterations: int, progress: Progress = silent, *, seconds: float | None = None) -> None:
-        """Moves the potentials towards the fit, by at most so many steps from where they are.
+        """Improves the potentials by at most so many steps, or to the first step after so many seconds.
 
-        Args:
-            iterations: the most steps.
-            progress: told after each.
-            seconds: the fit ends with the first step after so many. Never to be used inside of a mechanism, where time
-                would tell what it has read (`cost`).
+        Never limit seconds inside of a mechanism, where time would reveal sensitive information (`cost`).
         """
-        self._keep(_lowest(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
+        self._keep(_minimize(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
 
     def expected(self, clique: Clique) -> torch.Tensor:
-        """Expected counts of a clique's cells, shape of its sizes; groups of a column are attributes, too."""
+        """Expected counts of a clique's cells, shape of its sizes; a clique may contain groups."""
         return self.total * marginal(self.beliefs, clique)
 
     @property
@@ -178,8 +158,7 @@ class Estimator:
         """The potentials of every attribute and every measured view, without the factors."""
         layout = self._task.propagator.layout
         flat = self._task.fitted(self._flat())
-        measured = [view.attributes(self._columns) for view in self._parameters]
-        return {clique: layout.view(flat, clique).cpu().numpy() for clique in measured}
+        return {clique: layout.view(flat, clique).cpu().numpy() for clique in self._measured}
 
     def _combine(self, new: Measurement) -> None:
         old = self._combined.get(new.view)
@@ -190,8 +169,7 @@ class Estimator:
         counts = (old.counts / old.variance + new.counts / new.variance) / weight
         self._combined[new.view] = Measurement(new.clique, counts, 1 / weight, new.levels)
 
-    def _arranged(self) -> _Task:
-        """Everything in flat arrays, in the order of the parameters."""
+    def _new_task(self) -> _Task:
         layout = Layout(self._attributes.sizes, tuple(self.cliques))
         counts, prior, anchors, source = [], [], [], []
         start = 0
@@ -218,7 +196,7 @@ class Estimator:
         return task.without_impossible() if self._factors else task
 
     def _places(self, view: View) -> npt.NDArray[np.int64]:
-        """The view's cell of each cell of its attributes: parts of a state are told apart by factors only."""
+        """The view's cell of each cell of its attributes: only factors distinguish parts of a state."""
         found = np.zeros(1, dtype=np.int64)
         for index, level in zip(view.clique, view.levels, strict=True):
             seen = self.groups[index][level]
@@ -226,26 +204,23 @@ class Estimator:
         return found
 
     def _anchor_under_factors(self) -> None:
-        """Takes for independent columns those that have the measured shares once the factors are at work.
+        """Replaces the anchors by independent columns that have the measured shares under the factors.
 
-        Where all combinations of a column's value with others are unlikely by the factors alone, anchors without them
-        would hold it down.
+        Otherwise, anchors would suppress a value whose combinations with others are all unlikely by the factors.
         """
         shares = torch.exp(self._flat()) * self.total
         task = replace(self._task, counts=shares, prior=self._task.prior * ANCHOR_PRIOR).without_impossible()
-        self._keep(_lowest(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
+        self._keep(_minimize(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
         self._anchors = dict(self._parameters)
-        self._task = self._arranged()
+        self._task = self._new_task()
 
     def _keep(self, found: _Point) -> None:
-        """Takes over parameters that were found."""
         self.beliefs = found.beliefs
         ends = list(accumulate((values.numel() for values in self._parameters.values()), initial=0))
         for number, (view, values) in enumerate(self._parameters.items()):
             self._parameters[view] = found.parameters[ends[number] : ends[number + 1]].view(values.shape)
 
     def _flat(self) -> torch.Tensor:
-        """All parameters, in order."""
         return torch.cat([values.reshape(-1) for values in self._parameters.values()])
 
     def _tensor(self, values: Array) -> torch.Tensor:
@@ -254,12 +229,7 @@ class Estimator:
 
 @dataclass(frozen=True)
 class _Point:
-    """The function that is minimized, at some parameters.
-
-    Attributes:
-        slope: its gradient.
-        curvature: diagonal of its Hessian, as if the cells were independent.
-    """
+    """The minimized function at some parameters; `curvature` is the diagonal of the Hessian for independent cells."""
 
     parameters: torch.Tensor
     value: float
@@ -270,11 +240,11 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is fitted, as flat arrays over the cells of all views: noisy counts, the prior's precision and mean.
+    """The fitted noisy counts with the prior's precision and mean, as flat arrays over the cells of all views.
 
     Attributes:
-        factors: of the cliques' cells; empty: none.
-        source: the parameter of each cell of the measured attributes; None: they are in the same order.
+        factors: of the cliques' cells; may be empty.
+        source: the parameter of each cell of the measured attributes; None if they are in the same order.
     """
 
     propagator: Propagator
@@ -296,7 +266,7 @@ class _Task:
         return torch.zeros_like(self.counts).index_add_(0, self.source, marginals[: self.source.numel()])
 
     def potentials(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Of the cells of all views, with the factors."""
+        """The potentials of all cliques' cells, with the factors."""
         fitted = self.fitted(parameters)
         if not self.factors.numel():
             return fitted
@@ -305,7 +275,7 @@ class _Task:
         return found
 
     def without_impossible(self) -> _Task:
-        """With no counts in cells that the factors rule out: noise or mistakes, which no parameter can meet."""
+        """The task with count zero in cells that the factors rule out, which no parameter can fit."""
         _, marginals = self.propagator.run(self.factors)
         possible = self.gathered(marginals) > 0
         return replace(self, counts=torch.where(possible, self.counts, 0.0))
@@ -320,7 +290,7 @@ class _Task:
         return _Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
 
 
-def _lowest(
+def _minimize(
     task: _Task,
     start: torch.Tensor,
     iterations: int,
@@ -328,15 +298,15 @@ def _lowest(
     progress: Progress = silent,
     seconds: float | None = None,
 ) -> _Point:
-    """The lowest point that so many steps from a start lead to; see `Estimator.fit`."""
+    """The last point of L-BFGS from a start; see `Estimator.fit`."""
     began, now = time.monotonic(), task.at(start)
     history: list[tuple[torch.Tensor, torch.Tensor]] = []
     for iteration in range(iterations):
-        moved = _downhill(task, now, _direction(now, history))
+        moved = _line_search(task, now, _direction(now, history))
         step, change = moved.parameters - now.parameters, moved.slope - now.slope
         small = now.value - moved.value < tolerance
         over = small and not history
-        # Where next to nothing is gained, the history may be what misleads: once more without it.
+        # After a very small gain, the history may be misleading: the next step is without it.
         history = [] if small else history[1 - MEMORY :]
         if float(step @ change) > 0 and not small:
             history.append((step, change))
@@ -348,8 +318,8 @@ def _lowest(
     return now
 
 
-def _downhill(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
-    """The first of ever shorter steps against the direction that leads down far enough; where none does, no step."""
+def _line_search(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
+    """The first of ever shorter steps against the direction with a sufficient decrease; else no step."""
     gain = float(now.slope @ direction)
     length = 1.0
     for _ in range(MAX_BACKTRACKS):
@@ -361,7 +331,7 @@ def _downhill(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
 
 
 def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """The inverse Hessian, as the history tells it, times the slope: a step in the opposite direction leads down."""
+    """The inverse Hessian, approximated by the history, times the slope: the opposite of a descent direction."""
     direction = now.slope.clone()
     if not history:
         return direction.div_(now.curvature).mul_(FIRST_STEP)
@@ -377,9 +347,9 @@ def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _independent(measurement: Measurement, total: float) -> Array:
-    """Logarithms of an attribute's fitted shares, with a tenth of a standard deviation of records in place of none.
+    """Logarithms of an attribute's fitted shares, of at least a tenth of a standard deviation of records.
 
-    A cell that looks empty may still be needed.
+    A cell that seems empty may still be needed.
     """
     fitted = project(measurement.counts, measurement.variance, total)
     floor = np.minimum(np.sqrt(measurement.variance) / 10, total / fitted.size)

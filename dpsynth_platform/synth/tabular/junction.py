@@ -1,18 +1,17 @@
-"""Junction trees: how a set of cliques is arranged so that inference is exact, and how much memory that takes.
+"""Junction trees: cliques arranged so that inference is exact, and the memory that this takes.
 
-What belongs here: elimination orders, the tree of maximal cliques with its separators, its size and how it grows, all
-functions of attribute sizes and clique names. What does not: any number on the cells (`propagation`).
+What belongs here: elimination orders, the tree of maximal cliques with its separators, its size and growth, all
+functions of attribute sizes and clique names. What does not: any values of cells (`propagation`).
 
-A model gets its cliques one after the other, and each time all candidates are asked how large it would become with
-them. So the answer is that of the tree as it is, extended (`JunctionTree.extended`), which a tree that covers all
-cliques anew is then at most allowed to undercut (`covering`): what was admitted always fits.
+A model gets its cliques one by one, and each time the tree's size with every candidate is needed: that of the current
+tree, extended (`JunctionTree.extended`). A new tree for all cliques is used only if it is smaller (`covering`), so that
+an admitted clique always fits.
 
-An attribute may have *groups*, which are an attribute of their own: which group its state is in. Whoever holds the
-attribute holds its groups, too, and they cost nothing there; a clique that needs the groups only holds these, and has
-so many fewer cells. Of `n` columns, `n + i` are the groups of `i`. Cliques are named without what follows from others;
-masks have all (`Attributes.closed`), so that what two of them share is their intersection.
+An attribute may have *groups*, which are another attribute: the group of its state. Of `n` columns, `n + i` is the
+groups of `i`. A clique with an attribute also has its groups, at no cost. Cliques are named without groups of their own
+columns; masks include them (`Attributes.closed`), so that the intersection of masks is what they share.
 
-Sets of attributes are bit masks inside of this module, since selection asks for the size of thousands of trees.
+Sets of attributes are bit masks inside of this module, since selection needs the sizes of thousands of trees.
 Reference: Koller & Friedman 2009, sections 9.4 (elimination), 10.4 (clique trees).
 """
 
@@ -34,16 +33,16 @@ Clique = tuple[int, ...]
 
 
 _ENDLESS = 2**62
-"""More cells than any tree that can be kept."""
+"""More cells than any feasible tree has."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """Columns, and groups of their states: what the cliques of a tree consist of.
+    """The columns, and groups of their states, of which cliques consist.
 
     Attributes:
-        sizes: number of states of each column, then of groups of each, 0 where there are none.
-        groups: of each column, the group of every state; None where there are none.
+        sizes: number of states of each column, then of its groups, 0 without groups.
+        groups: of each column, the group of every state; None without groups.
     """
 
     sizes: tuple[int, ...]
@@ -51,48 +50,45 @@ class Attributes:
 
     @classmethod
     def of(cls, states: Sequence[int], groups: Iterable[npt.NDArray[np.int64] | None] = ()) -> Attributes:
-        """Columns with so many states; with groups of all or of none."""
+        """Columns with so many states, and groups for all of them or none."""
         found = tuple(groups) or (None,) * len(states)
         return cls((*states, *(0 if group is None else int(group.max()) + 1 for group in found)), found)
 
     @property
     def columns(self) -> int:
-        """How many columns there are; their groups are numbered from here on."""
+        """Number of columns; their groups are numbered from here on."""
         return len(self.groups)
 
     @cached_property
     def known(self) -> int:
-        """Mask of all that there are."""
         return _mask(index for index, size in enumerate(self.sizes) if size)
 
     def used(self, masks: Iterable[int]) -> Attributes:
-        """Without groups that none of the masks names: they follow from their columns, and nothing from them."""
+        """Without groups that no mask contains: they follow from their columns."""
         named = functools.reduce(operator.or_, masks, self._lowest)
         sizes = (size if named >> index & 1 else 0 for index, size in enumerate(self.sizes))
         return Attributes(tuple(sizes), self.groups)
 
     def closed(self, mask: int) -> int:
-        """With the groups of all columns of a mask."""
+        """The mask with the groups of all its columns."""
         return mask | (mask & self._lowest) << self.columns & self.known
 
     def named(self, mask: int) -> int:
-        """Without the groups of what is there."""
+        """The mask without the groups of its columns."""
         return mask & ~((mask & self._lowest) << self.columns)
 
     def cells(self, mask: int) -> int:
-        """Number of combinations that there are."""
         return math.prod(self.sizes[index] for index in _bits(self.named(mask)))
 
     def shape(self, clique: Iterable[int]) -> tuple[int, ...]:
-        """Sizes of the clique's attributes."""
         return tuple(self.sizes[index] for index in clique)
 
     def refined(self, some: Clique, clique: Clique) -> Clique:
-        """The same attributes as a clique has them: columns in place of their groups where it holds the columns."""
+        """The attributes, with columns in place of their groups where the clique has the columns."""
         return tuple(index if index in clique else index - self.columns for index in some)
 
     def together(self, first: Clique, second: Clique) -> Clique:
-        """Attributes of both, those of the first in front, and columns in place of their groups."""
+        """Attributes of both, those of the first in front, with columns in place of their groups."""
         every = tuple(dict.fromkeys((*first, *second)))
         named = tuple(index for index in every if index < self.columns or index - self.columns not in every)
         return tuple(dict.fromkeys((*self.refined(first, named), *named)))
@@ -106,17 +102,14 @@ class Attributes:
 class JunctionTree:
     """Maximal cliques of a triangulated graph as a forest, parents before children.
 
-    Each clique's attributes are ordered for computing: the separator's first (ascending), then the others from few
-    states to many. So every conditional P[rest | separator] is a matrix without moving memory, and most potentials do
-    not touch the last axis, which is the longest.
-
-    Where a separator has an attribute's groups and the clique the attribute, the latter stands in their place.
+    A clique's `axes` are its attributes in the order of computing: the separator's first (ascending), then the others
+    from few states to many. So every conditional P[rest | separator] is a matrix without copies, and most potentials do
+    not use the last axis, which is the longest. An attribute takes the position of its groups in the separator.
 
     Attributes:
-        attributes: what the cliques consist of.
-        cliques: the maximal cliques, each ascending.
+        cliques: each ascending.
         parents: index of each clique's parent, -1 for roots.
-        separators: what a clique shares with its parent, ascending; () for roots.
+        separators: attributes shared with the parent, ascending; () for roots.
     """
 
     attributes: Attributes
@@ -130,16 +123,13 @@ class JunctionTree:
 
     @cached_property
     def cells(self) -> int:
-        """Number of cells of all cliques together."""
         return sum(self.shape_cells(clique) for clique in self.cliques)
 
     def shape_cells(self, clique: Clique) -> int:
-        """Number of cells of one clique."""
         return math.prod(self.sizes[index] for index in clique)
 
     @cached_property
     def axes(self) -> tuple[Clique, ...]:
-        """Each clique's attributes in computing order."""
         found = []
         for clique, separator in zip(self.cliques, self.separators, strict=True):
             first = self.attributes.refined(separator, clique)
@@ -148,12 +138,10 @@ class JunctionTree:
 
     @cached_property
     def separator_cells(self) -> tuple[int, ...]:
-        """Number of cells of each separator."""
         return tuple(map(self.shape_cells, self.separators))
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of each clique's children."""
         found: list[list[int]] = [[] for _ in self.cliques]
         for index, parent in enumerate(self.parents):
             if parent >= 0:
@@ -166,7 +154,7 @@ class JunctionTree:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """For each attribute the cliques that hold it, the smallest first."""
+        """For each attribute the cliques with it, the smallest first."""
         found: list[list[int]] = [[] for _ in self.sizes]
         for index in sorted(range(len(self.cliques)), key=lambda index: self.shape_cells(self.cliques[index])):
             for attribute in _bits(self._masks[index]):
@@ -175,11 +163,11 @@ class JunctionTree:
 
     @cached_property
     def _tops(self) -> tuple[int, ...]:
-        """For each attribute the clique nearest to the root that holds it: parents stand before children."""
+        """For each attribute the clique with it that is nearest to the root: parents precede children."""
         return tuple(min(places, default=-1) for places in self._places)
 
     @cached_property
-    def _depths(self) -> tuple[int, ...]:
+    def depths(self) -> tuple[int, ...]:
         depths: list[int] = []
         for parent in self.parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
@@ -193,25 +181,25 @@ class JunctionTree:
         return tuple(roots)
 
     def home(self, clique: Clique) -> int | None:
-        """Index of the smallest maximal clique that contains the given one; None if there is none."""
+        """Index of the smallest of the tree's cliques that contains the given one; None if there is none."""
         wanted = _mask(clique)
         places = min((self._places[attribute] for attribute in clique), key=len, default=range(len(self.cliques)))
         return next((index for index in places if wanted & self._masks[index] == wanted), None)
 
     def extended_cells(self, clique: Clique) -> int:
-        """Number of cells of `extended` for the same clique, without its tree."""
+        """Number of cells of the tree that `extended` would make."""
         if len(clique) == 2:
             a, b = clique
             return self.cells + self._pair_growth[a][b]
         return self.cells if self.home(clique) is not None else min(self._extensions(clique))[0]
 
     def extended(self, clique: Clique) -> JunctionTree:
-        """A tree that also covers the given clique, and is little else than this one: not always the smallest.
+        """A tree that also covers the given clique and differs little from this one; not always the smallest.
 
-        The new clique's attributes meet beside one of the tree's cliques. Each that this one does not hold comes from
-        the nearest that does. The cliques on its way stay as they are: new ones beside them hold who passes and the
-        separators on the way, and nothing else. That is a junction tree again, since what neighbours on the way share
-        stays between them.
+        The new clique is adjacent to one of the tree's cliques, the meeting. Each attribute that the meeting lacks
+        comes along the path from the nearest clique with it. The cliques on the path do not change: new cliques beside
+        them hold only the passing attributes and the separators on the path. That is a junction tree again, since
+        neighbours on the path keep what they share.
         """
         if self.home(clique) is not None:
             return self
@@ -220,9 +208,9 @@ class JunctionTree:
         return _connect(self.attributes, [*kept, *instead])
 
     def _extensions(self, clique: Clique) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Ways of covering a clique that no clique of the tree holds, by where its attributes meet.
+        """Ways of covering a clique that no clique of the tree contains, one for each candidate meeting.
 
-        Each is the number of cells, the cliques that change, and what comes in their place.
+        Each is the number of cells, the cliques that change, and their replacements.
         """
         components: dict[int, Clique] = {}
         for attribute in clique:
@@ -232,7 +220,7 @@ class JunctionTree:
         for meeting in self._ends(first):
             parts = self._gathered(first, meeting)
             parts[meeting] |= self.attributes.closed(_mask(clique))
-            # What is wanted of another component is brought together there, and then shared.
+            # The attributes of another component are gathered there, and then shared.
             for members in others:
                 parts |= self._gathered(members, self._ends(members)[0])
             touched = list(parts)
@@ -242,16 +230,16 @@ class JunctionTree:
 
     @cached_property
     def _growth(self) -> tuple[dict[int, int], ...]:
-        """By how many cells the tree grows where a first attribute goes to the nearest clique that holds a second.
+        """By how many cells the tree grows if a first attribute goes to the nearest clique with a second.
 
-        For each first attribute, by the second, within a component; what a clique holds already is left out. The same
-        as `_extensions` by what needs no list of cliques: what is new beside two neighbours on a way depends on their
-        separators only, so that ways to all others are walked at once.
+        For each first attribute, by the second, within a component, for pairs that no clique contains. It computes the
+        sizes of `_extensions` without lists of cliques: the new cliques beside two neighbours on a path depend on their
+        separators only, so that one walk finds the paths to all other attributes.
         """
         masks, attributes = self._masks, self.attributes
         closures = [attributes.closed(1 << index) for index in range(len(self.sizes))]
         cells = [self.shape_cells(clique) for clique in self.cliques]
-        # For each clique its neighbours: index, separator, and what the neighbour has besides.
+        # For each clique its neighbours: index, separator, and the neighbour's other attributes.
         edges: list[list[tuple[int, int, tuple[int, ...]]]] = [[] for _ in masks]
         for child, parent in enumerate(self.parents):
             shared = masks[child] & masks[parent] if parent >= 0 else 0
@@ -264,7 +252,7 @@ class JunctionTree:
             for start in self._places[first]:
                 for edge in edges[start]:
                     if not edge[1] >> first & 1:
-                        # Where it starts, all else is the separator: then the next new clique contains that.
+                        # If a clique has only the separator besides the attribute, the next new clique contains it.
                         freed = cells[start] if masks[start] == edge[1] | closure else 0
                         queue.append((start, edge, -freed, not freed))
             while queue:
@@ -281,7 +269,7 @@ class JunctionTree:
                         continue
                     union = entry | exit_ | closure
                     more = 0
-                    inside = held and union == entry | closure  # of what stands before
+                    inside = held and union == entry | closure  # of the clique before
                     ahead = not inside and union == exit_ | closure  # of the next new clique
                     if not inside and not ahead:
                         if union not in unions:
@@ -294,17 +282,17 @@ class JunctionTree:
 
     @cached_property
     def _pair_growth(self) -> list[list[int]]:
-        """By how many cells the tree grows with each pair of attributes; without bound above `_ENDLESS`."""
+        """By how many cells the tree grows with each pair of attributes; numbers above `_ENDLESS` are not exact."""
         sizes = np.array(self.sizes, dtype=np.int64)
-        # In different components, a pair is a clique of its own; of an attribute that was one, nothing is left.
+        # In different components, a pair is a new clique, which replaces cliques of its single attributes.
         alone = [self._masks[top] == self.attributes.closed(1 << index) for index, top in enumerate(self._tops)]
         lone = np.where(alone, sizes, 0)
-        apart = np.outer(sizes, sizes) - lone[:, None] - lone[None, :]
-        walked = np.full(apart.shape, _ENDLESS)
+        separate = np.outer(sizes, sizes) - lone[:, None] - lone[None, :]
+        connected = np.full(separate.shape, _ENDLESS)
         for first, growth in enumerate(self._growth):
-            walked[first, list(growth)] = [min(cells, _ENDLESS - 1) for cells in growth.values()]
-        grown = np.minimum(walked, walked.T)
-        grown = np.where(grown < _ENDLESS, grown, apart)
+            connected[first, list(growth)] = [min(cells, _ENDLESS - 1) for cells in growth.values()]
+        grown = np.minimum(connected, connected.T)
+        grown = np.where(grown < _ENDLESS, grown, separate)
         for mask in self._masks:
             held = list(_bits(mask))
             grown[np.ix_(held, held)] = 0
@@ -312,48 +300,45 @@ class JunctionTree:
         return found
 
     def _ends(self, members: Clique) -> list[int]:
-        """Cliques of one component at which its members may well meet: those nearest to others that hold one."""
+        """Candidate meetings of attributes in one component: the cliques with one that are nearest to another."""
         ends = {self._places[members[0]][0]} if len(members) == 1 else set()
         for a, b in itertools.combinations(members, 2):
-            way = self._way(a, self._tops[b])
-            ends |= {way[0], next(index for index in way if self._masks[index] >> b & 1)}
+            path = self._path(a, self._tops[b])
+            ends |= {path[0], next(index for index in path if self._masks[index] >> b & 1)}
         return sorted(ends)
 
     def _gathered(self, members: Clique, meeting: int) -> dict[int, int]:
-        """What stands beside each clique on the members' ways to the meeting (masks); 0 where they start."""
+        """The new mask beside each clique on the members' paths to the meeting; 0 at the start of a path."""
         closures = {attribute: self.attributes.closed(1 << attribute) for attribute in members}
         parts = {meeting: self.attributes.closed(_mask(members))}
-        ways = {attribute: self._way(attribute, meeting) for attribute in members}
-        for attribute, way in ways.items():
-            for before, index in itertools.pairwise(way):
+        paths = {attribute: self._path(attribute, meeting) for attribute in members}
+        for attribute, path in paths.items():
+            for before, index in itertools.pairwise(path):
                 separator = self._masks[before] & self._masks[index]
                 parts[index] = parts.get(index, 0) | closures[attribute] | separator
-                parts[before] = parts.get(before, 0) | (separator if before != way[0] else 0)
-        for attribute, way in ways.items():
-            if parts[way[0]]:  # others pass where it starts
-                parts[way[0]] |= closures[attribute]
+                parts[before] = parts.get(before, 0) | (separator if before != path[0] else 0)
+        for attribute, path in paths.items():
+            if parts[path[0]]:  # other paths pass its start
+                parts[path[0]] |= closures[attribute]
         return parts
 
-    def _way(self, attribute: int, end: int) -> list[int]:
-        """The cliques from the nearest that holds the attribute to one of the same component, both included."""
+    def _path(self, attribute: int, end: int) -> list[int]:
+        """The cliques from the nearest with the attribute to one of the same component, both included."""
         head, tail = [self._tops[attribute]], [end]
         while head[-1] != tail[-1]:
-            side = tail if self._depths[tail[-1]] > self._depths[head[-1]] else head
+            side = tail if self.depths[tail[-1]] > self.depths[head[-1]] else head
             side.append(self.parents[side[-1]])
-        way = head + tail[-2::-1]
-        while len(way) > 1 and self._masks[way[1]] >> attribute & 1:
-            del way[0]
-        return way
+        path = head + tail[-2::-1]
+        while len(path) > 1 and self._masks[path[1]] >> attribute & 1:
+            del path[0]
+        return path
 
 
 def junction_tree(attributes: Attributes, cliques: Iterable[Clique]) -> JunctionTree:
     """A junction tree that covers the cliques and every column.
 
-    The smaller of two triangulations, by greedily eliminating the attribute with the smallest new clique or with the
-    fewest new edges.
-
-    Raises:
-        ValueError: a clique names an attribute that there is not.
+    It is the smaller of two greedy triangulations: by the smallest new clique, and by the fewest new edges. Raises
+    `ValueError` if a clique names an attribute that does not exist.
     """
     masks = [_mask(clique) for clique in cliques]
     if any(mask & ~attributes.known for mask in masks):
@@ -365,13 +350,7 @@ def junction_tree(attributes: Attributes, cliques: Iterable[Clique]) -> Junction
 
 
 def covering(tree: JunctionTree, cliques: Iterable[Clique], clique: Clique) -> JunctionTree:
-    """A tree that also covers one clique more: the smaller of the tree extended by it and of one that is made anew.
-
-    Args:
-        tree: covers the cliques.
-        cliques: what must stay covered.
-        clique: what is to be covered, too.
-    """
+    """A tree that covers `cliques` (as `tree` does) and `clique`: the smaller of the extended tree and a new one."""
     if tree.home(clique) is not None:
         return tree
     return min(tree.extended(clique), junction_tree(tree.attributes, [*cliques, clique]), key=lambda found: found.cells)
@@ -392,7 +371,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _maximal(masks: Iterable[int]) -> list[int]:
-    """Those that no other contains, each once."""
+    """The distinct masks that no other contains."""
     distinct = sorted(set(masks), key=int.bit_count, reverse=True)
     found: list[int] = []
     for mask in distinct:
@@ -402,13 +381,10 @@ def _maximal(masks: Iterable[int]) -> list[int]:
 
 
 def _eliminate(attributes: Attributes, masks: Iterable[int], weighing: str) -> list[int]:
-    """Maximal cliques (masks) of the graph triangulated by greedy elimination.
+    """Maximal cliques (masks) of the graph of closed masks, triangulated by greedy elimination.
 
-    Args:
-        attributes: those of the graph.
-        masks: closed.
-        weighing: what is eliminated next: where the new clique has the fewest cells ("size"), or the fewest new edges
-            ("fill").
+    The attribute eliminated next has the new clique with the fewest cells (`weighing` "size"), or the fewest new edges
+    ("fill").
     """
     every = list(_bits(attributes.known))
     neighbours = [0] * len(attributes.sizes)

@@ -1,15 +1,12 @@
-"""Learning which values a column has, where nobody may list them: partition selection.
+"""Learning the values of columns that no contract may list: partition selection.
 
-What belongs here: the first part of a mechanism, which leaves the domain that all others work on. What does not: its
-noise and threshold and what they cost (`privacy.partitions`), and what a column is counted for otherwise.
+What belongs here: the first part of a mechanism, which completes the domain for all others. What does not: noise,
+threshold and cost (`privacy.partitions`), and other counts of the column.
 
-Every value that occurs is counted, gets noise, and is kept if its noisy count reaches the threshold in the plan; of
-more than `most` such values, those with the largest noisy counts are kept. Only which ones they are is used, in the
-order of their letters: neither their counts nor the order of records tells anything. What is not kept counts as
-missing.
-
-A value that only one person has stays hidden up to the plan's slack, however often that person has it within the bound
-b. There is no rule such as "of at least so many people": counts are noisy before they decide.
+Every value that occurs is counted, gets noise, and is kept if its noisy count reaches the plan's threshold; at most
+`most` values with the largest noisy counts are kept. Only the set of values is used, in alphabetical order. Other
+values count as missing. A value of only one person stays hidden up to the plan's slack, however often it occurs within
+the bound b: no rule requires a number of people, since only noisy counts decide.
 """
 
 from __future__ import annotations
@@ -30,15 +27,9 @@ STAGE = "learning values"
 
 
 def learned_domain(records: Records, log: MeasurementLog, progress: Progress = silent) -> Domain:
-    """The records' domain with all values known: those that are learned are on disk before they are used.
+    """The records' domain with all values known; learned values are on disk before they are used.
 
-    Args:
-        records: over the plan's domain, which says how values are to be learned.
-        log: where the values go.
-        progress: called after each column.
-
-    Raises:
-        GrantRefused: the domain does not say how.
+    Raises `GrantRefused` if the plan's domain lacks the rule for learning.
     """
     domain = records.domain
     if not domain.unknown:
@@ -56,13 +47,9 @@ def learned_domain(records: Records, log: MeasurementLog, progress: Progress = s
 
 
 def values_shown(counts: Mapping[str, int], learning: Learning, most: int, parts: int = 1) -> tuple[str, ...]:
-    """The values with a noisy count from the threshold up, the largest `most` of them, in the order of their letters.
+    """The values with a noisy count from the threshold up, at most the `most` largest, in alphabetical order.
 
-    Args:
-        counts: records with each value that occurs, in `parts`. Sensitive.
-        learning: noise and threshold, in records.
-        most: how many values are kept.
-        parts: what counts are in: so many parts of a record.
+    `counts` (sensitive) are records with each value that occurs, in units of 1/`parts` record.
     """
     occurring = sorted(counts)
     exact = np.array([counts[value] for value in occurring], dtype=np.int64)

@@ -1,9 +1,9 @@
-"""What all mechanisms share that measure marginals and fit a graphical model to them.
+"""The common part of all mechanisms that measure marginals and fit a graphical model to them.
 
-What belongs here: sealing a plan, checking it against its event, and everything after the measurements, which is the
-same whatever was measured. What does not: which marginals are measured with which noise (`aim`, `mst` and the others).
+What belongs here: a plan's parts and their check against its event, and everything after the measurements. What does
+not: which marginals are measured with which noise (`aim`, `mst` and the others).
 
-A mechanism touches the data only in `measure`, and leaves every result on disk before it uses it, so that estimation
+A mechanism reads the data only in `measure`, and writes every result to disk before it uses it, so that estimation
 can always be repeated without the data.
 """
 
@@ -12,26 +12,32 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, SealedPlan
+from dpsynth_platform.synth.interface import (
+    Drawing,
+    DrawRequest,
+    Generator,
+    MechanismRun,
+    PlanInputs,
+    PlanParts,
+    SealedPlan,
+)
 from dpsynth_platform.synth.tabular.attributes import modelled_conditions, planned_domain, possible_combinations
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.compression import as_measurement, compress, one_way_measurements
@@ -55,37 +61,31 @@ from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import drawing
 from dpsynth_platform.synth.tabular.workload import check_names
 
-if TYPE_CHECKING:
-    from dpsynth_platform.ledger.grants import Grant
-    from dpsynth_platform.synth.text.endpoint_access import Transport
-    from dpsynth_platform.synth.text.terms import TextTerms
-
 SCORE_SCALE = RECORD_PARTS
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
 MAX_CELLS = 2**28
-"""Exact counts of all that may be measured are in memory while it is chosen: at most 2 GiB of them."""
+"""Exact counts of all candidates are in memory during the choice: at most 2 GiB of them."""
 NOISE_PER_SECOND = 5_000_000
 """Draws of the sampler on one core; for predictions only."""
 ITERATIONS = 100
-"""Steps of the last fit, at most; it ends by itself where they change nothing any more."""
+"""The most steps of the last fit; it ends earlier when it has converged."""
 
 
-class MarginalGenerator(ABC):
-    """A generator by noisy marginals; see `interface.Generator`.
+class MarginalGenerator(Generator):
+    """A generator by noisy marginals.
 
     Attributes:
         counts_pairs: whether it counts all pairs of columns before it chooses.
     """
 
-    method: str
     counts_pairs: bool = True
 
     @abstractmethod
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        """Noise scales and whatever else fixes the mechanism, from public inputs; JSON values.
+        """Noise scales and all other parameters of the mechanism, from public inputs; JSON values.
 
-        `rho` is among them, the zCDP cost; `domain.partitions` goes into the calibration, for what learning values
-        takes of the guarantee.
+        They include `rho`, the zCDP cost. The calibration includes `domain.partitions`: learning values takes a part of
+        the guarantee.
 
         Raises:
             ContractError: the method cannot do what the contract asks for.
@@ -98,13 +98,11 @@ class MarginalGenerator(ABC):
 
     @abstractmethod
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        """What the method measures, by way of `drawing` alone: each result is on disk before it is used.
+        """The method's measurements, through `drawing` only: each result is on disk before it is used.
 
         Args:
-            plan: with which noise.
-            records: the records; all values of their columns are known.
-            log: where the results go.
-            progress: as for `fit`.
+            records: all values of their columns are known.
+            log: receives the results.
         """
 
     def measure(
@@ -115,14 +113,10 @@ class MarginalGenerator(ABC):
         progress: Progress = silent,
         engine: Engine | None = None,
     ) -> None:
-        """Everything that looks at the data: learning values that nobody declared, then the mechanism.
+        """Everything that reads the data: learning undeclared values, then the mechanism.
 
         Args:
-            plan: what is measured, and with which noise.
-            bounded: the records.
-            directory: where the results go.
-            progress: as for `fit`.
-            engine: an open engine to count with; None: this process counts. The counts are the same.
+            engine: an open engine that counts; None: this process counts. The counts are the same.
 
         Raises:
             GrantRefused: the plan's event is not that of its noise scales.
@@ -140,7 +134,6 @@ class MarginalGenerator(ABC):
         """Event, noise, expected error, cells, memory and sampling time of the method's own part of a plan."""
 
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
-        """The same of the whole plan; see `Generator.describe`."""
         described, domain = self.description(plan), Domain.from_json(plan.columns)
         if words := domain.derived_in_words:
             described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
@@ -155,21 +148,14 @@ class MarginalGenerator(ABC):
         values = f"the values of {names}, each shown if its count with rounded Gaussian noise reaches a threshold"
         return described | {"event": f"{values}; then {described['event']}", "learned": learned}
 
-    def plan(
-        self,
-        contract: DataContract,
-        schema: pa.Schema,
-        guarantee: Guarantee,
-        *,
-        period: str | None = None,
-        why: str = DECLARED,
-    ) -> SealedPlan:
-        """Calibrates the noise to the guarantee and seals it with domain and schema.
+    def parts(self, inputs: PlanInputs) -> PlanParts:
+        """Calibrates the noise to the guarantee.
 
         Raises:
             ContractError: a type that cannot be restored, pairs with too many cells, or constraints that no row keeps.
             AccountingError: no noise scale meets the guarantee.
         """
+        contract, period, guarantee = inputs.contract, inputs.period, inputs.guarantee
         domain = planned_domain(contract, period)
         check_names(contract, domain.names)
         cells = pair_cells(domain.most_states)
@@ -183,26 +169,15 @@ class MarginalGenerator(ABC):
         parameters = self.parameters(contract, domain, guarantee)
         if domain.unknown:
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
-        return SealedPlan(
-            method=self.method,
-            why=why,
-            dataset=contract.dataset,
-            period=period,
-            mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
+        return PlanParts(
             columns=domain.to_json(),
-            release=release_schema(contract, schema).to_json(),
+            release=release_schema(contract, inputs.schema).to_json(),
             parameters=parameters,
-            event=event_to_json(self._whole_event(domain, parameters, guarantee)),
-            guarantee=guarantee.to_json(),
+            event=self._whole_event(domain, parameters, guarantee),
             time_limit=contract.generate.seconds,
         )
 
     def check(self, plan: SealedPlan) -> None:
-        """The sealed event is what the parameters, this adjacency and this b cost (invariant: no drift).
-
-        Raises:
-            GrantRefused: it is not.
-        """
         domain, guarantee = Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee)
         if event_to_json(self._whole_event(domain, plan.parameters, guarantee)) != plan.event:
             raise GrantRefused(
@@ -210,70 +185,37 @@ class MarginalGenerator(ABC):
             )
 
     def _whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
-        """What learning values and the mechanism with these parameters cost together."""
         learned = [column.learning for column in domain if column.learning is not None]
         return learned_beside(learned, self.event(parameters, len(domain), guarantee), guarantee)
 
-    def fit(
-        self,
-        plan: SealedPlan,
-        bounded: Path,
-        grant: Grant,
-        directory: Path,
-        *,
-        device: str = "cpu",
-        progress: Progress = silent,
-        engine: Engine | None = None,
-        checkpoints: Checkpoints | None = None,
-    ) -> None:
-        """Measures, then estimates; see `Generator.fit`."""
-        if grant.plan_digest != plan.digest:
-            raise GrantRefused("the grant is for another plan than the one to run")
-        self.measure(plan, bounded, directory, progress, engine)
-        self.estimate(plan, directory, device=device, progress=progress)
+    def run(self, run: MechanismRun) -> None:
+        self.measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
+        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether all measurements are there; see `Generator.is_complete`."""
         return is_complete(directory)
 
     def can_resume(self, directory: Path) -> bool:
-        """Never: measurements that were cut short are not drawn a second time; see `Generator.can_resume`."""
+        """Never: interrupted measurements are not drawn a second time."""
         return False
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
-        """Fits potentials to the stored measurements; see `Generator.estimate`."""
         save_model(directory, fitted(plan, read_measurements(directory, plan.digest), device=device, progress=progress))
 
-    def draw(
-        self,
-        directory: Path,
-        rows: int | None = None,
-        *,
-        constraints: Sequence[Constraint] = (),
-        given: Mapping[str, Values] | None = None,
-        texts: TextTerms | None = None,
-        transport: Transport | None = None,
-        device: str = "cpu",
-        progress: Progress = silent,
-    ) -> Drawing:
-        """Rows from the model, fitted again where there are constraints; see `Generator.draw`."""
-        model = model_under(directory, constraints, device=device, progress=progress)
-        return drawing(model, rows, given, progress=progress)
-
-    def sample(self, directory: Path, rows: int) -> pa.Table:
-        """Draws rows from the model; see `Generator.sample`."""
-        return self.draw(directory, rows).table()
+    def drawn(self, request: DrawRequest) -> Drawing:
+        model = model_under(request.directory, request.constraints, device=request.device, progress=request.progress)
+        return drawing(model, request.rows, request.given, progress=request.progress)
 
 
 def model_under(
     directory: Path, constraints: Sequence[Constraint] = (), *, device: str = "cpu", progress: Progress = silent
 ) -> Model:
-    """The model in a directory, fitted again where there are constraints; raises as `Generator.draw`."""
+    """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`."""
     model = load_model(directory)
     learned = Domain.from_json(model.plan.columns).unknown
     conditions = Conditions.of(model.domain.released, constraints, learned=learned)
     if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
-        return replace(model, conditions=conditions)  # it was fitted so: gaps keep whatever is asked
+        return replace(model, conditions=conditions)  # the fit is already under them: gaps keep every constraint
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
 
 
@@ -287,7 +229,7 @@ def fitted(
 ) -> Model:
     """The model that fits stored measurements, under constraints if there are any: post-processing, free of charge.
 
-    A dependency that is declared without a mapping is learned from a first fit, and holds in a second one.
+    A dependency without a declared mapping is learned from a first fit, and holds in a second one.
 
     Raises:
         ContractError: a constraint is not of this table, or no row can keep them all.
@@ -334,10 +276,9 @@ def described_counts(
 ) -> dict[str, Any]:
     """The part of a plan's description that follows from its numbers of cells.
 
-    Expected errors are those of the noise alone, in records. Memory is beside what the program itself takes.
+    Expected errors are those of the noise alone, in records. Memory is in addition to the program's own.
 
     Args:
-        domain: the columns.
         sigma_one: noise of one-way marginals.
         sigma_two: noise of joint ones; None where there are none.
         joint: the most cells of joint marginals that may be measured.
@@ -361,18 +302,18 @@ def described_counts(
 
 
 def largest_pairs(domain: Domain, number: int) -> int:
-    """Most cells that so many pairs of columns have together."""
+    """The most cells that so many pairs of columns have together."""
     sizes = (a * b for a, b in itertools.combinations(domain.most_states, 2))
     return sum(heapq.nlargest(number, sizes))
 
 
 def pair_cells(sizes: Sequence[int]) -> int:
-    """Number of cells of all pairs together."""
+    """The number of cells of all pairs together."""
     return (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
 
 
 def score_sensitivity(plan: SealedPlan) -> int:
-    """Most that one unit moves an L1 distance between counts and fixed numbers, in units of 1/SCORE_SCALE record."""
+    """The most that one unit moves an L1 distance of counts from fixed numbers, in units of 1/SCORE_SCALE record."""
     return Guarantee.from_json(plan.guarantee).sensitivity.l1 * SCORE_SCALE
 
 

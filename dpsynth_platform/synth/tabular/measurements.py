@@ -1,9 +1,8 @@
 """The durable record of what a mechanism has released: *draw, append durably, use*.
 
 What belongs here: the append-only file `measurements.jsonl` and reading it back. What does not: the draws themselves
-(`learning`, `mst`, `aim`). Every noisy result is on disk before anything depends on it, so that a crash can lose a draw
-that nobody saw but never make one be drawn twice and both be used. A file without its last line, `complete`, is not
-used at all.
+(`learning`, `mst`, `aim`). Every noisy result is on disk before anything depends on it: a crash can lose an unused
+draw, but two draws of one measurement are never both used. A file without its last line, `complete`, is not used.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _COMPLETE = {"kind": "complete"}
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """One noisy marginal: the columns' indices, the counts, the noise scale that they were drawn with, and the columns'
-    resolutions (`resolution`), () for the finest."""
+    """One noisy marginal, with its noise scale; `levels` are the columns' resolutions, () for the finest."""
 
     clique: Clique
     counts: Counts
@@ -39,19 +37,17 @@ class NoisyCounts:
 
     @property
     def variance(self) -> float:
-        """Variance of each count's noise."""
         return rounded_gaussian_variance(self.sigma)
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Everything that the mechanism released, each in order.
+    """Everything that the mechanism released, in order.
 
     Attributes:
-        one_way: marginals of every column, over cells.
-        chosen: the cliques that it chose to measure, perhaps some of them repeatedly.
-        joint: marginals of cliques, over states (`compression`).
-        learned: the values of columns of which none were declared (`learning`), by column index.
+        one_way: marginals of every column, over cells; `joint` of cliques, over states (`compression`).
+        chosen: the cliques chosen for measurement, possibly repeated.
+        learned: the learned values (`learning`), by column index.
     """
 
     one_way: tuple[NoisyCounts, ...]
@@ -69,7 +65,7 @@ class MeasurementLog:
     @classmethod
     @contextmanager
     def create(cls, directory: Path, plan_digest: str) -> Iterator[MeasurementLog]:
-        """Starts the file of a fresh model directory. Raises `MechanismFailed` if there is one already."""
+        """Starts the file of a new model directory. Raises `MechanismFailed` if it exists."""
         path = directory / FILE_NAME
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -97,15 +93,12 @@ class MeasurementLog:
         )
 
     def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
-        """Appends a chosen clique, and the resolutions that it is to be measured at."""
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
     def values(self, column: int, values: tuple[str, ...]) -> None:
-        """Appends the values of a column that were learned."""
         self._append({"kind": "values", "column": column, "values": list(values)})
 
     def complete(self) -> None:
-        """Appends the last line: from here on nothing needs the data."""
         self._append(_COMPLETE)
 
     def _append(self, document: dict[str, Any]) -> None:
@@ -124,11 +117,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def read_measurements(directory: Path, plan_digest: str) -> Measurements:
-    """Reads complete measurements back.
-
-    Raises:
-        MechanismFailed: they are missing, incomplete, damaged or of another plan. Nothing is used then.
-    """
+    """Complete measurements. Raises `MechanismFailed` if they are missing, incomplete, damaged or of another plan."""
     lines = _lines(directory)
     if not lines or lines[-1] != _COMPLETE:
         raise MechanismFailed(
@@ -154,7 +143,7 @@ def _noisy(line: dict[str, Any]) -> NoisyCounts:
 
 
 def _lines(directory: Path) -> list[Any]:
-    """All whole lines; a torn last line (a crash while it was written) is left out."""
+    """All complete lines; a partial last line (from a crash during its write) is left out."""
     try:
         content = (directory / FILE_NAME).read_bytes()
     except FileNotFoundError:

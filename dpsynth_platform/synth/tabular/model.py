@@ -1,8 +1,7 @@
-"""The fitted model on disk, and what may be asked of it.
+"""The fitted model on disk, and the audit's queries.
 
-What belongs here: writing and reading a model directory, the likelihood of given records and the noisy counts of their
-cells (both for the audit). What does not: fitting (`estimation`), the mechanisms (`mst`, `aim`), drawing rows
-(`sampling`).
+What belongs here: writing and reading a model directory, likelihoods of given records and the noisy counts of their
+cells. What does not: fitting (`estimation`), the mechanisms (`mst`, `aim`), drawing rows (`sampling`).
 
 | file | holds |
 | --- | --- |
@@ -10,7 +9,7 @@ cells (both for the audit). What does not: fitting (`estimation`), the mechanism
 | model.npz | the potentials and how cells map to states |
 | model.json | plan, cliques and the digest of model.npz; written last, so a directory without it holds no model |
 
-A model is differentially private, yet it stays restricted: only releases leave the building.
+A model is differentially private but stays restricted: only releases are published.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,13 +55,11 @@ class Model:
     """A graphical model over the columns' states, fitted to the measurements.
 
     Attributes:
-        states: how each column's cells map to its states.
-        groups: the resolutions at which each column's states were told apart (`resolution`).
+        groups: the resolutions of each column's states (`resolution`).
         potentials: of every attribute and every measured clique, over states.
         total: estimated number of records, from the noisy counts.
-        measurements: the noisy counts that the model was fitted to.
-        cover: cliques of the junction tree that it was fitted on, so that another is no larger; () where none is known.
-        conditions: under which it was fitted, and which its rows keep; models on disk have none (`conditioning`).
+        cover: cliques of the junction tree of the fit, so that another tree is no larger; () where unknown.
+        conditions: of the fit, which rows keep; models on disk have none (`conditioning`).
     """
 
     plan: SealedPlan
@@ -77,26 +73,22 @@ class Model:
 
     @cached_property
     def domain(self) -> Domain:
-        """The modelled columns' cells, with the values that the mechanism learned."""
         return Domain.from_json(self.plan.columns).with_values(self.measurements.learned)
 
     @cached_property
     def release(self) -> ReleaseSchema:
-        """Schema of what is sampled."""
         return ReleaseSchema.from_json(self.plan.release)
 
     @cached_property
     def missing(self) -> tuple[MissingShare, ...]:
-        """How much of each column was missing or unlisted, by the one-way counts: post-processing."""
         return missing_shares(self.domain, self.measurements.one_way)
 
     @cached_property
     def attributes(self) -> Attributes:
-        """The columns' states and the groups of each."""
         return Attributes.of([column.size for column in self.states], coarse(self.groups))
 
     def beliefs(self, *, releasable: bool) -> Beliefs:
-        """The distribution; `releasable` rules out states whose cells may all not stand in a release."""
+        """The distribution; `releasable` rules out states without a cell that may be released."""
         layout = Layout(self.attributes.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
         flat = torch.from_numpy(np.concatenate([self.potentials[clique].ravel() for clique in layout.cliques]))
         if releasable:
@@ -109,13 +101,13 @@ class Model:
 
 @dataclass(frozen=True)
 class CliqueScores:
-    """The noisy counts that speak of given records.
+    """The noisy counts of given records' cells.
 
     Attributes:
-        cliques: names of the columns of each measurement: one-way marginals first, then the others.
+        cliques: names of the columns of each measurement, one-way marginals first.
         counts: noisy count of each record's cell, shape (records, cliques). Sets of columns were counted over states.
-        expected: what independence would lead one to expect there: for several columns, the product of their noisy
-            shares times the total; for one column, the mean over its cells. Same shape.
+        expected: the count under independence: the product of several columns' noisy shares times the total; for one
+            column, the mean over its cells. Same shape.
         sigmas: standard deviation of each clique's noise, shape (cliques,).
     """
 
@@ -126,14 +118,14 @@ class CliqueScores:
 
 
 def save_model(directory: Path, model: Model) -> None:
-    """Writes the model; it exists from the moment that `model.json` does."""
+    """Writes the model, which exists once `model.json` does."""
     arrays: dict[str, npt.NDArray[Any]] = {_name(clique): values for clique, values in model.potentials.items()}
     for index, states in enumerate(model.states):
         arrays |= {f"state_of.{index}": states.state_of, f"share.{index}": states.share}
         arrays |= {f"group.{index}.{level}": group for level, group in enumerate(model.groups[index])}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    _write_bytes(directory / ARRAYS_FILE, buffer.getvalue())
+    write_durably(directory / ARRAYS_FILE, buffer.getvalue())
     document = {
         "plan": json.loads(model.plan.to_json()),
         "arrays": digest_file(directory / ARRAYS_FILE),
@@ -145,11 +137,7 @@ def save_model(directory: Path, model: Model) -> None:
 
 
 def load_model(directory: Path) -> Model:
-    """Reads a complete model.
-
-    Raises:
-        MechanismFailed: the directory holds none, or its files do not belong together.
-    """
+    """Reads a complete model. Raises `MechanismFailed` if there is none, or its files do not belong together."""
     try:
         document = json.loads((directory / MODEL_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -173,12 +161,7 @@ def load_model(directory: Path) -> Model:
 
 
 def log_likelihood(model: Model, table: pa.Table) -> Array:
-    """Natural log-probability of each record's cells under the model, shape (records,).
-
-    Args:
-        model: a loaded model.
-        table: holds the modelled columns; others are not looked at.
-    """
+    """Natural log-probability of each record's cells under the model, shape (records,); ignores unmodelled columns."""
     beliefs = model.beliefs(releasable=False)
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
@@ -196,7 +179,7 @@ def log_likelihood(model: Model, table: pa.Table) -> Array:
 
 
 def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
-    """The noisy counts of each record's cell in every measured clique; see `CliqueScores`."""
+    """The noisy counts of each record's cell in every measured clique."""
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
     names = model.domain.names
@@ -209,12 +192,12 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
         counts.append(measured.counts[codes[:, index]])
         expected.append(np.full(table.num_rows, model.total / measured.counts.size))
     for measured in model.measurements.joint:
-        seen = _groups_seen(model, measured)
-        codes_seen = np.stack([group[states[:, index]] for index, group in zip(measured.clique, seen, strict=True)], 1)
-        counts.append(measured.counts[tuple(codes_seen.T)])
+        groups = _groups_seen(model, measured)
+        seen = _codes_seen(states, measured.clique, groups)
+        counts.append(measured.counts[tuple(seen.T)])
         shares = [
-            np.bincount(group, weights=merged[index].clip(0))[codes_seen[:, place]] / model.total
-            for place, (index, group) in enumerate(zip(measured.clique, seen, strict=True))
+            np.bincount(group, weights=merged[index].clip(0))[seen[:, place]] / model.total
+            for place, (index, group) in enumerate(zip(measured.clique, groups, strict=True))
         ]
         expected.append(model.total * np.prod(shares, axis=0))
     every = (*model.measurements.one_way, *model.measurements.joint)
@@ -227,28 +210,16 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
 
 
 def measured_cells(model: Model, codes: Codes) -> npt.NDArray[np.int64]:
-    """Flat index of each record's cell in every noisy marginal, in the order of `CliqueScores.cliques`.
-
-    Args:
-        model: a loaded model.
-        codes: cells of the records by `Model.domain`, shape (records, columns).
-
-    Returns:
-        Shape (records, cliques).
-    """
+    """Flat index of each record's cell in every noisy marginal, shape (records, cliques) as in `CliqueScores`."""
     states = _states_of(model, codes)
-    cells = [codes[:, index].astype(np.int64) for index, _ in enumerate(model.measurements.one_way)]
+    cells = [codes[:, index].astype(np.int64) for index in range(len(model.measurements.one_way))]
     for measured in model.measurements.joint:
-        seen = np.zeros(len(codes), dtype=np.int64)
-        for index, group, size in zip(
-            measured.clique, _groups_seen(model, measured), measured.counts.shape, strict=True
-        ):
-            seen = seen * size + group[states[:, index]]
-        cells.append(seen)
+        seen = _codes_seen(states, measured.clique, _groups_seen(model, measured))
+        cells.append(joint_codes(seen, range(len(measured.clique)), measured.counts.shape))
     return np.stack(cells, axis=1)
 
 
-def joint_codes(states: Codes, axes: Clique, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+def joint_codes(states: npt.NDArray[Any], axes: Iterable[int], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Flat index of each row's cell in an array over the given columns, in their order; shape (rows,)."""
     cells = np.zeros(states.shape[0], dtype=np.int64)
     for index in axes:
@@ -257,9 +228,14 @@ def joint_codes(states: Codes, axes: Clique, sizes: Sequence[int]) -> npt.NDArra
 
 
 def _groups_seen(model: Model, measured: NoisyCounts) -> list[npt.NDArray[np.int64]]:
-    """Of each column of a measurement, the group that each of its states was counted in."""
+    """For each column of a measurement, the group of each of its states."""
     levels = measured.levels or (0,) * len(measured.clique)
     return [model.groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
+
+
+def _codes_seen(states: Codes, clique: Clique, groups: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """The groups of each row's states, shape (rows, columns of the clique)."""
+    return np.stack([group[states[:, index]] for index, group in zip(clique, groups, strict=True)], axis=1)
 
 
 def _stored_groups(arrays: Mapping[str, npt.NDArray[Any]], index: int) -> list[npt.NDArray[np.int64]]:
@@ -277,13 +253,3 @@ def _states_of(model: Model, codes: Codes) -> Codes:
 
 def _log(probabilities: Array) -> Array:
     return np.log(np.maximum(probabilities, LEAST_PROBABILITY))
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

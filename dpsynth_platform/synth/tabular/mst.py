@@ -1,14 +1,12 @@
 """MST: noisy marginals on a privately chosen spanning tree (McKenna, Miklau & Sheldon 2021), for user-level DP.
 
-What belongs here: the order of the mechanism's steps, and the scores of its choices. What does not: the two kinds
-of draws (`drawing`), their cost (`privacy`), and all that follows from the noisy counts (`marginals`).
+What belongs here: the order of the mechanism's steps, and the scores of its choices. What does not: the draws
+(`drawing`), their cost (`privacy`), and all that follows from the noisy counts (`marginals`).
 
-The mechanism touches the data three times: it counts every column's cells and adds rounded Gaussian noise; it chooses a
-spanning tree's edges one after the other by the exponential mechanism; and it counts the chosen pairs and adds noise.
-
-One unit has at most b records. A vector of counts then moves by the distances of `privacy.units.count_sensitivity`,
-which the noise scales in the plan already contain. A pair's score is an L1 distance between its counts and a fixed
-estimate, so that it moves by at most the L1 distance of the counts.
+The mechanism measures all columns alone, chooses the edges of a spanning tree by the exponential mechanism, and
+measures the chosen pairs. One unit has at most b records and moves a vector of counts by the distances of
+`privacy.units.count_sensitivity`, which the plan's noise scales contain. A pair's score is the L1 distance of its
+counts from a fixed estimate, so that it moves by at most the counts' L1 distance.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.progress import Progress
-from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
+from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst, mst_event
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
@@ -58,7 +55,6 @@ class Mst(MarginalGenerator):
     method = "mst"
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        """The noise scales of `MstBudget`."""
         return asdict(calibrate_mst(len(domain), guarantee, domain.partitions))
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
@@ -66,11 +62,6 @@ class Mst(MarginalGenerator):
         return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
-        """Event, noise, expected error, cells, memory and sampling time of a plan.
-
-        Expected errors are those of the noise alone, in records. Memory is that of counts and potentials, beside what
-        the program itself takes.
-        """
         domain, budget = Domain.from_json(plan.columns), MstBudget(**plan.parameters)
         edges = len(domain) - 1
         joint = largest_pairs(domain, edges)
@@ -93,10 +84,10 @@ class Mst(MarginalGenerator):
         }
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.mechanism`."""
         budget, domain = MstBudget(**plan.parameters), records.domain
         columns, sensitivity = len(domain), score_sensitivity(plan)
-        precision = _precision(budget, columns)
+        one, two = (1 / Fraction(sigma) ** 2 for sigma in (budget.sigma_one, budget.sigma_two))
+        precision = PrecisionBudget(columns * one + (columns - 1) * two)
         draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
         one_way = draws.columns(records, budget.sigma_one, progress)
         states = compress(domain, one_way)
@@ -108,7 +99,11 @@ class Mst(MarginalGenerator):
         while candidates:
             edges.append(draws.choice(candidates))
             components = _joined(components, edges[-1].clique)
-            candidates = _connecting(components, candidates)
+            candidates = {
+                view: score
+                for view, score in candidates.items()
+                if components[view.clique[0]] != components[view.clique[1]]
+            }
             progress("choosing pairs", len(edges), columns - 1)
         for index, edge in enumerate(edges):
             draws.joint(edge, pairs[edge.clique], budget.sigma_two)
@@ -116,7 +111,7 @@ class Mst(MarginalGenerator):
 
 
 def work_of(contract: DataContract, domain: Domain) -> Work:
-    """What there is to do; of it, a time limit shortens the last fit only."""
+    """The work of `mst`, of which a time limit shortens the last fit only."""
     columns = len(domain)
     return Work(
         records=contract.privacy.expected_units * contract.privacy.max_contributions,
@@ -130,16 +125,10 @@ def work_of(contract: DataContract, domain: Domain) -> Work:
     )
 
 
-def _precision(budget: MstBudget, columns: int) -> PrecisionBudget:
-    """What all measurements use together."""
-    one, two = (1 / Fraction(sigma) ** 2 for sigma in (budget.sigma_one, budget.sigma_two))
-    return PrecisionBudget(columns * one + (columns - 1) * two)
-
-
 def pair_scores(
     pairs: Mapping[Clique, Counts], one_way: Sequence[NoisyCounts], states: Sequence[ColumnStates], parts: int
 ) -> dict[Clique, int]:
-    """How far each pair's counts are from independence, in L1, in units of 1/SCORE_SCALE record. Sensitive.
+    """The L1 distance of each pair's counts from independence, in units of 1/SCORE_SCALE record. Sensitive.
 
     The estimate under independence follows from the noisy one-way counts only, and is rounded to the score's unit
     before the difference is taken: the scores are exact integers.
@@ -155,13 +144,5 @@ def pair_scores(
 
 
 def _joined(components: Sequence[int], edge: Clique) -> list[int]:
-    """The component of each column once an edge joins two of them."""
     kept, gone = (components[column] for column in edge)
     return [kept if component == gone else component for component in components]
-
-
-def _connecting(components: Sequence[int], candidates: Mapping[View, int]) -> dict[View, int]:
-    """The candidates that would still connect two components."""
-    return {
-        view: score for view, score in candidates.items() if components[view.clique[0]] != components[view.clique[1]]
-    }

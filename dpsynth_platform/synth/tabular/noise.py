@@ -1,18 +1,16 @@
-"""The only two draws that touch sensitive numbers: Gaussian noise on counts, and the exponential mechanism.
+"""The only two draws that use sensitive numbers: Gaussian noise on counts, and the exponential mechanism.
 
-What belongs here: the two draws, both of exactly the distribution that accounting assumes, and the variance of the
-noise. What does not: sensitivities and noise scales, which come from the sealed plan. Both draws take and give whole
-numbers, so that no floating-point rounding can leak (Mironov 2012). No argument turns the noise off.
+What belongs here: the two draws, exactly of the distributions that accounting assumes, and the variance of the noise.
+What does not: sensitivities and noise scales, which come from the sealed plan. Both draws take and return whole
+numbers, so that no floating-point rounding can leak (Mironov 2012). No argument turns the noise off. Randomness is the
+operating system's.
 
-**How they are exact and fast.** A draw is a function of a real number U, uniform on (0, 1), of which 64 random bits are
-known at first. Double precision says what the function is, and how far off that may be: half a unit of U's last bit,
-plus `ROUNDING`, which exceeds the rounding of the special functions by three orders of magnitude (tests measure it). If
-everything within that distance has the same outcome, as it mostly has, then that is the outcome. Else more bits of the
-same U are drawn, and it is compared at as many digits as it takes. The result is the function of U, without an error
-that would add to delta. What takes longer depends on the noise (and, for a choice, on how near the two best came):
-timing is not hidden from the operator.
-
-Randomness is the operating system's.
+**Exactness and speed.** A draw is a function of a real number U, uniform on (0, 1), of which 64 random bits are known
+at first. Double precision gives the function's value with an error bound: half a unit of U's last bit, plus `ROUNDING`,
+which exceeds the rounding of the special functions by three orders of magnitude (tests measure it). If all values
+within the bound have the same outcome, that is the result. Otherwise more bits of the same U are drawn, and it is
+compared at higher precision. The result is exactly the function of U, without an error that would add to delta. The
+time of a draw depends on the noise (and on the distance of the two best candidates): operators may see it.
 """
 
 from __future__ import annotations
@@ -35,21 +33,21 @@ Floats = npt.NDArray[np.float64]
 
 # Bits of a uniform that are drawn at once.
 WORD = 64
-# More than double precision loses: of a normal deviate, and relatively of an exponential one. Tests find below 2^-49.
+# Bound on the error of a normal deviate, and on the relative error of an exponential one. Tests find below 2^-49.
 ROUNDING = 2.0**-40
 # Half of the first word's last bit moves a normal deviate by up to 0.63 / word: a 25th of ROUNDING from here on.
 LEAST_WORD = 2**44
-# Counts that get their noise at once, so that what is in between stays in the processor's cache.
+# Counts that get their noise at once, so that temporary arrays stay in the processor's cache.
 CHUNK = 2**15
-# Bits with which special functions are computed beyond those of the uniform that is compared with them.
+# Further bits of special functions, beyond those of the uniform that is compared with them.
 GUARD = 64
 
 
 def rounded_gaussian_variance(sigma: float) -> float:
     """Variance of the noise of `sample_rounded_gaussian`: sigma^2 + 1/12.
 
-    Rounding adds 1/12, as if what it adds were uniform and independent (Sheppard): off by 1e-8 at sigma 1 and far less
-    above, by 0.008 at sigma 1/2; at smaller sigma the noise varies less than this says.
+    Rounding adds 1/12, as if its error were uniform and independent (Sheppard). The error of this is 1e-8 at sigma 1,
+    far less above, and 0.008 at sigma 1/2; at smaller sigma the variance is smaller.
     """
     return sigma**2 + 1 / 12
 
@@ -57,10 +55,9 @@ def rounded_gaussian_variance(sigma: float) -> float:
 def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
     """Counts with independent Gaussian noise N(0, sigma^2), rounded to whole numbers; same shape.
 
-    For whole counts, rounding the noise is the same as rounding the noisy count, which is post-processing: the result
-    is as private as that of the continuous Gaussian mechanism, at every sigma, for vectors by their L2 sensitivity, and
-    also where sigma was chosen in the light of earlier results. (The discrete Gaussian is not: at small sigma it costs
-    more than the continuous one.)
+    For whole counts, rounding the noise is rounding the noisy count, which is post-processing. So the result is as
+    private as the continuous Gaussian mechanism, at every sigma, for vectors by their L2 sensitivity, and also if sigma
+    depends on earlier results. (The discrete Gaussian is not: at small sigma it costs more than the continuous one.)
 
     Of a word, one bit is the sign and the others are bits of U, uniform on (0, 1/2), for the magnitude
     -sigma * inverse normal CDF(U).
@@ -70,7 +67,7 @@ def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
         sigma: deviation of the noise before rounding, in the unit of the counts: of records, or of their parts.
 
     Raises:
-        AccountingError: sigma outside `SIGMA_RANGE`, whose end may be of records that are counted in parts.
+        AccountingError: sigma outside `SIGMA_RANGE`, whose upper end is scaled for counts in parts of records.
     """
     low, high = SIGMA_RANGE[0], SIGMA_RANGE[1] * RECORD_PARTS
     if not low <= sigma <= high:
@@ -86,13 +83,13 @@ def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
 def select_by_exponential_mechanism(scores: Sequence[int] | Counts, epsilon: float, sensitivity: int) -> int:
     """Index drawn with probability proportional to exp(epsilon * score / (2 * sensitivity)).
 
-    epsilon-bounded-range when one unit changes each score by at most `sensitivity` (Durfee & Rogers 2019): an outcome's
-    probability has the logarithm c * score - log(sum of exp(c * scores)), with c = epsilon / (2 * sensitivity). Between
-    neighbours the sum's logarithm moves by the same for all outcomes, and c * score by at most epsilon / 2 up or down,
-    so the log-ratios of any two outcomes differ by at most epsilon.
+    It is epsilon-bounded-range if one unit changes each score by at most `sensitivity` (Durfee & Rogers 2019): the
+    logarithm of an outcome's probability is c * score - log(sum of exp(c * scores)), with c = epsilon /
+    (2 * sensitivity). Between neighbours the sum's logarithm moves equally for all outcomes, and c * score by at most
+    epsilon / 2, so the log-ratios of any two outcomes differ by at most epsilon.
 
-    Drawn as the maximum of c * score with independent Gumbel noise -log(-log(1 - U)), which has this distribution
-    (Yellott 1977). Scores are whole numbers and c is taken as the fraction that it is, so nothing of them is rounded.
+    It is drawn as the maximum of c * score with independent Gumbel noise -log(-log(1 - U)), which has this distribution
+    (Yellott 1977). Scores are whole numbers and c is an exact fraction, so that nothing is rounded.
 
     Args:
         scores: one for each candidate, within 64 bits. Sensitive.
@@ -133,7 +130,7 @@ def _words(number: int) -> npt.NDArray[np.uint64]:
 class _Uniform:
     """A uniform number in [0, 1) of which the first `length` bits are known: (bits + rest) / 2^length, rest in (0, 1).
 
-    Further bits are drawn when they are asked for, and then stay.
+    `extend` draws another word of bits, which then are fixed.
     """
 
     def __init__(self, bits: int, length: int) -> None:
@@ -141,7 +138,6 @@ class _Uniform:
         self.length = length
 
     def extend(self) -> None:
-        """Draws another word of bits."""
         self.bits = (self.bits << WORD) | int.from_bytes(random_bytes(WORD // 8), "little")
         self.length += WORD
 
@@ -157,7 +153,7 @@ def _rounded_gaussian(number: int, sigma: float) -> Counts:
     noise = np.rint(deviates)
     doubtful = (0.5 - np.abs(deviates - noise) <= sigma * ROUNDING) | (halves < LEAST_WORD)
     for index in np.flatnonzero(doubtful):
-        # With a zero in front, 63 bits are a number below 1/2.
+        # 63 bits after a zero are a number below 1/2.
         noise[index] = _exact_magnitude(_Uniform(int(halves[index]), WORD), sigma, int(noise[index]))
     return np.where(negative, -noise, noise).astype(np.int64)
 
@@ -171,7 +167,7 @@ def _normal_magnitude(halves: Counts) -> Floats:
 
 
 def _exact_magnitude(uniform: _Uniform, sigma: float, guess: int) -> int:
-    """The whole number nearest to sigma times -(inverse normal CDF) of a uniform below 1/2, searched from a guess on.
+    """The whole number nearest to sigma times -(inverse normal CDF) of a uniform below 1/2, searched from a guess.
 
     k is right if the magnitude is above k - 1/2 and not above k + 1/2.
     """
@@ -207,10 +203,10 @@ def _is_above(uniform: _Uniform, whole: int, sigma: float) -> bool:
 
 
 def _gumbel(words: npt.NDArray[np.uint64]) -> tuple[Floats, Floats]:
-    """-log(-log(1 - U)) for U in the middle of [word, word + 1) / 2^64, and how far the interval's ends may be.
+    """-log(-log(1 - U)) for U in the middle of [word, word + 1) / 2^64, and its largest distance from the ends' values.
 
-    Computed from the smaller of U and 1 - U, relative to which it moves by less than 1.5 times as much. The logarithm
-    of 1 - t, for small t, is that of the rounded 1 - t, corrected by how much the rounding was (Kahan).
+    Computed from the smaller of U and 1 - U, whose relative error it increases by less than a factor of 1.5. The
+    logarithm of 1 - t, for small t, is that of the rounded 1 - t, corrected for the rounding (Kahan).
     """
     low = words < np.uint64(2 ** (WORD - 1))
     side = np.where(low, words, ~words).astype(np.float64)
@@ -224,7 +220,7 @@ def _gumbel(words: npt.NDArray[np.uint64]) -> tuple[Floats, Floats]:
 
 
 def _best(contenders: dict[int, tuple[Fraction, _Uniform]]) -> int:
-    """The index whose Gumbel noise less its loss is largest, by as many bits as tell it from the others."""
+    """The index whose Gumbel noise less its loss is largest, by as many bits as that takes."""
     while True:
         bounds = {index: _gumbel_bounds(loss, uniform) for index, (loss, uniform) in contenders.items()}
         most = max(low for low, _ in bounds.values())
@@ -236,7 +232,7 @@ def _best(contenders: dict[int, tuple[Fraction, _Uniform]]) -> int:
 
 
 def _gumbel_bounds(loss: Fraction, uniform: _Uniform) -> tuple[Any, Any]:
-    """Between which two numbers -log(-log(1 - U)) - loss lies, by the bits of U that are known."""
+    """Lower and upper bound of -log(-log(1 - U)) - loss, by the known bits of U."""
     import mpmath
 
     with mpmath.workprec(2 * uniform.length + GUARD + math.ceil(loss).bit_length()):

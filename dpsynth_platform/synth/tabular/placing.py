@@ -1,12 +1,11 @@
 """Rows' cells to values, where moments are counted by their day, weekday, hour and gap.
 
-What belongs here: cells and places inside of them that go together, and building the columns. What does not: drawing
-states (`sampling`), places in one column's cells (`ColumnDomain.places`), and arithmetic of moments (`derivation`).
+What belongs here: consistent places inside of cells, and building the columns. What does not: drawing states
+(`sampling`), places in one column's cells (`ColumnDomain.places`), and arithmetic of moments (`derivation`).
 
-A model keeps how attributes go together only as far as it was measured, so that what is drawn of one record may
-contradict itself. A gap wins over the hour, and the hour over the weekday; a day is one that has the weekday, if its
-state has any. Where a part is missing of a moment that is there, it is drawn as other rows have it. All moments are
-inside of their declared range.
+Attributes drawn for one record may contradict each other where the model has not measured their relation. A gap takes
+precedence over the hour, and the hour over the weekday; a day has the weekday if its state has any such day. A missing
+hour or weekday of a present moment is drawn as in other rows. All moments are inside of their declared range.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ Places = npt.NDArray[Any]
 class Placed:
     """Values of rows, as places on their columns' scales (`ColumnDomain.places`).
 
-    Attributes:
-        domain: the attributes.
-        codes: cells of the rows, shape (rows, attributes).
-        rng: where the randomness comes from.
-        counts: of each attribute's cells, from which shapes inside of them follow.
+    `counts` of each attribute's cells determine the shapes inside of them.
     """
 
     domain: Domain
@@ -55,24 +50,23 @@ class Placed:
                 self._places[index] = self._of_cells(index, every)
 
     def place(self, index: int, rows: npt.NDArray[np.int64]) -> None:
-        """Draws the places of a column anew in some rows; not of a gap."""
+        """Draws the places of a column again in some rows; not for gaps."""
         self._places[index][rows] = self._of_cells(index, rows)
 
     def amounts(self, index: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """The values of a column with an order as numbers (`ColumnDomain.numbers`); not of a gap."""
+        """The values of an ordered column as numbers (`ColumnDomain.numbers`); not for gaps."""
         return self.domain.columns[index].amounts(self.codes[rows, index], self._places[index][rows])
 
     def batch(self, types: pa.Schema) -> pa.RecordBatch:
-        """The columns of rows, in the given types. Gaps are placed here, when all that is earlier has its place."""
+        """The columns of rows, in the given types; gaps are placed here, after all earlier columns."""
         arrays, names = [], []
         for name, index in self._index.items():
             column, kind = self.domain.columns[index], types.field(name).type
             codes = self.codes[:, index]
             if column.kind == "gap":
                 self._place_gap(index)
-                plain = column.released
-                codes = np.where(codes == column.missing, plain.missing, 0).astype(np.int32)
-                column = plain
+                missing, column = column.missing, column.released
+                codes = np.where(codes == missing, column.missing, 0).astype(np.int32)
             arrays.append(column.restored(codes, self._places[index], kind))
             names.append(name)
         return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -88,7 +82,7 @@ class Placed:
         self._places[index] = (moments // span.step - span.low).astype(np.uint64)
 
     def _of_cells(self, index: int, rows: npt.NDArray[np.int64]) -> Places:
-        """Places in the cells of a column, at its rows' hours and weekdays if it has any."""
+        """Places in the cells of a column, at the rows' hours and weekdays if the column has such attributes."""
         column, codes = self.domain.columns[index], self.codes[rows, index]
         places = column.places(codes, self.rng, self.counts[index])
         if index not in self._parts:
@@ -99,11 +93,12 @@ class Placed:
         return np.asarray(moments // column.step - edges[0], dtype=np.uint64)
 
     def _moments(self, index: int, rows: npt.NDArray[np.int64], low: Moments, high: Moments, other: Moments) -> Moments:
-        """Moments in intervals, at the rows' hours and weekdays if these are in them, `other` ones if none is."""
-        step, parts = _unit(self.domain.columns[index]), self._parts.get(index, {})
+        """Moments in intervals, at the rows' hours and weekdays if the interval has them, else `other`."""
+        column, parts = self.domain.columns[index], self._parts.get(index, {})
+        step = column.step if column.derived is None else column.derived.of.step
         if not parts:
             return other * step
-        present = self.codes[rows, index] != self.domain.columns[index].missing
+        present = self.codes[rows, index] != column.missing
         hours, weekdays = (self._part(parts.get(kind), rows, present) for kind in ("hour", "weekday"))
         width = HOUR
         if "hour" in parts and (derived := self.domain.columns[parts["hour"]].derived) is not None:
@@ -112,7 +107,7 @@ class Placed:
         return np.where(had, found, other * step)
 
     def _part(self, part: int | None, rows: npt.NDArray[np.int64], present: Mask) -> Moments:
-        """The hours or weekdays of some rows; where one is missing of a moment, as those of other rows are."""
+        """The hours or weekdays of some rows; one that a present moment lacks is drawn as in other rows."""
         if part is None:
             return np.full(rows.size, ANY, dtype=np.int64)
         missing = self.domain.columns[part].missing
@@ -124,7 +119,7 @@ class Placed:
         return np.where(found == missing, ANY, found)
 
     def _after_gaps(self, index: int, column: ColumnDomain) -> Moments:
-        """Moments that are so long after the earlier ones of their rows."""
+        """Moments at the rows' gaps after the earlier moments."""
         gap = column.derived
         assert gap is not None  # noqa: S101  (a gap's)
         rows, span = np.arange(len(self.codes)), gap.of
@@ -132,11 +127,11 @@ class Placed:
         codes = self.codes[:, index].astype(np.int64)
         edges = np.asarray(column.edges, dtype=np.int64)
         gaps = len(edges) - 1 - (gap.alone is not None)
-        # A moment after another one has a gap, whatever its cell says.
+        # A moment after another one has a gap, also if its cell is the one without an earlier moment.
         held = self.counts[index][:gaps]
-        astray = np.flatnonzero(timed & (codes >= gaps) & (codes != column.missing))
-        if astray.size and held.sum():
-            codes[astray] = self.rng.choice(gaps, astray.size, p=held / held.sum())
+        invalid = np.flatnonzero(timed & (codes >= gaps) & (codes != column.missing))
+        if invalid.size and held.sum():
+            codes[invalid] = self.rng.choice(gaps, invalid.size, p=held / held.sum())
         codes = np.where(codes < gaps, codes, 0)
         inside = column.places(codes.astype(np.int32), self.rng, self.counts[index]).astype(np.int64)
         low = np.clip(start + edges[codes], span.low, span.high)
@@ -145,11 +140,11 @@ class Placed:
         moments = self._moments(index, rows, low, high, other)
         alone = np.flatnonzero(~timed)
         if alone.size:
-            moments[alone] = self._by_themselves(index, alone, moments[timed], span)
+            moments[alone] = self._without_earlier(index, alone, moments[timed], span)
         return moments
 
-    def _by_themselves(self, index: int, rows: npt.NDArray[np.int64], others: Moments, span: Span) -> Moments:
-        """Moments with nothing earlier, on days that other rows have."""
+    def _without_earlier(self, index: int, rows: npt.NDArray[np.int64], others: Moments, span: Span) -> Moments:
+        """Moments without an earlier one, on days of other rows."""
         low, high = (np.full(rows.size, end, dtype=np.int64) for end in (span.low, span.high + 1))
         if others.size:
             drawn = self.rng.choice(others, rows.size)
@@ -168,11 +163,6 @@ class Placed:
 
 
 def cells_of_weekdays(column: ColumnDomain, share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Shares of a column's cells of days that each weekday has, shape (7, cells); all of it in missing moments."""
+    """Each weekday's share of a column's cells of days, shape (7, cells); every weekday has all missing moments."""
     weekly = parts_of_weeks([int(edge) for edge in column.edges], column.step)
     return np.asarray(share * np.append(weekly, np.ones((1, 7)), axis=0).T)
-
-
-def _unit(column: ColumnDomain) -> int:
-    """What a step of a column of moments is in its own unit."""
-    return column.step if column.derived is None else column.derived.of.step

@@ -1,34 +1,29 @@
-"""PrivBayes: a network of columns, each with the few others that tell most of it (Zhang et al. 2014, 2017).
+"""PrivBayes: a network of columns, each with the few others that predict it best (Zhang et al. 2014, 2017).
 
-What belongs here: which column is drawn next with which parents, what such a choice is worth, and which are useful
-under noise. What does not: the draws (`drawing`), their cost (`privacy.selection`), and all that follows from the noisy
-counts (`marginals`).
+What belongs here: candidates of a column with its parents, their scores, and which are useful under noise. What does
+not: the draws (`drawing`), their cost (`privacy.selection`), and all that follows from the noisy counts (`marginals`).
 
-All columns are measured alone. Then columns are placed one after the other: the exponential mechanism chooses the next
-one together with its parents, among those that were placed before. At last the joint counts of each with its parents
-are measured.
+All columns are measured alone. Then the exponential mechanism chooses one column after the other, together with its
+parents among the columns chosen before. Finally the joint counts of each column with its parents are measured.
 
-**The score** of a column X with parents P is how far X is from independent of them,
+**The score** of a column X with parents P is its distance from independence,
 
     sum over x and p of |W n(x, p) - w(x) n(p)|,
 
-with n the exact counts over states, and w(x) whole numbers with the sum W = `SHARES` that are fixed beforehand: X's
-shares by its noisy counts. It is a whole number. One more record, at (x', p'), moves the term of (x', p') by W - w(x')
-at most, and those of the other (x, p') by w(x) each, which sum to W - w(x'); all others stay. So a record moves the
-score by at most 2 (W - w(x')) <= 2 W, and a unit by at most 2 W times the L1 distance that it moves counts by. (It is
-2 W n R, with R the score of Zhang et al. 2017, section 4.3, but for shares in place of exact ones.) From it goes what
-noise would hide of the joint counts, which depends on no exact count.
+with n the exact counts over states, and w(x) whole numbers with the sum W = `SHARES`: X's shares by its noisy counts,
+fixed beforehand. The score is a whole number. One more record, at (x', p'), moves the term of (x', p') by at most
+W - w(x'), and those of the other (x, p') by w(x) each, which sum to W - w(x'); no other term moves. So a record moves
+the score by at most 2 (W - w(x')) <= 2 W, and a unit by at most 2 W times the L1 distance that it moves counts by.
+(The score is 2 W n R, with R that of Zhang et al. 2017, section 4.3, except for noisy in place of exact shares.) The
+joint counts' expected noise, which depends on no exact count, is subtracted.
 
 What differs from the papers, and why:
 
-- Parents are one column, or two that stand together in a joint marginal that was chosen before. So the joint marginals
-  are the cliques of a junction tree as they are, and the model is never larger than what is measured. Parents chosen
-  freely can need a far larger one.
-- Parents are useful (2017, section 4.5) while the joint counts have as many cells at most that a cell holds, on
-  average, `USEFULNESS` times the noise.
-- The distribution is fitted to all noisy counts (`estimation`) and not multiplied from conditional ones, of which each
-  would have its own noise.
-- Columns with nothing useful to them are not placed, and measured once more alone.
+- Parents are one column, or two that an earlier chosen joint marginal contains. So the joint marginals are the cliques
+  of a junction tree, and the model is never larger than what is measured; free parents can need a far larger model.
+- Parents are useful (2017, section 4.5) if a cell of the joint counts holds on average `USEFULNESS` times the noise.
+- The distribution is fitted to all noisy counts (`estimation`), not multiplied from conditional ones with noise each.
+- Columns without useful parents or children are measured once more alone.
 - Noise is rounded Gaussian, and the cost is that of `privacy.selection`.
 """
 
@@ -37,7 +32,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,12 +50,7 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import (
-    SCORE_SCALE,
-    described_counts,
-    expected_error,
-    score_sensitivity,
-)
+from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE, expected_error, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.resolution import View
@@ -77,19 +67,19 @@ SELECTION_SHARE = 0.1
 ONE_WAY_SHARE = 1 / 3
 MOST_PARENTS = 2
 MOST_FAMILIES = 5_000
-"""All sets of a column and its parents are counted beforehand; with more columns, there is one parent."""
+"""All sets of a column and its parents are counted beforehand; with more sets than this, a column has one parent."""
 USEFULNESS = 4.0
 
 
 @dataclass(frozen=True)
 class PrivBayesParameters(SelectionParameters):
-    """What fixes PrivBayes, sealed in the plan.
+    """The parameters of PrivBayes, sealed in the plan.
 
     Attributes:
         one_way_share: part of the measurements' precision for single columns; the joint counts share the rest evenly.
         parents: the most parents of a column.
-        usefulness: records in a cell of a joint marginal for each that noise is off, on average.
-        model_cells: cells that all joint marginals together may have.
+        usefulness: least mean count of a joint marginal's cells, in multiples of the mean absolute noise.
+        model_cells: limit of all joint marginals' cells together.
     """
 
     one_way_share: float
@@ -98,22 +88,18 @@ class PrivBayesParameters(SelectionParameters):
     model_cells: int
 
     def sigma_joint(self, columns: int) -> float:
-        """Noise of each joint marginal, if there are as many as columns."""
+        """Noise of each joint marginal, for as many marginals as columns."""
         return self.noise((1 - self.one_way_share) / columns)
 
 
-class PrivBayes(SelectionGenerator):
+class PrivBayes(SelectionGenerator[PrivBayesParameters]):
     """The generator `privbayes`."""
 
     method = "privbayes"
     counts_pairs = False
-
-    def chosen(self, plan_parameters: Mapping[str, Any]) -> PrivBayesParameters:
-        """The plan's parameters."""
-        return PrivBayesParameters(**plan_parameters)
+    parameters_type = PrivBayesParameters
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        """The fields of `PrivBayesParameters`."""
         rounds = len(domain) - 1
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
         few = math.comb(len(domain), MOST_PARENTS + 1) <= MOST_FAMILIES
@@ -127,48 +113,34 @@ class PrivBayes(SelectionGenerator):
         return asdict(parameters)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
-        """Event, noise, expected error, cells, memory and sampling time of a plan; see `Generator.describe`."""
-        domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
-        one = chosen.noise(chosen.one_way_share / len(domain))
-        joint = chosen.sigma_joint(len(domain)) if chosen.rounds else None
+        domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
+        one = sealed.noise(sealed.one_way_share / len(domain))
+        joint = sealed.sigma_joint(len(domain)) if sealed.rounds else None
         cells = [
-            min(math.prod(family), chosen.model_cells // len(domain))
-            for ways in range(2, chosen.parents + 2)
+            min(math.prod(family), sealed.model_cells // len(domain))
+            for ways in range(2, sealed.parents + 2)
             for family in itertools.combinations(domain.most_states, ways)
         ]
         most = sum(heapq.nlargest(len(domain), cells))
-        return {
-            "event": (
-                f"{len(domain)} one-way marginals with rounded Gaussian noise, up to {chosen.rounds} choices of a "
-                f"column and up to {chosen.parents} others that tell most of it by the exponential mechanism, and "
-                f"their joint marginals with rounded Gaussian noise"
-            ),
-            "sigma_total": chosen.sigma_total,
-            "sigma_one": one,
-            "epsilon_select": chosen.epsilon_select,
-            **({} if joint is None else {"sigma_two": joint}),
-            "rho": chosen.rho,
-            **described_counts(
-                domain,
-                sigma_one=one,
-                sigma_two=joint,
-                joint=most,
-                memory=memory_bytes(counted=sum(cells), views=len(cells), measured=most, model_cells=most),
-            ),
-        }
+        event = (
+            f"{len(domain)} one-way marginals with rounded Gaussian noise, up to {sealed.rounds} choices of a "
+            f"column and up to {sealed.parents} others that tell most of it by the exponential mechanism, and "
+            "their joint marginals with rounded Gaussian noise"
+        )
+        memory = memory_bytes(counted=sum(cells), views=len(cells), measured=most, model_cells=most)
+        return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory, rounds=False)
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        """One-way marginals, a network, its joint marginals; see `MarginalGenerator.mechanism`."""
-        chosen, domain = self.chosen(plan.parameters), records.domain
+        sealed, domain = self.sealed(plan.parameters), records.domain
         columns = len(domain)
-        draws = chosen.draws(log, 2 * SHARES * score_sensitivity(plan), records.parts)
-        one_way = draws.columns(records, chosen.noise(chosen.one_way_share / columns), progress)
-        if chosen.rounds:
+        draws = sealed.draws(log, 2 * SHARES * score_sensitivity(plan), records.parts)
+        one_way = draws.columns(records, sealed.noise(sealed.one_way_share / columns), progress)
+        if sealed.rounds:
             states = compress(domain, one_way)
             measured = one_way_measurements(one_way, states)
-            error = expected_error(chosen.sigma_joint(columns))
-            useful = estimate_total(measured) / (chosen.usefulness * error)
-            families = useful_families(states, chosen.parents, min(useful, chosen.model_cells / columns))
+            error = expected_error(sealed.sigma_joint(columns))
+            useful = estimate_total(measured) / (sealed.usefulness * error)
+            families = useful_families(states, sealed.parents, min(useful, sealed.model_cells / columns))
             exact = records.cliques(states, [*families, *((index,) for index in range(columns))], progress)
             shares = [whole_shares(item) for item in measured]
             network: list[Clique] = []
@@ -182,7 +154,7 @@ class PrivBayes(SelectionGenerator):
                     }
                 )
                 network.append(view.clique)
-                progress("choosing combinations", chosen.rounds - draws.choices, chosen.rounds)
+                progress("choosing combinations", sealed.rounds - draws.choices, sealed.rounds)
             placed = set(itertools.chain(*network))
             wanted = [*network, *((index,) for index in range(columns) if index not in placed)]
             for number, clique in enumerate(wanted):
@@ -192,7 +164,7 @@ class PrivBayes(SelectionGenerator):
 
 
 def useful_families(states: Sequence[ColumnStates], parents: int, most_cells: float) -> list[Clique]:
-    """All sets of a column with one parent or more whose joint counts have no more cells."""
+    """All sets of a column with 1 to `parents` parents whose joint counts have at most so many cells."""
     return [
         family
         for ways in range(2, parents + 2)
@@ -202,7 +174,7 @@ def useful_families(states: Sequence[ColumnStates], parents: int, most_cells: fl
 
 
 def whole_shares(measured: Measurement) -> Counts:
-    """A column's fitted shares in whole numbers whose sum is SHARES, those left over to the largest remainders."""
+    """A column's fitted shares as whole numbers with the sum SHARES, rounded by the largest remainders."""
     total = estimate_total([measured])
     shares: Array = project(measured.counts, measured.variance, total) / total * SHARES
     whole = np.floor(shares).astype(np.int64)
@@ -212,16 +184,11 @@ def whole_shares(measured: Measurement) -> Counts:
 
 
 def score(counts: Counts, axis: int, shares: Counts, error: float, parts: int) -> int:
-    """How far a column is from independent of its parents, less what noise would hide; see the module. Sensitive.
+    """A column's distance from independence of its parents, less expected noise; see the module. Sensitive.
 
     In units of 1/(SHARES SCORE_SCALE) record, of which one record moves it by at most 2 SHARES SCORE_SCALE.
-
-    Args:
-        counts: exact, over the column and its parents, in parts of a record.
-        axis: the column's.
-        shares: its `whole_shares`.
-        error: expected error of a cell of the joint counts, in records.
-        parts: how many parts of a record the counts are in.
+    `counts` are exact, over the column (with its `axis` and `whole_shares`) and its parents, in units of 1/`parts`
+    record; `error` is the expected error of a cell of them, in records.
     """
     shape = [1] * counts.ndim
     shape[axis] = shares.size
@@ -231,10 +198,10 @@ def score(counts: Counts, axis: int, shares: Counts, error: float, parts: int) -
 
 
 def _candidates(families: Sequence[Clique], network: Sequence[Clique]) -> Iterator[tuple[Clique, int]]:
-    """The families that may come next, each with the column that it would place.
+    """The families that may come next, each with the column that it adds to the network.
 
-    Its other columns are together in a family of the network. Where there is no such family any more, and at first,
-    those of two columns begin anew.
+    A family of the network contains all its other columns. If no such family is left, and at first, pairs of new
+    columns are the candidates.
     """
     placed = set(itertools.chain(*network))
     together = {parents for chosen in network for ways in (1, 2) for parents in itertools.combinations(chosen, ways)}

@@ -1,59 +1,50 @@
-"""Exact inference on a junction tree, in log space: belief propagation and what is read from its result.
+"""Exact inference on a junction tree in log space: belief propagation, and marginals from its result.
 
-What belongs here: from potentials to the marginals of every clique, covered by the tree or not. What does not: finding
-potentials that fit (`estimation`) and drawing rows (`sampling`). All of it is post-processing of what it is given.
+What belongs here: from potentials to the marginals of every clique, covered by the tree or not. What does not: fitting
+potentials (`estimation`) and drawing rows (`sampling`). All of it is post-processing.
 
-A *clique vector* maps cliques (ascending attribute indices) to arrays of their shape; here it is one flat array with
-a place for each clique (`Layout`), so that a step of estimation is a few operations whatever their number.
-
-Up the tree, each clique takes one `exp` of its cells, scaled by the maximum of each separator cell; down the tree the
-parent's belief about the separator is spread by the conditional that this leaves (Koller & Friedman 2009, chapter 10).
-Within a clique, potentials are added in the order of its axes, so that those without the last axis are added while the
-array is small, and marginals are read off in the opposite order.
+Potentials and marginals of cliques (ascending attribute indices) are one flat array with a slice for each clique
+(`Layout`), so that a step of estimation takes few operations. Up the tree, each clique takes one `exp` of its cells,
+scaled by the maximum of each separator cell; down the tree, the parent's belief about the separator is spread by the
+resulting conditional (Koller & Friedman 2009, chapter 10). Within a clique, potentials without the last axes are added
+first, while the array is small; marginals are computed in the opposite order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 import torch
 
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree
 
-# Stands for the logarithm of zero where -inf would make differences of infinities.
+# The logarithm of zero where -inf would lead to differences of infinities.
 _NEVER = -1e30
 IMPOSSIBLE = -1e29
-"""A logarithm of the partition function below it says that every row was ruled out."""
+"""A logarithm of the partition function below it means that every row is ruled out."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the cells of each clique stand in a flat array.
-
-    Attributes:
-        sizes: number of states of each attribute.
-        cliques: ascending attribute indices, all different.
-    """
+    """The slice of each clique's cells in a flat array, for attributes of the given sizes."""
 
     sizes: tuple[int, ...]
     cliques: tuple[Clique, ...]
-    slices: dict[Clique, slice] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def slices(self) -> dict[Clique, slice]:
         ends = list(accumulate((math.prod(self.shape(clique)) for clique in self.cliques), initial=0))
-        places = {clique: slice(ends[n], ends[n + 1]) for n, clique in enumerate(self.cliques)}
-        object.__setattr__(self, "slices", places)
+        return {clique: slice(ends[n], ends[n + 1]) for n, clique in enumerate(self.cliques)}
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Sizes of the clique's attributes."""
         return tuple(self.sizes[index] for index in clique)
 
     @property
     def cells(self) -> int:
-        """Length of the flat array."""
         return sum(math.prod(self.shape(clique)) for clique in self.cliques)
 
     def view(self, values: torch.Tensor, clique: Clique) -> torch.Tensor:
@@ -63,11 +54,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """A distribution in the form of a tree of conditionals.
+    """A distribution as a tree of conditionals.
 
     Attributes:
-        tree: the junction tree.
-        conditionals: P[rest | separator] of each clique, shape (cells of the separator, cells of the rest). Where the
+        conditionals: P[rest | separator] of each clique, shape (cells of the separator, cells of the rest). If the
             clique has an attribute in place of its groups, so have the rows: P[attribute, rest | groups, ...].
         cliques: marginal of each clique, shape (sizes of its `axes`).
         log_partition: logarithm of the sum of all unnormalized probabilities.
@@ -81,30 +71,24 @@ class Beliefs:
 
 @dataclass(frozen=True)
 class _Grouping:
-    """An axis of states that stands for an axis of their groups.
-
-    Attributes:
-        axis: its place.
-        group: of every state.
-        size: number of groups.
-    """
+    """An axis of states (with the group of each) in place of an axis of their groups."""
 
     axis: int
     group: torch.Tensor
     size: int
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of groups, as those of their states."""
+        """Each state gets the value of its group."""
         return values.index_select(self.axis, self.group)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums of the states of each group."""
+        """Each group gets the sum of its states."""
         shape = (*values.shape[: self.axis], self.size, *values.shape[self.axis + 1 :])
         return values.new_zeros(shape).index_add_(self.axis, self.group, values)
 
 
 def _groupings(attributes: Attributes, axes: Clique, some: Clique, device: torch.device) -> list[_Grouping]:
-    """Where some attributes are groups of what stands in the same place of the axes."""
+    """The axes whose attribute in `some` is a group of the attribute at the same position of `axes`."""
     return [
         _Grouping(place, torch.as_tensor(attributes.groups[axis], device=device), attributes.sizes[attribute])
         for place, (axis, attribute) in enumerate(zip(axes, some, strict=True))
@@ -114,15 +98,14 @@ def _groupings(attributes: Attributes, axes: Clique, some: Clique, device: torch
 
 @dataclass(frozen=True)
 class _Part:
-    """An array over a clique, as seen from a larger one that contains it.
+    """An array over a clique, in terms of a larger clique that contains it.
 
     Attributes:
-        level: place, among the larger one's axes, of the clique's last.
-        order: the clique's axes in the order of the larger one's; None if that is their own.
+        level: position of the clique's last axis among the larger one's axes.
+        order: permutation of the clique's axes to the larger one's order, with the inverse `back`; None if they agree.
         shape: sizes that broadcast over the axes up to the level.
         away: of those axes, the ones to sum over for the clique's marginal.
-        back: `order` the other way round.
-        groupings: where the larger one has a column and the clique its groups, among the clique's axes as ordered.
+        groupings: axes for which the larger clique has a column and the clique its groups, in `order`.
     """
 
     level: int
@@ -150,14 +133,14 @@ class _Part:
         )
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """The clique's array, ready to be added to one over the axes up to the level."""
+        """The clique's array, broadcastable to one over the axes up to the level."""
         values = values if self.order is None else values.permute(self.order)
         for grouping in self.groupings:
             values = grouping.spread(values)
         return values.reshape(self.shape)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """An array over the axes up to the level, summed to the clique."""
+        """The clique's marginal of an array over the axes up to the level."""
         values = values.sum(dim=self.away) if self.away else values
         for grouping in self.groupings:
             values = grouping.gather(values)
@@ -165,21 +148,14 @@ class _Part:
 
 
 class Propagator:
-    """Belief propagation on one tree for potentials on given cliques, ready to be repeated.
+    """Repeatable belief propagation on one tree, for potentials and marginals on the cliques of a layout.
 
-    Args:
-        tree: covers every clique of the layout.
-        layout: on which cliques there are potentials; marginals are given for the same ones.
-        device: torch's, where the potentials will be.
-
-    Raises:
-        ValueError: the tree does not cover a clique.
+    Raises `ValueError` if the tree does not cover a clique.
     """
 
     def __init__(self, tree: JunctionTree, layout: Layout, device: str = "cpu") -> None:
         self.tree, self.layout = tree, layout
         attributes, where = tree.attributes, torch.device(device)
-        count = len(tree.cliques)
         # By clique of the tree and level: (clique of the layout, its part), and (child, its separator's part).
         self._factors: list[list[list[tuple[Clique, _Part]]]] = [[[] for _ in axes] for axes in tree.axes]
         self._messages: list[list[list[tuple[int, _Part]]]] = [[[] for _ in axes] for axes in tree.axes]
@@ -189,13 +165,12 @@ class Propagator:
                 raise ValueError(f"clique {clique} is not covered by the tree")
             part = _Part.of(attributes, tree.axes[home], clique, where)
             self._factors[home][part.level].append((clique, part))
-        for child in range(count):
-            parent = tree.parents[child]
+        for child, parent in enumerate(tree.parents):
             if parent >= 0:
                 part = _Part.of(attributes, tree.axes[parent], tree.separators[child], where)
                 self._messages[parent][part.level].append((child, part))
         self._shapes = [attributes.shape(axes) for axes in tree.axes]
-        # The separators as the cliques have them, and the separator's cell of each of their rows where they differ.
+        # The separators in terms of the cliques' attributes, and the separator's cell of each row if they differ.
         firsts = [axes[: len(separator)] for axes, separator in zip(tree.axes, tree.separators, strict=True)]
         self._rows = [tree.shape_cells(first) for first in firsts]
         self._row_of = [
@@ -206,7 +181,7 @@ class Propagator:
     def run(self, potentials: torch.Tensor) -> tuple[Beliefs, torch.Tensor]:
         """Beliefs of P(x) proportional to exp(sum of potentials), and its marginals in the same layout.
 
-        A potential of -inf rules a cell out; some row must stay possible.
+        A potential of -inf rules a cell out; some row must remain possible.
         """
         conditionals, log_partition = self._up(potentials)
         marginals = torch.empty_like(potentials)
@@ -272,7 +247,7 @@ class Propagator:
 
 
 def rows_in_groups(attributes: Attributes, first: Clique, separator: Clique, device: torch.device) -> torch.Tensor:
-    """The separator's cell of each cell of the same attributes as a clique has them, both flat."""
+    """The separator's cell of each cell of the corresponding attributes (`first`) of a clique, both flat."""
     cells = torch.arange(math.prod(attributes.shape(separator)), device=device).view(attributes.shape(separator))
     for grouping in _groupings(attributes, first, separator, device):
         cells = grouping.spread(cells)
@@ -280,7 +255,7 @@ def rows_in_groups(attributes: Attributes, first: Clique, separator: Clique, dev
 
 
 def _by_group(scores: torch.Tensor, row_of: torch.Tensor, least: float, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logarithm of the sum of exp(scores) of each group, and the part of it that each score has."""
+    """Logarithm of the sum of exp(scores) of each group, and each score's share of the sum."""
     peak = scores.new_full((rows,), _NEVER).scatter_reduce_(0, row_of, scores, "amax")
     weights = torch.exp(scores - peak[row_of])
     norm = scores.new_zeros(rows).index_add_(0, row_of, weights).clamp_(min=least)
@@ -288,9 +263,9 @@ def _by_group(scores: torch.Tensor, row_of: torch.Tensor, least: float, rows: in
 
 
 def marginal(beliefs: Beliefs, clique: Clique) -> torch.Tensor:
-    """Marginal of any clique, shape of its sizes: read off where the tree covers it, else by variable elimination.
+    """Marginal of any clique, shape of its sizes: by variable elimination if the tree does not cover the clique.
 
-    The latter needs memory for the clique's cells times those of a separator.
+    That needs memory for the clique's cells times those of a separator.
     """
     tree = beliefs.tree
     home = tree.home(clique)
@@ -305,14 +280,14 @@ def marginal(beliefs: Beliefs, clique: Clique) -> torch.Tensor:
 
 
 def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, torch.Tensor]:
-    """Marginals of many pairs of attributes, ascending, each of the shape of its sizes.
+    """Marginals of pairs of attributes, ascending, each of the shape of its sizes.
 
-    Pairs within a clique are read off. For the others, the states of all attributes that a clique brings in walk
-    through the tree together: one product of matrices for each step.
+    Pairs within a clique follow from its marginal. For the others, the states of all attributes that first occur in a
+    clique are passed through the tree together: one product of matrices for each step.
     """
     tree = beliefs.tree
     found: dict[Clique, torch.Tensor] = {}
-    # Attributes by the clique that brings them in, and for each such clique the partners that its attributes await.
+    # For each attribute the first clique with it, and for each such clique the pairs to be computed from it.
     owner: dict[int, int] = {}
     for index, axes in enumerate(tree.axes):
         for attribute in axes:
@@ -338,15 +313,12 @@ def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, t
 
 @dataclass(frozen=True)
 class _Move:
-    """P[target | given] within a clique, for rows of probabilities over what is given.
+    """P[target | given] within a clique, for rows of probabilities over the given attributes.
 
     Attributes:
-        conditional: over the axes of both, those of what is given first; columns in place of their groups.
-        above: where these stand for groups that are given, in the rows.
-        below: and for groups of the target, in the result.
-        given: numbers of the rows' axes.
-        axes: of the conditional's.
-        target: of the result's.
+        conditional: over the given axes, then the target's; columns in place of their groups.
+        above: the given axes with columns in place of groups, in the rows; `below` the target's, in the result.
+        given: einsum labels of the rows' axes; likewise `axes` of the conditional's and `target` of the result's.
     """
 
     conditional: torch.Tensor
@@ -388,7 +360,7 @@ class _Move:
 
 
 def _behind_rows(groupings: Sequence[_Grouping]) -> tuple[_Grouping, ...]:
-    """The same, where an axis for rows comes first."""
+    """The same groupings, after a first axis for rows."""
     return tuple(replace(grouping, axis=grouping.axis + 1) for grouping in groupings)
 
 
@@ -400,21 +372,19 @@ class _Steps:
         self._known: dict[tuple[int, Clique, Clique], _Move] = {}
 
     def neighbours(self, index: int) -> list[tuple[int, Clique]]:
-        """(neighbour, separator) of a clique."""
         up = [(self.tree.parents[index], self.tree.separators[index])] if self.tree.parents[index] >= 0 else []
         return up + [(child, self.tree.separators[child]) for child in self.tree.children[index]]
 
     def move(self, index: int, given: Clique, target: Clique) -> _Move:
-        """From what is given to a target within a clique."""
         key = (index, given, target)
         if key not in self._known:
             self._known[key] = _Move.of(self.beliefs, index, given, target)
         return self._known[key]
 
     def singles(self, rows: torch.Tensor, index: int, given: Clique, targets: Sequence[int]) -> torch.Tensor:
-        """P[., target] of rows P[., given] for several attributes that are not given, their states side by side."""
+        """P[., target] of rows P[., given] for several attributes that are not given, with concatenated states."""
         moves = [self.move(index, given, (target,)) for target in targets]
-        # One product for all of them, except where groups of one are given.
+        # One product for all of them, except for targets whose groups are given.
         plain = [move for move in moves if not move.above]
         products: Iterator[torch.Tensor] = iter(())
         if plain:
@@ -427,7 +397,7 @@ class _Steps:
 def _walk(
     steps: _Steps, start: int, pairs: set[Clique], owner: dict[int, int]
 ) -> Iterator[tuple[Clique, torch.Tensor]]:
-    """The pairs' marginals, with rows for all states of those of their attributes that the clique `start` brings in."""
+    """The pairs' marginals, from rows for all states of their attributes that first occur in the clique `start`."""
     tree = steps.tree
     sources = sorted({attribute for pair in pairs for attribute in pair if owner[attribute] == start})
     ends = list(accumulate((tree.sizes[attribute] for attribute in sources), initial=0))
@@ -437,7 +407,7 @@ def _walk(
             if owner[source] == start and owner[other] != start:
                 wanted.setdefault(owner[other], []).append(other)
     targets = {clique: sorted(set(others)) for clique, others in wanted.items()}
-    needed = _on_the_way(tree, start, set(targets))
+    needed = _on_path(tree, start, set(targets))
     queue: list[tuple[int, int, Clique, torch.Tensor]] = []
     for neighbour, separator in steps.neighbours(start):
         if neighbour in needed:
@@ -461,23 +431,19 @@ def _walk(
                 queue.append((index, neighbour, separator, steps.move(index, given, separator)(rows)))
 
 
-def _on_the_way(tree: JunctionTree, start: int, targets: set[int]) -> set[int]:
-    """All cliques between the start and the targets."""
+def _on_path(tree: JunctionTree, start: int, targets: set[int]) -> set[int]:
     needed: set[int] = set()
-    depth = [0] * len(tree.parents)
-    for index, parent in enumerate(tree.parents):
-        depth[index] = depth[parent] + 1 if parent >= 0 else 0
     for target in targets:
         a, b = start, target
-        way = {a, b}
-        while a != b and max(depth[a], depth[b]) > 0:
-            if depth[a] >= depth[b]:
+        path = {a, b}
+        while a != b and max(tree.depths[a], tree.depths[b]) > 0:
+            if tree.depths[a] >= tree.depths[b]:
                 a = tree.parents[a]
             else:
                 b = tree.parents[b]
-            way |= {a, b}
+            path |= {a, b}
         if a == b:
-            needed |= way
+            needed |= path
     return needed
 
 
@@ -494,7 +460,7 @@ def _labelled(beliefs: Beliefs, index: int, source: int, separator: Clique) -> t
 
 
 def _membership(attributes: Attributes, column: int, name: int, like: torch.Tensor) -> torch.Tensor:
-    """1 where a column's state is that state, or in that group; shape (states, sizes of what is named)."""
+    """1 for each state of a column and itself, or its group; shape (states, size of the attribute `name`)."""
     found = torch.eye(attributes.sizes[column], dtype=like.dtype, device=like.device)
     for grouping in _groupings(attributes, (column,), (name,), like.device):
         found = replace(grouping, axis=1).gather(found)
@@ -502,7 +468,7 @@ def _membership(attributes: Attributes, column: int, name: int, like: torch.Tens
 
 
 def _read(beliefs: Beliefs, home: int, clique: Clique) -> torch.Tensor:
-    """Marginal of a clique inside of one of the tree's."""
+    """Marginal of a clique that the tree's clique `home` contains."""
     tree, values = beliefs.tree, beliefs.cliques[home]
     part = _Part.of(tree.attributes, tree.axes[home], clique, values.device)
     above = tuple(range(part.level + 1, values.dim()))
@@ -510,7 +476,7 @@ def _read(beliefs: Beliefs, home: int, clique: Clique) -> torch.Tensor:
 
 
 def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tensor, Clique]:
-    """P[wanted attributes below | separator] of a clique's subtree, and its axes; () where nothing is wanted there."""
+    """P[wanted attributes | separator] of a clique's subtree, and its axes; () if the subtree has none of them."""
     tree = beliefs.tree
     below = [part for part in (_collected(beliefs, child, wanted) for child in tree.children[index]) if part[1]]
     axes = tree.axes[index]
@@ -523,7 +489,7 @@ def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tens
     shape = tree.attributes.shape(axes)
     target = (*tree.separators[index], *sorted(kept))
     parts = [(beliefs.conditionals[index].view(shape), axes), *below]
-    # Groups of what the clique has, in a separator: which state is in which.
+    # If a separator has the groups of a column of the clique: the group of each state.
     named = {*target, *(name for _, part_axes in below for name in part_axes)}
     for column in axes:
         name = column + tree.attributes.columns
@@ -534,7 +500,7 @@ def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tens
 
 
 def _einsum(parts: Sequence[tuple[torch.Tensor, Clique]], target: Clique) -> torch.Tensor:
-    """Product of arrays over the given axes, summed to the target's; axes are renamed, as torch takes few names."""
+    """Product of arrays over the given axes, summed to the target's; renumbered, as torch accepts few labels."""
     operands: list[object] = []
     labels = {attribute: number for number, attribute in enumerate(sorted({a for _, axes in parts for a in axes}))}
     for values, axes in parts:

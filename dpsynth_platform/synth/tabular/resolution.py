@@ -1,12 +1,11 @@
-"""How finely columns are told apart where sets of columns are measured.
+"""The resolutions at which columns are measured jointly.
 
-What belongs here: the groups of a column's states, and cells of cliques seen through them. What does not: how cells
-become states (`compression`). The groups follow from noisy one-way counts: post-processing.
+What belongs here: the groups of a column's states, and cliques in terms of groups. What does not: how cells become
+states (`compression`). The groups follow from noisy one-way counts: post-processing.
 
-Noise is the same for every count, however many records it counts. A link between two columns that every fine cell
-shows weakly may be plain in few coarse ones: age and working hours in eight classes each, or a column of forty
-countries as the largest and the rest. So a mechanism may measure a clique with each column at one of two resolutions:
-all states, or `COARSE_GROUPS` groups of them.
+Noise is the same for small and large counts. A link between two columns that is weak in every fine cell may be clear in
+few coarse ones, such as age and working hours in eight classes each. So a mechanism may measure a clique with each
+column at one of two resolutions: all states, or `COARSE_GROUPS` groups of them.
 """
 
 from __future__ import annotations
@@ -29,28 +28,23 @@ if TYPE_CHECKING:
 COARSE_GROUPS = 8
 
 Groups = Sequence[Sequence[npt.NDArray[np.int64]]]
-"""For each attribute and resolution, the group of every state, shape (states,). Resolution 0 tells all states apart."""
+"""For each attribute and resolution, the group of every state, shape (states,); at resolution 0 each is a group."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A clique as it is measured: each attribute at some resolution.
-
-    Attributes:
-        clique: attribute indices, ascending.
-        levels: resolution of each of them.
-    """
+    """A clique of ascending attribute indices, with the resolution of each (`levels`)."""
 
     clique: Clique
     levels: tuple[int, ...]
 
     @classmethod
     def finest(cls, clique: Clique) -> View:
-        """The clique with all states told apart."""
+        """The clique at the resolution of all states."""
         return cls(clique, (0,) * len(clique))
 
     def attributes(self, columns: int) -> Clique:
-        """What is measured, as attributes of a junction tree: `columns + i` for the groups of `i`; in this order."""
+        """The attributes in a junction tree, in this order: `columns + i` for the groups of `i`."""
         return tuple(index + columns * level for index, level in zip(self.clique, self.levels, strict=True))
 
     def cells(self, groups: Groups) -> npt.NDArray[np.int64]:
@@ -62,7 +56,6 @@ class View:
         return found
 
     def shape(self, groups: Groups) -> tuple[int, ...]:
-        """Number of groups of each attribute."""
         return tuple(int(groups[index][level].max()) + 1 for index, level in zip(self.clique, self.levels, strict=True))
 
     def sums(self, values: npt.NDArray[np.float64], groups: Groups) -> npt.NDArray[np.float64]:
@@ -74,12 +67,12 @@ class View:
         return sums.astype(np.float64).reshape(shape)
 
     def counts(self, values: npt.NDArray[np.int64], groups: Groups) -> npt.NDArray[np.int64]:
-        """The same of whole numbers, exactly (below 2^53)."""
+        """The sums of whole numbers, exact below 2^53."""
         return self.sums(values.astype(np.float64), groups).astype(np.int64)
 
 
 def coarse(groups: Groups) -> list[npt.NDArray[np.int64] | None]:
-    """The groups of each attribute's states, None where all states are told apart anyway."""
+    """The groups of each attribute's states, None for attributes with one resolution."""
     return [levels[1] if len(levels) > 1 else None for levels in groups]
 
 
@@ -90,11 +83,7 @@ def views_of(clique: Clique, groups: Groups) -> Iterator[View]:
 
 
 class Sums:
-    """Values over cliques' states, summed at every combination of the columns' resolutions at once.
-
-    Args:
-        groups: the columns' resolutions.
-    """
+    """Sums values over cliques' states at every combination of the columns' resolutions at once."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -108,17 +97,14 @@ class Sums:
         return self._views[clique]
 
     def side_by_side(self, values: npt.NDArray[np.float64], clique: Clique) -> npt.NDArray[np.float64]:
-        """The sums of all views, those of each resolution of a column after those of the one before.
-
-        Of whole numbers, exactly (below 2^53). Shape: for each column, the number of groups of all its resolutions.
-        """
+        """The sums of all views: a column's axis has the groups of all resolutions. Whole sums are exact below 2^53."""
         for index in clique:
-            # Each axis in its turn is the first, and becomes the last.
+            # Each axis is first in turn, and becomes the last.
             values = values.reshape(len(self._matrices[index]), -1).T @ self._matrices[index]
         return values.reshape([self._matrices[index].shape[1] for index in clique])
 
     def by_view(self, values: npt.NDArray[Any], clique: Clique) -> npt.NDArray[Any]:
-        """Totals of what stands side by side, in the order of `views`."""
+        """Totals of an array as of `side_by_side` for each of `views`, in that order."""
         for axis, index in enumerate(clique):
             values = np.add.reduceat(values, self._starts[index], axis=axis)
         return values.ravel()
@@ -127,13 +113,7 @@ class Sums:
 def resolutions(
     domain: Domain, states: Sequence[ColumnStates], one_way: Sequence[npt.NDArray[np.float64]]
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """The groups of every column: all states, and fewer where there are more than `COARSE_GROUPS`.
-
-    Args:
-        domain: the columns.
-        states: how cells map to states.
-        one_way: noisy counts of each column's states.
-    """
+    """The resolutions of every column: all states, and groups of more than `COARSE_GROUPS`, by the states' counts."""
     return [_levels(column, merged, counts) for column, merged, counts in zip(domain, states, one_way, strict=True)]
 
 
@@ -143,7 +123,7 @@ def _levels(column: ColumnDomain, states: ColumnStates, counts: npt.NDArray[np.f
         return [finest]
     if not column.ordered:
         return [finest, _largest_and_rest(counts)]
-    # States stand in the order of their values; missing values are no neighbours of anything.
+    # States are in the order of their values; missing values have no neighbours.
     coarse = np.full(states.size, -1, dtype=np.int64)
     missing = int(states.state_of[column.missing])
     present = finest != missing
@@ -153,14 +133,14 @@ def _levels(column: ColumnDomain, states: ColumnStates, counts: npt.NDArray[np.f
 
 
 def _largest_and_rest(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Each of the largest by itself, all others together."""
+    """A group for each of the largest states, and one for all others."""
     groups = np.full(counts.size, COARSE_GROUPS - 1, dtype=np.int64)
     groups[np.argsort(-counts, kind="stable")[: COARSE_GROUPS - 1]] = np.arange(COARSE_GROUPS - 1)
     return groups
 
 
 def _lightest_together(counts: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
-    """Groups of neighbours: those two that hold least together are joined until no more than `most` are left."""
+    """Groups of neighbours: the two with the least sum are merged until at most `most` are left."""
     masses = counts.clip(0).tolist()
     members = [1] * len(masses)
     while len(masses) > most:

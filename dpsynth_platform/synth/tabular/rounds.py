@@ -1,18 +1,16 @@
-"""What mechanisms share that choose what to measure in the light of what they have measured (AIM, MWEM).
+"""The shared parts of mechanisms that choose measurements by earlier ones (AIM, MWEM).
 
-What belongs here: the parameters of a budget of measurements and choices, and what a round looks at: which cliques keep
-the model within its size, what the model expects of them, and what measuring one is worth. What does not: how the
-budget is spread, and what is weighed how (the mechanisms' own affair); the draws (`drawing`) and their cost
-(`privacy.selection`).
+What belongs here: the parameters of a budget of measurements and choices, which cliques keep the model within its size,
+expected counts, and scores. What does not: the spread of the budget and the weights (the mechanisms), the draws
+(`drawing`) and their cost (`privacy.selection`).
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from dp_accounting import dp_event
@@ -21,10 +19,17 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import PrecisionBudget, SelectionBudget, selection_event
+from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, SCORE_SCALE, MarginalGenerator, expected_error
+from dpsynth_platform.synth.tabular.marginals import (
+    MAX_CELLS,
+    SCORE_SCALE,
+    MarginalGenerator,
+    described_counts,
+    expected_error,
+)
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
@@ -33,49 +38,42 @@ from dpsynth_platform.synth.tabular.resolution import View
 ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
 MODEL_CELLS = 2**19
-"""Cells that the junction tree may have, or about so: 4 MiB of numbers."""
+"""Approximate limit of the junction tree's cells: 4 MiB of numbers."""
 
 
 @dataclass(frozen=True)
-class SelectionParameters:
-    """What fixes a mechanism of measurements and choices, sealed in the plan.
-
-    Attributes:
-        sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
-    """
-
-    sigma_total: float
-    epsilon_select: float
-    rounds: int
-    rho: float
-
-    @property
-    def budget(self) -> SelectionBudget:
-        """What the mechanism may use."""
-        return SelectionBudget(self.sigma_total, self.epsilon_select, self.rounds, self.rho)
+class SelectionParameters(SelectionBudget):
+    """The parameters of a mechanism of measurements and choices, sealed in the plan."""
 
     def noise(self, share: float) -> float:
-        """Sigma of a measurement that uses so much of all precision.
+        """Sigma of a measurement that uses such a share of all precision; raises as `noise_of`."""
+        return noise_of(self.precision, share)
 
-        Raises:
-            AccountingError: it would need more noise than can be drawn.
-        """
-        return noise_of(self.budget.precision, share)
+    def described(
+        self, domain: Domain, event: str, *, one: float, two: float | None, cells: int, memory: int, rounds: bool = True
+    ) -> dict[str, Any]:
+        """A plan's description, by the noise of single columns (`one`) and of up to `cells` of joint counts (`two`)."""
+        return {
+            "event": event,
+            "sigma_total": self.sigma_total,
+            "sigma_one": one,
+            "epsilon_select": self.epsilon_select,
+            **({} if two is None else {"sigma_two": two}),
+            **({"rounds": self.rounds} if rounds else {}),
+            "rho": self.rho,
+            **described_counts(domain, sigma_one=one, sigma_two=two, joint=cells, memory=memory),
+        }
 
     def draws(self, log: MeasurementLog, sensitivity: int, parts: int) -> Draws:
-        """The draws of a run over counts in parts of a record: all that the budget pays for, and no more."""
-        return Draws(log, self.budget.precision, self.rounds, self.epsilon_select, sensitivity, parts)
+        """The draws of a run over counts in units of 1/`parts` record: exactly those that the budget pays for."""
+        return Draws(log, self.precision, self.rounds, self.epsilon_select, sensitivity, parts)
 
 
 @dataclass(frozen=True)
 class WorkloadParameters(SelectionParameters):
-    """What fixes a mechanism that measures all columns, and then chooses from a workload in rounds.
+    """The parameters of a mechanism that measures all columns, and then chooses from a workload in rounds.
 
-    Attributes:
-        one_way_share: part of the measurements' precision for single columns.
-        model_cells: cells that the junction tree may have.
-        workload: the cliques that may be measured (`workload`).
-        workload_weights: the weight of each of them.
+    Single columns get `one_way_share` of the measurements' precision; `model_cells` limits the junction tree's cells.
     """
 
     one_way_share: float
@@ -85,28 +83,27 @@ class WorkloadParameters(SelectionParameters):
 
     @property
     def weights(self) -> dict[Clique, int]:
-        """The workload as a mapping."""
         return {tuple(clique): weight for clique, weight in zip(self.workload, self.workload_weights, strict=True)}
 
 
-class SelectionGenerator(MarginalGenerator):
-    """A generator whose cost is that of a `SelectionBudget`."""
+Parameters = TypeVar("Parameters", bound=SelectionParameters)
 
-    @abstractmethod
-    def chosen(self, plan_parameters: Mapping[str, Any]) -> SelectionParameters:
-        """The plan's parameters."""
+
+class SelectionGenerator(MarginalGenerator, Generic[Parameters]):
+    """A generator whose cost is that of a `SelectionBudget`; `parameters_type` is that of its sealed parameters."""
+
+    parameters_type: type[Parameters]
+
+    def sealed(self, plan_parameters: Mapping[str, Any]) -> Parameters:
+        return self.parameters_type(**plan_parameters)
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        budget = self.chosen(plan_parameters).budget
+        budget = self.sealed(plan_parameters)
         return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
 
 def noise_of(precision: PrecisionBudget, share: float) -> float:
-    """Sigma of a measurement that uses such a share.
-
-    Raises:
-        AccountingError: it would need more noise than can be drawn.
-    """
+    """Sigma of a measurement that uses such a share. Raises `AccountingError` if it exceeds what can be drawn."""
     sigma = precision.sigma(share)
     if sigma is None:
         raise AccountingError(
@@ -117,7 +114,7 @@ def noise_of(precision: PrecisionBudget, share: float) -> float:
 
 
 def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:
-    """Refuses a workload whose exact counts would not fit into memory. Raises `ContractError`."""
+    """Raises `ContractError` if the workload's exact counts would not fit into memory."""
     cells = sum(math.prod(sizes[index] for index in clique) for clique in cliques)
     if cells > MAX_CELLS:
         raise ContractError(
@@ -128,22 +125,16 @@ def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], size
 
 
 def misfit(counts: Counts, expected: Array, hidden: float, parts: int) -> int:
-    """The L1 distance of counts from the model, less `hidden`; in units of 1/SCORE_SCALE record. Sensitive.
+    """The L1 distance of counts from the model, less `hidden` records; in units of 1/SCORE_SCALE record. Sensitive.
 
-    The model's part is rounded to them before the counts come in, so that the result is an exact integer and moves by
-    no more than the counts do.
-
-    Args:
-        counts: exact, in a view's cells, in parts of a record.
-        expected: the model's, of the same shape.
-        hidden: records; a number that does not depend on the counts.
-        parts: how many parts of a record the counts are in.
+    The model's part is rounded to these units first, so that the result is an exact integer and moves by no more than
+    the counts do. `counts` are exact, in a view's cells and units of 1/`parts` record; nothing else depends on them.
     """
     return int(distances(counts, expected, parts).sum()) - int(in_units(hidden))
 
 
 def distances(counts: Counts, expected: Array, parts: int) -> Counts:
-    """How far each count, in parts of a record, is from the expected, in units of 1/SCORE_SCALE record. Sensitive."""
+    """Distance of each count (in 1/`parts` record) from the expected, in units of 1/SCORE_SCALE record. Sensitive."""
     found: Counts = np.abs(counts * (SCORE_SCALE // parts) - in_units(expected))
     return found
 
@@ -154,29 +145,28 @@ def in_units(records: Array | float) -> Counts:
 
 
 def hidden_by_noise(expected: Array, sigma: float) -> float:
-    """Records that noise hides in a view: in each cell its mean absolute value, and no more than are expected."""
+    """Records that noise hides in a view: in each cell its mean absolute value, at most the expected count."""
     return float(np.minimum(expected, expected_error(sigma)).sum())
 
 
 def admissible(estimator: Estimator, views: Collection[View], most_cells: float) -> list[View]:
-    """The views with which the model stays within its size; those that it covers already always do.
-
-    What is measured extends the model's tree by no more than is asked here. There is always one: the smallest, if none
-    fits.
-    """
+    """The views `within` the model's size; if there are none, the smallest view."""
     columns, tree = len(estimator.groups), estimator.tree
     found = within(estimator, views, most_cells)
     return found or [min(views, key=lambda view: tree.shape_cells(view.attributes(columns)))]
 
 
 def within(estimator: Estimator, views: Iterable[View], most_cells: float) -> list[View]:
-    """The same, where there may be none."""
+    """The views with which the model stays within its size, among them all that its tree covers already.
+
+    Measuring a view extends the tree by no more than this checks.
+    """
     columns, tree = len(estimator.groups), estimator.tree
     return [view for view in views if tree.extended_cells(view.attributes(columns)) <= max(most_cells, tree.cells)]
 
 
 def expected_counts(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-    """What the model expects of each clique, in records."""
+    """The model's expected counts of each clique, in records."""
     pairs = pair_marginals(estimator.beliefs, [clique for clique in cliques if len(clique) == 2])
     return {
         clique: estimator.total * (pairs[clique] if clique in pairs else marginal(estimator.beliefs, clique)).numpy()

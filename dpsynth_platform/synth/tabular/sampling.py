@@ -1,16 +1,14 @@
-"""Drawing rows from a fitted model: post-processing that sees the model only.
+"""Drawing rows from a fitted model: post-processing that reads the model only.
 
-What belongs here: ancestral sampling down the junction tree, splitting merged states, and rows in batches, so that
-memory does not grow with their number. What does not: the model, its distribution under conditions (`conditioning`),
-and turning codes into values (`placing`) and columns into a release (`restore`).
+What belongs here: ancestral sampling down the junction tree, splitting merged states, and batches of rows. What does
+not: the model, its distribution under conditions (`conditioning`), values (`placing`) and released columns (`restore`).
 
-Draws are *systematic*: within each group of rows of a batch that share the separator's states, every cell of the rest
-gets its expected number of rows, rounded up or down at random (one uniform offset), and the rows are shuffled. The
+Draws are *systematic* within each group of a batch's rows with the same separator states. Every cell of the rest gets
+its expected number of rows, rounded up or down at random (one uniform offset); then the rows are shuffled. The
 expectation is that of independent draws and the sampling error is smaller.
 
-Rows under conditions are drawn from states that can keep them. Where values inside of these states may still break an
-order of two columns, the pair is drawn again until it keeps it. At last every row is judged by its values as they are
-released, and what breaks a condition all the same is drawn again as a whole: no such row gets out.
+Rows are drawn from states that can keep all conditions. If values inside of these states break an order of two columns,
+the pair is drawn again. Finally a row is drawn again as a whole if its released values break a condition.
 """
 
 from __future__ import annotations
@@ -40,28 +38,23 @@ from dpsynth_platform.synth.tabular.propagation import Beliefs, rows_in_groups
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
 
 BATCH_ROWS = 2**18
-"""Rows that are drawn together: what is in memory at once, whatever their number in all."""
+"""Rows that are in memory at once."""
 LEAST_ACCEPTABLE = 1e-3
-"""Of drawn rows; with fewer, drawing stops."""
+"""Drawing stops if a smaller share of drawn rows keeps all conditions."""
 ENOUGH_TRIED = 20_000
-"""Drawn rows by which that is judged."""
+"""Drawn rows before that share is checked."""
 MOST_REDRAWS = 100
-"""Of a pair of values whose order is wrong; then the whole row is drawn again."""
+"""Of a pair of values in the wrong order; then the whole row is drawn again."""
 
 
 def drawing(
     model: Model, rows: int | None = None, given: Mapping[str, Values] | None = None, *, progress: Progress = silent
 ) -> Drawing:
-    """Rows of the source's schema, fresh at every call (seeded by the operating system), drawn while they are read.
+    """Rows of the source's schema, drawn while they are read, with fresh randomness of the operating system.
 
-    Args:
-        model: a fitted model; its rows keep the conditions that it was fitted under.
-        rows: how many; None: as many as the noisy counts say that there are records, at least one.
-        given: values that all rows shall have, by column.
-        progress: called after every batch.
-
-    Raises:
-        ContractError: no row can have the given values, or next to none can keep all conditions.
+    They keep the conditions of the model's fit, and have the `given` values by column. Without `rows`, there are as
+    many as records by the noisy counts, at least one. Raises `ContractError` if no row can have the given values, or
+    too few rows keep all conditions.
     """
     sampler = Sampler.of(model, given)
     wanted = max(1, round(model.total)) if rows is None else rows
@@ -71,17 +64,7 @@ def drawing(
 def drawing_counted(
     model: Model, column: str, shares: Sequence[tuple[Scalar, int]], given: Mapping[str, Values] | None = None
 ) -> Drawing:
-    """As `drawing`, with declared numbers of rows for some values of a column; in random order, at once.
-
-    Args:
-        model: see `drawing`.
-        column: whose values have their numbers.
-        shares: values, with how many rows each gets.
-        given: values that all rows shall have, of other columns.
-
-    Raises:
-        ContractError: see `drawing`.
-    """
+    """As `drawing`, in one batch and random order, with so many rows for each value of `column` in `shares`."""
     rng, rows = np.random.default_rng(), sum(number for _, number in shares)
     parts = [Sampler.of(model, {**(given or {}), column: [value]}).values(number, rng) for value, number in shares]
     table = pa.Table.from_batches(parts).take(pa.array(rng.permutation(rows))).combine_chunks()
@@ -92,13 +75,7 @@ def drawing_counted(
 
 @dataclass(frozen=True)
 class Sampler:
-    """What rows are drawn from.
-
-    Attributes:
-        under: the model's states under conditions.
-        beliefs: the distribution over them, without what may not stand in a release.
-        release: the released schema.
-    """
+    """The distribution that rows are drawn from, over the parts of states and without what may not be released."""
 
     under: Conditioned
     beliefs: Beliefs
@@ -106,17 +83,13 @@ class Sampler:
 
     @classmethod
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
-        """For a model, and values that all rows shall have. Raises `ContractError` if none can."""
+        """For a model and required values of all rows. Raises `ContractError` if no row can have them."""
         conditions = model.conditions.joined(Conditions.of(model.domain.released, given=given))
         under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover), model.groups)
         return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
 
     def batches(self, rows: int, progress: Progress = silent) -> Iterator[pa.RecordBatch]:
-        """So many rows; surrogate ids go on from batch to batch.
-
-        Raises:
-            ContractError: next to no drawn row keeps all conditions.
-        """
+        """So many rows, with surrogate ids that continue from batch to batch; raises as `values`."""
         rng = np.random.default_rng()
         for first in range(0, rows, BATCH_ROWS):
             progress("drawing rows", first, rows)
@@ -127,11 +100,11 @@ class Sampler:
         progress("drawing rows", rows, rows)
 
     def values(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
-        """So many rows of the modelled columns, each of which keeps all conditions. Raises `ContractError`."""
+        """So many rows of the modelled columns that keep all conditions. Raises `ContractError` if too few do."""
         found: list[pa.RecordBatch] = []
         tried = kept = 0
         while kept < rows:
-            # As many more as have been lost so far, and some to spare.
+            # Scaled by the share of lost rows so far, with a margin.
             asked = math.ceil((rows - kept) * 1.02 * max(tried, 1) / max(kept, 1)) if tried else rows
             drawn = self._drawn(min(asked + 8 if tried else asked, BATCH_ROWS), rng)
             tried += drawn.num_rows
@@ -142,15 +115,14 @@ class Sampler:
             kept += drawn.num_rows
             if tried >= ENOUGH_TRIED and kept < LEAST_ACCEPTABLE * tried:
                 raise ContractError(
-                    f"{CONSTRAINTS}: of {tried} rows drawn from the model {kept} keep them all, with the values that "
-                    "were asked for; accepted: constraints and values that more of the model's rows can keep"
+                    f"{CONSTRAINTS}: of {tried} rows drawn from the model {kept} keep them all, with the requested "
+                    "values; accepted: constraints and values that more of the model's rows keep"
                 )
         if len(found) == 1 and kept == rows:
             return found[0]
         return pa.Table.from_batches(found).slice(0, rows).combine_chunks().to_batches()[0]
 
     def _drawn(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
-        """Rows of the modelled columns, as released, before they are judged."""
         states = draw_states(self.beliefs, rows, rng)
         placed = Placed(self.under.domain, self.cells(states, rng), rng)
         for orders in self._orders:
@@ -158,9 +130,9 @@ class Sampler:
         return placed.batch(self.release.schema)
 
     def cells(self, states: Codes, rng: np.random.Generator) -> Codes:
-        """Cell codes of rows in these states; cells that may not be released do not occur."""
+        """Cell codes of rows in these states, without cells that may not be released."""
         codes = np.empty_like(states)
-        # Days come last: which it is of a state depends on the weekday.
+        # Days come last: the day within a state depends on the weekday.
         for index in sorted(range(len(self.under.states)), key=lambda index: index in self._weekdays):
             codes[:, index] = self._column_cells(index, states[:, index], codes, rng)
         for item in self.under.computed:
@@ -169,8 +141,8 @@ class Sampler:
             codes[:, item.dependent] = np.where(item.holds(given, drawn, missing) | (given < 0), drawn, given)
         return codes
 
-    def _column_cells(self, index: int, states: Codes, codes: Codes, rng: np.random.Generator) -> npt.NDArray[np.int32]:
-        """A column's cell for every row's state; of days, one that has the row's weekday if the state has any."""
+    def _column_cells(self, index: int, states: Codes, codes: Codes, rng: np.random.Generator) -> Codes:
+        """A column's cell for every row's state; for days, one with the row's weekday if the state has any."""
         merged = self.under.states[index]
         weekday = self._weekdays.get(index)
         if weekday is None:
@@ -179,7 +151,7 @@ class Sampler:
 
     @cached_property
     def _weekdays(self) -> dict[int, int]:
-        """The weekdays of columns of days, by index."""
+        """The weekday attribute of each column of days, by index."""
         domain = self.under.domain
         return {
             index: part
@@ -196,7 +168,7 @@ class Sampler:
 
     @cached_property
     def _orders(self) -> list[list[Order]]:
-        """The orders, those together that have columns in common."""
+        """The orders, grouped by common columns."""
         groups: list[list[Order]] = []
         for order in self.under.orders:
             linked = [group for group in groups if any(set(order.clique) & set(other.clique) for other in group)]
@@ -204,13 +176,7 @@ class Sampler:
             groups.append([other for group in linked for other in group] + [order])
         return groups
 
-    def _put_in_order(
-        self,
-        orders: Sequence[Order],
-        states: Codes,
-        placed: Placed,
-        rng: np.random.Generator,
-    ) -> None:
+    def _put_in_order(self, orders: Sequence[Order], states: Codes, placed: Placed, rng: np.random.Generator) -> None:
         """Draws cells and values of the orders' columns again, in the rows' states, where an order is broken."""
         columns = sorted({index for order in orders for index in order.clique})
         codes, rows = placed.codes, np.arange(len(states))
@@ -233,7 +199,7 @@ def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
         first = axes[: len(separator)]
         if first == separator:
             drawn, brought = systematic(weights, given, rng), axes[len(separator) :]
-        else:  # groups of some are known: the rows of the same groups are outcomes, too
+        else:  # some groups are known: their states are outcomes, too
             row_of = rows_in_groups(attributes, first, separator, torch.device("cpu")).numpy()
             group = np.repeat(row_of, weights.shape[1])
             order = np.argsort(group, kind="stable")
@@ -247,15 +213,10 @@ def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
 
 
 def systematic(conditional: Array, given: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """An outcome for every row by its group's probabilities, in random order within the group.
+    """An outcome for every row by its group's probabilities, in random order within the group; shape (rows,).
 
-    Args:
-        conditional: P[outcome | group], shape (groups, outcomes); rows need not sum to one.
-        given: each row's group, shape (rows,).
-        rng: where the randomness comes from.
-
-    Returns:
-        Outcomes, shape (rows,): of a group's n rows, outcome i gets floor or ceiling of n * P[i].
+    Of a group's n rows, outcome i gets floor or ceiling of n * P[i]. `conditional` is P[outcome | group], shape
+    (groups, outcomes), whose rows need not sum to one.
     """
     groups, outcomes = conditional.shape
     starts = np.arange(groups) * outcomes
@@ -272,17 +233,10 @@ def draw_cells(merged: ColumnStates, states: Codes, rng: np.random.Generator) ->
     return order[found].astype(np.int32)
 
 
-def draw_days(
-    merged: ColumnStates, states: Codes, weekdays: Codes, shares: Array, rng: np.random.Generator
-) -> npt.NDArray[np.int32]:
-    """A cell for every row's state that has the row's weekday, where the state has one.
+def draw_days(merged: ColumnStates, states: Codes, weekdays: Codes, shares: Array, rng: np.random.Generator) -> Codes:
+    """A cell for every row's state of a column of days, with the row's weekday (7: missing) if the state has it.
 
-    Args:
-        merged: the states of a column of days.
-        states: of the rows.
-        weekdays: of the rows; 7: missing.
-        shares: of cells that each weekday has (`placing.cells_of_weekdays`).
-        rng: where the randomness comes from.
+    `shares` are those of each weekday in the cells (`placing.cells_of_weekdays`).
     """
     cells = merged.state_of.size
     order = np.argsort(merged.state_of, kind="stable")
@@ -299,10 +253,10 @@ def draw_days(
 def _systematic(
     weights: Array, starts: npt.NDArray[np.int64], given: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """The place of every row's outcome; the outcomes of group g stand together from `starts[g]` on."""
+    """The index of every row's outcome in `weights`, where the outcomes of group g begin at `starts[g]`."""
     ends = np.append(starts[1:], weights.size)
     shuffled = rng.permutation(given.size)
-    # Numbers of two bytes are sorted by their digits, in a fraction of the time.
+    # NumPy sorts numbers of two bytes by radix sort, in a fraction of the time.
     short = given.astype(np.uint16) if starts.size <= 2**16 else given
     order = shuffled[np.argsort(short[shuffled], kind="stable")]
     group = given[order]
@@ -310,14 +264,14 @@ def _systematic(
     before = np.cumsum(members) - members
     offsets = np.asarray(rng.uniform(size=starts.size))
     points = (np.arange(given.size) - before[group] + offsets[group]) / members[group]
-    # One search for all groups: group g's points and sums stand in [g, g + 1].
+    # One search for all groups: group g's points and sums are in [g, g + 1].
     sums = np.cumsum(weights)
     held = np.add.reduceat(weights, starts)
     sums -= np.repeat(sums[starts] - weights[starts], ends - starts)
     sums /= np.maximum(np.repeat(held, ends - starts), np.finfo(np.float64).tiny)
     sums += np.repeat(np.arange(starts.size), ends - starts)
     found = np.searchsorted(sums, group + points, side="right")
-    # Rounding may put a point on its group's end itself; only an outcome that is possible may catch it.
+    # Rounding may put a point on its group's end; only a possible outcome may be drawn then.
     possible, places = weights > 0, np.arange(weights.size)
     first = np.minimum.reduceat(np.where(possible, places, weights.size), starts)
     last = np.maximum.reduceat(np.where(possible, places, -1), starts)

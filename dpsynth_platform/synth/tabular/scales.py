@@ -1,17 +1,17 @@
-"""What the values of a column with an order are in numbers, and back in the source's type.
+"""The values of ordered columns as numbers, and back in the source's type.
 
 What belongs here: Arrow columns to steps inside a declared range, and steps to Arrow columns. What does not: cells.
 
 | kind | a step | source types |
 | --- | --- | --- |
-| integer | 1 | integers, floating point (whatever comes after the point is cut off) |
+| integer | 1 | integers, floating point (truncated), durations and decimals of scale 0 (`declared_types`) |
 | float | real numbers; with declared decimals the last digit | floating point, decimals |
 | date | a day | dates, timestamps (their local day, restored as its midnight) |
 | datetime | the resolution, since 1970, in UTC where there is a time zone | timestamps |
 | time | the resolution, since midnight | times, texts such as 07:30 or 07:30:00.5 |
 
-Whole steps are counted from the range's least value in 64 bits without a sign: the subtraction is exact for every
-integer type, whatever the range, where double precision would be not beyond 2^53.
+Whole steps are counted from the range's least value in unsigned 64 bits: exact for every integer type and range, which
+double precision is not beyond 2^53.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import TIME_OF_DAY
+from dpsynth_platform.sources.declared_types import read_as, whole_as
 
 SECOND = 1_000_000
 _WORDS = 2**64
@@ -34,12 +35,7 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Steps:
-    """Values inside of a range.
-
-    Attributes:
-        values: steps above the range's least value (uint64), or real numbers (float64); shape (rows,).
-        absent: where there is none; the value is arbitrary there.
-    """
+    """Steps above a range's least value (uint64) or real numbers (float64); arbitrary where absent."""
 
     values: npt.NDArray[Any]
     absent: npt.NDArray[np.bool_]
@@ -47,7 +43,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Scale:
-    """The steps of a kind of column; see the module, and `ColumnDomain` for the attributes."""
+    """The steps of a kind of column; `ColumnDomain` documents the attributes."""
 
     kind: str
     decimals: int | None = None
@@ -55,18 +51,13 @@ class Scale:
 
     @property
     def whole(self) -> bool:
-        """Whether values are whole numbers of steps."""
         return self.kind != "float" or self.decimals is not None
 
     def steps(self, column: pa.Array, low: float, high: float, points: npt.NDArray[np.float64] | None = None) -> Steps:
-        """The values of an Arrow column of a fitting type; what is outside of [low, high] becomes its nearer end.
+        """The values of a one-chunk Arrow column, clipped to [low, high] (in steps).
 
-        Args:
-            column: of a fitting type, one chunk.
-            low: in steps.
-            high: in steps.
-            points: real numbers that must be recognized as they are, in ascending order: a column of less than double
-                precision holds 0.1 as another number.
+        `points` are real numbers, ascending, that must be recognized although a column of less than double precision
+        rounds them.
         """
         if self.kind == "date":
             column = column.cast(pa.date32(), safe=False).cast(pa.int32())
@@ -74,7 +65,9 @@ class Scale:
             column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
         elif self.kind == "time":
             column = _since_midnight(column)
-        elif pa.types.is_decimal(column.type):
+        else:
+            column = read_as(self.kind, column)
+        if pa.types.is_decimal(column.type):
             column = column.cast(pa.float64())
         absent = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
@@ -84,7 +77,7 @@ class Scale:
         if self.kind == "integer":
             return Steps(_offsets_of_reals(np.floor(values), int(low), int(high)), absent)
         if self.decimals is not None:
-            # Inside of what can be multiplied, far beyond any range: a warning would tell of somebody's extreme value.
+            # Clipped far beyond any range, so that the product is finite: a warning would reveal an extreme value.
             values = np.clip(values, -_LARGEST / 10**self.decimals, _LARGEST / 10**self.decimals)
             return Steps(_offsets_of_reals(np.rint(values * 10**self.decimals), int(low), int(high)), absent)
         if points is not None and points.size and column.type.bit_width < 64:
@@ -94,7 +87,7 @@ class Scale:
         return Steps(np.clip(values, low, high), absent)
 
     def numbers(self, found: Steps, low: float) -> npt.NDArray[np.float64]:
-        """Values in the column's own unit (days, microseconds), NaN where there is none; `low` as in `steps`."""
+        """Values in the column's own unit (days, microseconds), NaN where absent; `low` as in `steps`."""
         values = found.values.astype(np.float64)
         if self.whole:
             values = (values + float(low)) * self.step / 10 ** (self.decimals or 0)
@@ -110,9 +103,13 @@ class Scale:
         if low < 0 or self.kind != "integer":
             counted = counted.view(np.int64)
         if self.kind == "integer":
-            return pa.array(counted, mask=absent).cast(type_, safe=not pa.types.is_floating(type_))
+            return whole_as(pa.array(counted, mask=absent), type_)
         if self.decimals is not None:
-            return pa.array(counted / 10**self.decimals, mask=absent).cast(type_)
+            reals = pa.array(counted / 10**self.decimals, mask=absent)
+            if pa.types.is_decimal(type_) and type_.scale > self.decimals:
+                # Further digits of the type would be those of double precision.
+                reals = reals.cast(pa.decimal128(38, self.decimals))
+            return reals.cast(type_)
         if self.kind == "date":
             return _days(pa.array(counted.astype(np.int32), mask=absent).cast(pa.date32()), type_)
         moments = pa.array(counted * self.step, mask=absent)
@@ -125,7 +122,6 @@ class Scale:
         return pc.utf8_slice_codeunits(times.cast(pa.string()), 0, length).cast(type_)
 
     def shown(self, value: int) -> str:
-        """A whole number of steps in words."""
         if self.kind == "date":
             return (dt.date(1970, 1, 1) + dt.timedelta(days=value)).isoformat()
         if self.kind in ("datetime", "time"):
@@ -135,7 +131,7 @@ class Scale:
 
 
 def _offsets(values: npt.NDArray[Any], low: int, high: int) -> npt.NDArray[np.uint64]:
-    """Integers clamped to the range, less its least value; exact, since both are taken modulo 2^64."""
+    """Integers clamped to the range, minus its least value; exact, since both are taken modulo 2^64."""
     wide = values.astype(np.int64 if values.dtype.kind == "i" else np.uint64)
     limits = np.iinfo(wide.dtype)
     if high < limits.min or low > limits.max:  # no value of this type is inside
@@ -145,7 +141,7 @@ def _offsets(values: npt.NDArray[Any], low: int, high: int) -> npt.NDArray[np.ui
 
 
 def _offsets_of_reals(values: npt.NDArray[np.float64], low: int, high: int) -> npt.NDArray[np.uint64]:
-    """The same for whole numbers in double precision, infinite ones too."""
+    """The same for whole or infinite numbers in double precision."""
     inside = np.where((values > float(low)) & (values < float(high)), values, 0.0)
     negative = np.minimum(inside, 0).astype(np.int64).view(np.uint64)
     counted = negative + np.maximum(inside, 0).astype(np.uint64) - np.uint64(low % _WORDS)
@@ -170,9 +166,9 @@ def _since_midnight(column: pa.Array) -> pa.Array:
 
 
 def _days(days: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Days as dates, or as timestamps at midnight where the time zone is."""
+    """Days as dates, or as timestamps at midnight in the type's time zone."""
     if not pa.types.is_timestamp(type_) or type_.tz is None:
         return days.cast(type_)
     midnights = days.cast(pa.timestamp("us"))
-    # Where the clocks skip midnight, the day begins at the first moment after it.
+    # Where clocks skip midnight, the day begins at the first moment after it.
     return pc.assume_timezone(midnights, type_.tz, ambiguous="earliest", nonexistent="latest").cast(type_)

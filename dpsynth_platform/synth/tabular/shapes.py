@@ -1,11 +1,10 @@
-"""How values lie inside of a cell: a density that is linear in each cell, from the masses of the cells beside it.
+"""The distribution of values inside of cells: a density that is linear in each cell, from the neighbours' masses.
 
-What belongs here: the slopes, and the shares and draws that follow. What does not: whose masses they are; whoever calls
-has noisy or synthetic counts, so that all of it is post-processing.
+What belongs here: the slopes, and the shares and draws that follow. What does not: the masses, which callers take from
+noisy or synthetic counts, so that all of it is post-processing.
 
 Each cell keeps its mass. Its slope is the harmonic mean of the slopes towards both neighbours, and zero where those
-differ in sign (van Leer 1974): the densities then have no peak that the masses do not have, and are nowhere negative.
-In terms of the distribution function, it is interpolated monotonically by pieces of parabolas.
+differ in sign (van Leer 1974): no density is negative or has a peak that the masses lack.
 
 A *tilt* t in [-1, 1] is the slope relative to the cell: the density at the share u of the way through the cell is
 1 + t (2u - 1) times the mean.
@@ -19,16 +18,11 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 NO_WIDTH = 1e-12
-"""Of the widest cell's: below it, a cell counts as a point."""
+"""In parts of the widest cell's width: a narrower cell counts as a point."""
 
 
 def tilts(masses: Array, widths: Array) -> Array:
-    """The tilt of each cell, shape (cells,).
-
-    Args:
-        masses: of neighbouring cells in order, not negative, shape (cells,).
-        widths: of the cells, not negative; a cell of (next to) no width is nobody's neighbour.
-    """
+    """The tilt of each cell, from masses and widths >= 0 of adjacent cells; all (cells,); points are skipped."""
     tilt = np.zeros(masses.size)
     wide = np.flatnonzero(widths > NO_WIDTH * widths.max())
     if wide.size < 3:
@@ -46,11 +40,11 @@ def tilts(masses: Array, widths: Array) -> Array:
 
 
 def share_below(tilt: float, way: Array) -> Array:
-    """Share of a cell's mass in its first part, by the share of the way through it; the shape of `way`."""
+    """Share of a cell's mass below each share of its width (`way`); the shape of `way`."""
     return np.asarray((1 - tilt) * way + tilt * way**2)
 
 
 def draw(tilt: Array, rng: np.random.Generator) -> Array:
-    """A place in (0, 1] for each tilt, drawn from its density; the inverse of `share_below`. Shape of `tilt`."""
+    """A position in (0, 1] for each tilt, drawn from its density; the inverse of `share_below`. Shape of `tilt`."""
     share = 1 - rng.random(tilt.shape)
     return np.asarray(2 * share / (1 - tilt + np.sqrt((1 - tilt) ** 2 + 4 * tilt * share)))

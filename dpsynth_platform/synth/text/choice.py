@@ -1,23 +1,23 @@
-"""Which method `auto` stands for where a contract has texts written, and why.
+"""The method that `auto` stands for in contracts with texts, and the reason.
 
 What belongs here: the choice, from public facts only: the contract's own numbers and the deployment's settings, never
-how many records there are. What does not: the choice for tables (`synth.automatic`), the methods, and what becomes of a
-contract that is settled on one (`planning.resolve_method`).
+the number of records. What does not: the choice for tables (`synth.automatic`), the methods, and resolving a contract's
+method (`planning.resolve_method`).
 
-The rules, the first that applies. Epsilon 1, 5,000 and 10,000 records are those of the guide's table 10, which
-recommends `dp_inference` for no amount of records but names it for short texts (section 5.4.2); the rest is ours:
+The first rule that applies decides. Epsilon 1, 5,000 and 10,000 records are those of the guide's table 10, which
+recommends `dp_inference` for no number of records but names it for short texts (section 5.4.2); the rest is ours:
 
-1. An endpoint has the model: `aug_pe`, the only one that can do without weights.
-2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes stand above their noise where gradients
-   do not. With the model that comes along, epsilon below 0.5, or fewer than 1,000: it hardly writes anything that could
-   be voted for. Its texts have a MAUVE of 0.07 without noise, and of 0.42 to 0.58 after training at epsilon 0.5 and 1,
-   on 3,600 sentences of financial news (`tests/benchmarks/bench_text_utility.py`). With fewer records or a smaller
-   epsilon it was not measured; and where nothing is learned, training writes what votes would choose among.
-3. Training would be long on a deployment without an accelerator (`DPSYNTH_DEVICE=cpu`): `dp_inference`, if few and
-   short texts are asked for, epsilon is 4 or more, and the contract's owners can be divided into contexts; else
+1. An endpoint has the model: `aug_pe`, the only method that does not need the weights.
+2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes exceed their noise where gradients do
+   not. With the bundled model, epsilon below 0.5, or fewer than 1,000: it writes hardly any text worth a vote. Its
+   texts have a MAUVE of 0.07 without noise, and of 0.42 to 0.58 after training at epsilon 0.5 and 1, on 3,600 sentences
+   of financial news (`tests/benchmarks/bench_text_utility.py`). Fewer records and a smaller epsilon were not measured;
+   a model that learns nothing writes the same texts that votes would choose among.
+3. Training would take long on a deployment without an accelerator (`DPSYNTH_DEVICE=cpu`): `dp_inference`, if few and
+   short texts are requested, epsilon is 4 or more, and the contract's owners can be divided into contexts; else
    `aug_pe`.
 4. 10,000 records planned or more: `dp_finetune`.
-5. Else `ctcl`, which learns more of few records since it is told public topics.
+5. Else `ctcl`, which learns more from few records because its prompts have public topics.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import Choice
 
 LEAST_EPSILON, LEAST_EPSILON_FOR_BUNDLED = 1.0, 0.5
-"""For training, and for training the model that comes along."""
+"""For training, and for training the bundled model."""
 LEAST_RECORDS, LEAST_FOR_BUNDLED, PLENTY_OF_RECORDS = 5_000, 1_000, 10_000
-"""For training, for training the model that comes along, and for training without topics."""
+"""For training, for training the bundled model, and for training without topics."""
 LONG_TOKENS = 20_000_000
 """Of a training: about a day of one core, at 220 tokens a second (SmolLM2-135M with an adapter)."""
 FEW_TEXTS, SHORT_TOKENS, INFERENCE_EPSILON = 500, 64, 4.0
-"""The most texts, the longest record and the least epsilon for which each token may be paid for by itself."""
+"""The most texts, the longest record and the least epsilon for `dp_inference`, which pays for each token."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,11 @@ class TextFacts:
     """What the choice depends on. All of it is public.
 
     Attributes:
-        endpoint: whether an endpoint has the model.
-        bundled: whether it is the one that comes along.
-        epsilon: of the guarantee.
-        records: that training is planned for, declared or the most that the expected units may have.
+        records: that training is planned for: declared, or the most that the expected units may have.
         cpu_only: whether the deployment is declared to have no accelerator.
-        tokens: that training would read: of all planned steps, each record as long as it may be.
-        rows: texts that would be paid for token by token: those asked for, or more of which they are chosen; None: as
-            many as there are.
-        longest: tokens of a record, at most.
+        tokens: that training would read in all planned steps, if each record is as long as allowed.
+        rows: texts to pay for token by token: the rows, or more if votes choose among them; None: as many as possible.
+        longest: the most tokens of a record.
         divisible: whether the contract's owners can be divided into contexts as DP inference needs them.
     """
 
@@ -73,17 +69,15 @@ class TextFacts:
 
     @property
     def least_epsilon(self) -> float:
-        """For training."""
         return LEAST_EPSILON_FOR_BUNDLED if self.bundled else LEAST_EPSILON
 
     @property
     def least_records(self) -> int:
-        """For training."""
         return LEAST_FOR_BUNDLED if self.bundled else LEAST_RECORDS
 
 
 def text_method_for(contract: DataContract, settings: Settings) -> Choice:
-    """What `auto` stands for in a contract with a text to write."""
+    """The method that `auto` stands for in a contract with a text to write."""
     return choose_for_texts(text_facts(contract, settings))
 
 
@@ -138,7 +132,7 @@ def choose_for_texts(facts: TextFacts) -> Choice:
 
 
 def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
-    """Why a training that a contract names learns little, by what `auto` goes by; None where it may learn."""
+    """Why the training in a contract learns little, by the limits of `auto`; None if it may learn."""
     if contract.generate.method not in TRAINED_METHODS:
         return None
     facts = text_facts(contract, settings)
@@ -148,8 +142,8 @@ def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
     if not few:
         return None
     return (
-        f"with {' and '.join(few)}, gradients hardly stand above their noise: texts may be little else than the base "
-        "model's own; better: more records or a larger epsilon (for as little, auto takes aug_pe)"
+        f"with {' and '.join(few)}, gradients hardly exceed their noise: texts may differ little from the base "
+        "model's own; better: more records or a larger epsilon (below these limits, auto chooses aug_pe)"
     )
 
 

@@ -1,14 +1,13 @@
-"""The generator `ctcl`: fine-tuning as in `dp_finetune`, but that the model is told each text's public topic.
+"""The generator `ctcl`: fine-tuning as in `dp_finetune`, with each text's public topic in the prompt.
 
-What belongs here: where topics come in: how many there are, and the bounded table with each record's topic beside it.
-What does not: topics themselves (`topics`), the plan's other parts (`sealing`), and all that `dp_finetune` does.
+What belongs here: the bounded table with each record's topic. What does not: topics themselves (`topics`), the plan's
+other parts (`sealing`), and all that `dp_finetune` does.
 
-CTCL (Tan et al. 2025, section 3): a public topic model sorts the records; a noisy histogram says how many texts of
-each topic there shall be; a small language model learns, with privacy, to write a text from a topic's keywords. Here
-the topic is one more modelled column, whose values are the keywords of the topics: it is counted with the other
-columns, by the method that suits them, so that topics and labels stay together, and it heads the prompt. Its cost is
-that of counts with `topics.noise`; the training is calibrated beside it, in one plan. What is drawn has no such
-column.
+CTCL (Tan et al. 2025, section 3): a public topic model sorts the records; a noisy histogram gives the number of texts
+of each topic; a small language model learns, with privacy, to write a text from a topic's keywords. Here the topic is
+one more modelled column, whose values are the keywords of the topics: it is counted with the other columns, by the
+method that suits them, so that topics and labels stay together, and it is the prompt's first line. Its cost is that of
+counts with `topics.noise`; the training is calibrated in the same plan. Drawn rows have no such column.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.text_generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.permissions import private_files
-from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import HANDED, read_table, table_schema, write_table
+from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.text.dp_finetune import DpFinetune
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.sealing import TextParameters
@@ -38,16 +37,16 @@ class Ctcl(DpFinetune):
     method = "ctcl"
 
     @contextmanager
-    def told(self, parameters: TextParameters, bounded: Path, directory: Path, progress: Progress) -> Iterator[Path]:
-        """The bounded table with a column of keywords, for as long as it takes. It is as sensitive as the table is."""
-        # Beside the model, under the name of what is handed: what a crash leaves there goes with the next sweep.
-        place = directory.with_name(f"{directory.name}-topics{HANDED}")
+    def training_table(self, parameters: TextParameters, run: MechanismRun) -> Iterator[Path]:
+        """The bounded table with a column of keywords, deleted at the end. It is as sensitive as the bounded table."""
+        # With the suffix of handed tables: the next sweep deletes what a crash leaves there.
+        place = run.directory.with_name(f"{run.directory.name}-topics{HANDED}")
         shutil.rmtree(place, ignore_errors=True)
         try:
-            progress(STAGE, 0, 1)
+            run.progress(STAGE, 0, 1)
             with private_files():
-                _sort(bounded, place, parameters)
-            progress(STAGE, 1, 1)
+                _sort(run.bounded, place, parameters)
+            run.progress(STAGE, 1, 1)
             yield place
         finally:
             shutil.rmtree(place, ignore_errors=True)

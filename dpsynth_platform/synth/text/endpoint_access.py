@@ -1,10 +1,10 @@
-"""Which endpoint may be asked for texts, with which key, and how requests reach it.
+"""The endpoint that writes texts, its key, and how requests reach it.
 
-What belongs here: who is asked (part of the plan), how (no part of it), the deployment's list of endpoints, and the key
-in memory. What does not: requests (`endpoints`), and where a key is kept (`settings`).
+What belongs here: the endpoint (part of the plan), the transport (no part of it), the deployment's list of endpoints,
+and the key in memory. What does not: requests (`endpoints`), and where a key is stored (`settings`).
 
-A contract names an endpoint, and whoever runs the deployment says which ones may be named: to no other does the key go,
-nor any text. Addresses are plain (`settings.is_plain`), so that the one that is looked up is the one that is asked.
+A contract names an endpoint, and the deployment's operator lists the allowed ones: neither the key nor any text goes to
+another. Addresses are plain (`settings.is_plain`), so that the listed address is the requested one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dpsynth_platform.foundation.storage import write_durably
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Who writes texts, as a contract declares it. Public; part of the sealed plan: another one may write others.
+    """An endpoint, as a contract declares it. Public; part of the sealed plan.
 
     Attributes:
-        url: up to where `/chat/completions` follows.
-        model: the name by which the endpoint knows the model.
+        url: without `/chat/completions`.
+        model: its name at the endpoint.
     """
 
     url: str
@@ -35,18 +35,16 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """Where it is, for people."""
         return urlsplit(self.url).hostname or ""
 
 
 @dataclass(frozen=True)
 class Transport:
-    """How requests reach an endpoint. It decides no text and no vote, and is no part of a plan: it may change any time.
+    """How requests reach an endpoint. It has no effect on texts or votes, and is no part of a plan: it may change.
 
     Attributes:
-        seconds: after which an answer is waited for no longer, from its request's first byte to its own last one.
-        attempts: how often a request is sent at most.
-        at_once: how many requests are under way together.
+        seconds: the deadline from the request's first byte to the answer's last one.
+        at_once: the number of concurrent requests.
     """
 
     seconds: float = 60.0
@@ -56,28 +54,28 @@ class Transport:
 
 @dataclass(frozen=True)
 class Access:
-    """What somebody must have who asks an endpoint.
-
-    Attributes:
-        key: sent as a bearer token; empty: none.
-        transport: how requests are sent.
-    """
+    """What a request to an endpoint needs; `key` is sent as a bearer token unless it is empty."""
 
     key: str = field(repr=False)
     transport: Transport = Transport()
 
     @classmethod
     def of(cls, endpoint: Endpoint, transport: Transport, settings: Settings) -> Access:
-        """Of a deployment to one of its endpoints.
+        """The deployment's access to an endpoint.
 
         Raises:
-            ConfigurationError: it is none of the deployment's, or the key's file cannot be used.
+            ConfigurationError: the deployment does not list it, or the key's file cannot be used.
         """
-        check_listed(endpoint.url, settings)
+        address = origin(endpoint.url)
+        if address not in settings.text_endpoints:
+            listed = ", ".join(settings.text_endpoints) or "none yet"
+            raise ConfigurationError(
+                f"generate.text.evolution.endpoint.url: {address} is no endpoint of this deployment; accepted: "
+                f"{listed} (the deployment's operator adds one to DPSYNTH_TEXT_ENDPOINTS)"
+            )
         return cls(read_key(settings.text_key), transport)
 
     def write(self, file: Path) -> None:
-        """Leaves it in a file for its owner alone."""
         write_durably(file, json.dumps(asdict(self)))
 
     @classmethod
@@ -87,34 +85,20 @@ class Access:
             found = json.loads(b"" if file is None else file.read_bytes())
             return cls(found["key"], Transport(**found["transport"]))
         except (OSError, ValueError, KeyError, TypeError):
-            raise GrantRefused("the job does not say how its endpoint is reached") from None
-
-
-def check_listed(url: str, settings: Settings) -> None:
-    """Refuses an endpoint that the deployment does not list, before a key or a text could go there.
-
-    Raises:
-        ConfigurationError: says where it is listed.
-    """
-    if origin(url) not in settings.text_endpoints:
-        listed = ", ".join(settings.text_endpoints) or "none yet"
-        raise ConfigurationError(
-            f"generate.text.evolution.endpoint.url: {origin(url)} is no endpoint of this deployment; accepted: "
-            f"{listed} (whoever runs the deployment adds one to DPSYNTH_TEXT_ENDPOINTS)"
-        )
+            raise GrantRefused("the job does not say how to reach its endpoint") from None
 
 
 def transport_of(contract: DataContract) -> Transport | None:
-    """How a contract has its endpoint asked; None where it names none."""
+    """How requests reach a contract's endpoint; None if it names none."""
     declared = contract.generate.endpoint
     return None if declared is None else Transport(declared.timeout, declared.attempts, declared.at_once)
 
 
 def read_key(file: Path | None) -> str:
-    """The key in a file, or nothing where none is named.
+    """The key in a file; empty without a file.
 
     Raises:
-        ConfigurationError: it cannot be read, others may read it, or it holds no key.
+        ConfigurationError: the file cannot be read, others may read it, or it has no key.
     """
     if file is None:
         return ""
@@ -124,7 +108,7 @@ def read_key(file: Path | None) -> str:
         raise ConfigurationError(f"DPSYNTH_TEXT_KEY: {file}: {file_problem(error)}") from None
     if mode & 0o077 or not key.isprintable() or not key or " " in key:
         raise ConfigurationError(
-            f"DPSYNTH_TEXT_KEY: {file}: accepted: a file that its owner alone can read (mode 0600), with the key and "
+            f"DPSYNTH_TEXT_KEY: {file}: accepted: a file that only its owner can read (mode 0600), with the key and "
             "nothing else"
         )
     return key

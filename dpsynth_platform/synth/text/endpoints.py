@@ -1,19 +1,19 @@
 """Answers of a language model behind an OpenAI-compatible endpoint.
 
-What belongs here: requests, what is tried again and what is dropped. What does not: prompts, which hold public words
-alone (`evolution_prompts`), and who may be asked, with which key (`endpoint_access`).
+What belongs here: requests, repetitions, and dropped answers. What does not: prompts, which consist of public words
+(`evolution_prompts`), and the allowed endpoints with their keys (`endpoint_access`).
 
-What an endpoint sees are prompts, when they come and how many there are; of these, variations of texts
-that noisy votes chose, in every round, before anybody has approved of a release. How much time lies between two rounds
-follows from how many records vote, among other things: the statement says so. What it answers is no instruction to
-anything here: it is a text that is taken or dropped. Requests that fail are repeated, a bounded number of times, and
-then counted; none of it is a second spend, since no request touches the data.
+An endpoint sees prompts, their times and their number; in every round, they contain variations of texts that noisy
+votes chose, before any approval of a release. The time between two rounds depends on the number of voting records,
+among other things: the statement says so. Nothing here executes an answer: it is a text that is kept or dropped. Failed
+requests are repeated, a bounded number of times, and then counted; none of it is a second spend, since no request
+touches the data.
 
-**No endpoint holds a run up or fills its memory.** A request has one deadline, from its first byte to the last one of
-its answer, and a connection of its own. Of an answer no more is read than its tokens can take, as it comes and never
-unpacked. After `MOST_FAILED` prompts in a row that nobody answers, nobody is asked any more.
+**No endpoint delays a run without limit or fills its memory.** A request has one deadline, from its first byte to the
+last one of its answer, and its own connection. At most as much of an answer is read as its tokens can take, as a stream
+and never decompressed. After `MOST_FAILED` prompts in a row without an answer, no further prompt is sent.
 
-No message and no log holds a prompt, an answer or the key.
+No message and no log contains a prompt, an answer or the key.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling
 
 ENVELOPE_BYTES = 2**16
-"""Of an answer beside its text; one that is longer than both is dropped, and not read to its end."""
+"""Of an answer without its text; a longer answer is dropped, and not read to its end."""
 BYTES_PER_TOKEN = 128
-"""The most that a token takes in an answer, where JSON may spell each character as six."""
+"""The most bytes of a token in an answer; JSON may write each character as six."""
 CHARACTERS_PER_TOKEN = 32
-"""The most that a token is worth in a text."""
+"""The most characters of a token in a text."""
 MOST_FAILED = 32
-"""Prompts in a row without an answer, after which the rest of them is not asked for."""
+"""Prompts in a row without an answer, after which the others are not sent."""
 LONGEST_WAIT = 60.0
-"""Seconds before a request is repeated, whatever the endpoint asks for."""
+"""The most seconds before a request is repeated, even if the endpoint requests more."""
 FIRST_WAIT = 0.5
-"""Seconds before the first repetition where the endpoint asks for nothing; twice as many before each further one."""
+"""Seconds before the first repetition, unless the endpoint requests more; doubled before each further one."""
 _REFUSED = (401, 403, 404, 405)
-"""Statuses by which an endpoint says that it is the wrong one, or that the key is."""
+"""Statuses of a wrong address, model or key."""
 TRIAL = Prompt(PublicText("Answer with one short sentence."), PublicText("What is the weather like?"))
-"""Asked before anything is spent. Nothing of a contract."""
+"""Sent before anything is spent. It has no words of a contract."""
 
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request, and there are thousands
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each of thousands of requests
 
 
 @dataclass
@@ -61,10 +61,8 @@ class EndpointWriter:
     """An endpoint as a `Writer`.
 
     Attributes:
-        endpoint: where it is.
-        access: the key, and how requests are sent.
         sampling: how texts are drawn; `top_k` is not part of the protocol and not sent.
-        longest: tokens of an answer.
+        longest: the most tokens of an answer.
         dropped: how many requests were repeated or had no answer, by reason.
     """
 
@@ -77,24 +75,24 @@ class EndpointWriter:
     def __post_init__(self) -> None:
         self._counting = Lock()
         self._failed = 0
-        # Nothing that happens to stand in the environment: no other certificates, proxies or credentials.
+        # No certificates, proxies or credentials from the environment.
         self._certificates = httpx2.create_ssl_context(trust_env=False)
 
     def write(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
         """See `evolution_prompts.Writer.write`.
 
         Raises:
-            ConfigurationError: the endpoint refuses the key or knows no such model or address.
+            ConfigurationError: the endpoint does not accept the key, the model or the address.
         """
         self._failed = 0
         with ThreadPoolExecutor(self.access.transport.at_once) as workers:
             return list(workers.map(self._answer, prompts))
 
     def trial(self) -> None:
-        """Asks for one text, as later requests will be sent, so that nothing is spent for an endpoint that has none.
+        """Requests one text, so that nothing is spent if the endpoint writes none.
 
         Raises:
-            ConfigurationError: no text came.
+            ConfigurationError: there was no text.
         """
         (answer,) = self.write([TRIAL])
         if answer is None:
@@ -108,20 +106,20 @@ class EndpointWriter:
         if self._failed >= MOST_FAILED:
             self._count("not asked")
             return None
-        answer = self._asked(prompt)
+        answer = self._retried(prompt)
         with self._counting:
             self._failed = self._failed + 1 if answer is None else 0
         return answer
 
-    def _asked(self, prompt: Prompt) -> PublicText | None:
-        """The answer to one of a prompt's requests."""
+    def _retried(self, prompt: Prompt) -> PublicText | None:
+        """The first answer to a prompt, after repetitions."""
         wait = FIRST_WAIT
         for attempt in range(self.access.transport.attempts):
             if attempt:
                 time.sleep(min(wait, LONGEST_WAIT))
                 wait *= 2
             try:
-                status, asked_wait, content = asyncio.run(self._sent(prompt))
+                status, requested_wait, content = asyncio.run(self._sent(prompt))
             except (TimeoutError, httpx2.TimeoutException):
                 self._count("timeout")
             except (httpx2.HTTPError, OSError):
@@ -140,7 +138,7 @@ class EndpointWriter:
                     self._count("garbage" if text is None else "too long")
                 elif status in (408, 429) or status >= 500:
                     self._count("rate limit" if status == 429 else "server error")
-                    wait = max(wait, asked_wait)
+                    wait = max(wait, requested_wait)
                 else:
                     self._count("rejected")
                     return None
@@ -148,17 +146,14 @@ class EndpointWriter:
         return None
 
     async def _sent(self, prompt: Prompt) -> tuple[int, float, bytes | None]:
-        """Status, the seconds that the endpoint wants to be left alone, and the content unless it is none to be read.
+        """Status, the seconds until the next request, and the content unless it is compressed or too long.
 
         Raises:
-            TimeoutError: it has not ended in time, whatever it waits for: a name, a connection, headers or content.
+            TimeoutError: the request did not end in time, including name resolution and connection.
         """
         document: dict[str, Any] = {
             "model": self.endpoint.model,
-            "messages": [
-                {"role": "system", "content": prompt.instruction.words},
-                {"role": "user", "content": prompt.request.words},
-            ],
+            "messages": prompt.messages,
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
             "max_tokens": self.longest,
@@ -170,7 +165,7 @@ class EndpointWriter:
         ):
             wait = _seconds(response.headers.get("Retry-After"))
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                return response.status_code, wait, None  # a little can be made much of
+                return response.status_code, wait, None  # it may decompress to much more
             content = bytearray()
             async for part in response.aiter_raw():
                 content += part
@@ -179,7 +174,7 @@ class EndpointWriter:
             return response.status_code, wait, bytes(content)
 
     def _client(self) -> httpx2.AsyncClient:
-        """No proxy and no credentials that happen to stand in the environment; no way to another host."""
+        """A client without proxies and credentials from the environment, and without redirects to other hosts."""
         key = {"Authorization": f"Bearer {self.access.key}"} if self.access.key else {}
         return httpx2.AsyncClient(
             headers={"Accept-Encoding": "identity"} | key,
@@ -194,19 +189,19 @@ class EndpointWriter:
             self.dropped[reason] += 1
 
 
-def _seconds(asked: str | None) -> float:
-    """Seconds that a `Retry-After` asks for; dates count as none."""
+def _seconds(header: str | None) -> float:
+    """The seconds of a `Retry-After`; dates count as 0."""
     try:
-        return max(0.0, float(asked or 0))
+        return max(0.0, float(header or 0))
     except ValueError:
         return 0.0
 
 
 def _text_of(content: bytes | None) -> str | None:
-    """The first choice's text of an answer, or None where it is none, or empty."""
+    """The first choice's text of an answer; None if there is none, or it is blank."""
     try:
         text = json.loads(content or b"")["choices"][0]["message"]["content"]
-        text.encode("utf-8")  # half of a surrogate pair is no text
+        text.encode("utf-8")  # a lone surrogate is no text
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     return text if text.strip() else None

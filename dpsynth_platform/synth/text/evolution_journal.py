@@ -3,11 +3,11 @@
 What belongs here: the append-only file of candidates and their noisy votes, round by round, and reading it back. What
 does not: drawing votes (`evolution_votes`), and what follows from them (`evolution_loop`).
 
-A round's votes are on disk before anything depends on them, so that an evolution that was cut short goes on with them,
-and draws none of them a second time. The file is there before the first record is read, and says whether columns are
-counted: who goes on and does not find it, or not the counts, cannot know what was drawn, and draws nothing. Votes whose
-line a crash cut off were seen by nobody: the line is taken out, and the round votes again, as the plan has paid for.
-Everything in the file is public or was shown with noise.
+A round's votes are on disk before anything depends on them, so that an interrupted evolution continues with them and
+draws none a second time. The file exists before the first record is read, and says whether columns are counted: without
+the file, or without the counts, a resumed run cannot know what was drawn, and draws nothing. A crash may cut off the
+line of votes that nothing has used: the line is removed, and the round votes again, as the plan has paid for.
+Everything in the file is public or noisy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OVER = "what it cost stays spent, and a new attempt is a new spend"
 
 
 class EvolutionJournal:
-    """The file while it grows; each call that appends returns only when its line is on disk."""
+    """The open file; each call that appends returns when its line is on disk."""
 
     def __init__(self, descriptor: int, lines: list[dict[str, Any]]) -> None:
         self._descriptor = descriptor
@@ -40,20 +40,18 @@ class EvolutionJournal:
     @classmethod
     @contextmanager
     def opened(cls, directory: Path, plan_digest: str, *, resuming: bool) -> Iterator[EvolutionJournal]:
-        """The journal of a model directory, begun or gone on with, for one process at a time.
+        """The new or continued journal of a model directory, for one process at a time.
 
         Args:
-            directory: of the model.
-            plan_digest: of the plan that is run.
             resuming: whether records may have been read before; then a missing journal is refused.
 
         Raises:
-            ResumeRefused: another process holds it, it is missing, damaged, or of another plan.
+            ResumeRefused: another process holds it, or it is missing, damaged or of another plan.
         """
         path, header = directory / FILE_NAME, {"kind": "header", "plan": plan_digest}
         if not path.exists():
             if resuming:
-                raise ResumeRefused(f"{path}: the journal is missing, so that nobody can tell what was drawn; {_OVER}")
+                raise ResumeRefused(f"{path}: the journal is missing, so that it is unknown what was drawn; {_OVER}")
             write_durably(path, _line(header))
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -71,23 +69,22 @@ class EvolutionJournal:
             os.close(descriptor)
 
     def begin_counting(self) -> None:
-        """Appends that the columns are counted. Raises `ResumeRefused` if that was begun before."""
+        """Appends that counting the columns begins. Raises `ResumeRefused` if it had begun before."""
         if _COUNTED in self._lines:
-            raise ResumeRefused(f"counting the columns was begun before, and what it found is not there; {_OVER}")
+            raise ResumeRefused(f"counting the columns began before, and its result is missing; {_OVER}")
         self._append(_COUNTED)
 
     @property
     def groups(self) -> dict[tuple[str | None, ...], int] | None:
-        """How many candidates each group keeps, by what its texts are told; None where that is not settled yet."""
+        """How many candidates survive in each group, by its conditions' values; None if that is not settled yet."""
         found = self._of("groups")
-        return None if found is None else {tuple(told): size for told, size in found["sizes"]}
+        return None if found is None else {tuple(given): size for given, size in found["sizes"]}
 
     def settle(self, groups: dict[tuple[str | None, ...], int]) -> None:
-        """Appends the groups."""
-        self._append({"kind": "groups", "sizes": [[list(told), size] for told, size in groups.items()]})
+        self._append({"kind": "groups", "sizes": [[list(given), size] for given, size in groups.items()]})
 
     def candidates(self, number: int) -> tuple[list[Any], list[int]] | None:
-        """The candidates of a round and their groups, or None where there are none yet."""
+        """The candidates of a round and their groups; None if there are none yet."""
         found = self._of("candidates", number)
         return None if found is None else (found["samples"], found["groups"])
 
@@ -96,14 +93,14 @@ class EvolutionJournal:
         self._append({"kind": "candidates", "round": number, "samples": list(samples), "groups": list(groups)})
 
     def votes(self, number: int) -> Counts | None:
-        """The noisy votes of a round, or None where nobody has voted."""
+        """The noisy votes of a round; None if there are none yet."""
         found = self._of("votes", number)
         return None if found is None else np.array(found["votes"], dtype=np.int64)
 
     def count(self, number: int, votes: Counts) -> None:
         """Appends a round's noisy votes. Raises `MechanismFailed` if there are some already."""
         if self.votes(number) is not None:
-            raise MechanismFailed(f"round {number} has voted; nobody votes twice")
+            raise MechanismFailed(f"round {number} has votes; a round votes once")
         self._append({"kind": "votes", "round": number, "votes": votes.tolist()})
 
     def _of(self, kind: str, number: int | None = None) -> dict[str, Any] | None:
@@ -119,12 +116,12 @@ class EvolutionJournal:
 
 
 def has_begun(directory: Path) -> bool:
-    """Whether there is a journal."""
+    """Whether a model directory has a journal."""
     return (directory / FILE_NAME).exists()
 
 
 def has_counted(directory: Path) -> bool:
-    """Whether the journal that is there says that counting the columns was begun. Looks without holding it."""
+    """Whether the existing journal says that counting the columns began. Reads it without a lock."""
     return _line(_COUNTED) in (directory / FILE_NAME).read_bytes().splitlines(keepends=True)
 
 

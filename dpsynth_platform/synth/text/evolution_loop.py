@@ -1,15 +1,13 @@
-"""Private evolution, whatever is evolved: candidates are made, private records vote, and the best live on.
+"""Private evolution of samples of any kind: candidates are made, private records vote, and the best survive.
 
-What belongs here: the rounds of algorithm 6 of the guide (Aug-PE, Xie et al. 2024; Lin et al. 2023 for images), over
-samples of any kind. What does not: what a sample is and who makes it (`Foundation`), and the votes, which alone touch
-the data (`Ballot`).
+What belongs here: the rounds of algorithm 6 of the guide (Aug-PE, Xie et al. 2024; Lin et al. 2023 for images). What
+does not: what a sample is and how it is made (`Foundation`), and the votes, which alone touch the data (`Ballot`).
 
     D_0      (L + 1) N samples of the random call
-    round t  features, noisy votes, the N best of each group live on;
+    round t  features, noisy votes, the N best of each group survive;
              D_(t+1) is these and L variations of each
 
-Votes for which no noise was drawn never come here, and everything here follows from noisy ones: who writes samples may
-see all of it.
+Only noisy votes come here, and everything here follows from them: a writer of samples may see all of it.
 """
 
 from __future__ import annotations
@@ -28,32 +26,29 @@ from dpsynth_platform.synth.text.private_text import Features
 
 Sample = TypeVar("Sample")
 Ballot = Callable[[Features, Sequence[int]], Counts]
-"""Noisy votes for candidates by their features and groups, one number each. Every call is a mechanism of its own."""
+"""Noisy votes for candidates by their features and groups, one number each. Every call is a separate mechanism."""
 
 LEAST_ANSWERED = 0.5
-"""Share of what was asked for that must come of a round's calls; with less, nobody votes, and the round can be had
-again."""
+"""The least share of a round's requested samples; with fewer, there is no vote, and the round can be repeated."""
 CANDIDATES, VOTES = "candidates", "votes"
 """Stages of progress."""
 
 
 class Foundation(Protocol[Sample]):
-    """Who makes samples, without any data: a foundation model behind two calls, and an encoder of what it makes."""
+    """A foundation model with two calls that make samples without any data, and an encoder of samples."""
 
     def random(self, groups: Sequence[int]) -> list[Sample | None]:
-        """A new sample for each group, or None where none came."""
+        """A new sample for each group; None where the call failed."""
 
     def vary(self, samples: Sequence[Sample], groups: Sequence[int]) -> list[Sample | None]:
-        """A variation of each sample, of the group that it is in, or None where none came."""
+        """A variation of each sample, of its group; None where the call failed."""
 
     def features(self, samples: Sequence[Sample]) -> Features:
         """Features of each sample, shape (samples, features), each of Euclidean length 1."""
 
-    def to_json(self, sample: Sample) -> Any:
-        """A sample as a JSON value."""
+    def to_json(self, sample: Sample) -> Any: ...
 
-    def from_json(self, document: Any) -> Sample:
-        """Reads `to_json` back."""
+    def from_json(self, document: Any) -> Sample: ...
 
 
 @dataclass(frozen=True)
@@ -61,9 +56,9 @@ class Rounds:
     """How candidates are made and voted for. Public; part of the sealed plan.
 
     Attributes:
-        rounds: how often there is a vote.
-        variations: L, new variations of every candidate that lives on.
-        lookahead: variations of a candidate whose mean features stand for it in a vote; 0: its own do.
+        rounds: the number of votes.
+        variations: L, new variations of every survivor.
+        lookahead: variations of a candidate whose mean features represent it in a vote; 0: its own features do.
     """
 
     rounds: int
@@ -73,13 +68,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Survivors(Generic[Sample]):
-    """What an evolution leaves: the candidates that lived on, best first within each group.
-
-    Attributes:
-        samples: the candidates.
-        groups: of each.
-        votes: the noisy votes of the last round.
-    """
+    """The candidates that survived the last round, best first within each group, with their groups and noisy votes."""
 
     samples: tuple[Sample, ...]
     groups: tuple[int, ...]
@@ -94,18 +83,14 @@ def evolve(
     journal: EvolutionJournal,
     progress: Progress = silent,
 ) -> Survivors[Sample]:
-    """Runs the rounds, or those that an evolution that was cut short has left.
+    """Runs all rounds, or the remaining ones of an interrupted evolution.
 
     Args:
-        plan: the rounds.
         sizes: N of each group.
-        foundation: makes samples.
-        ballot: called once for each round that has no votes yet.
-        journal: of candidates and votes.
-        progress: told of candidates and rounds.
+        ballot: called once for each round without votes.
 
     Raises:
-        MechanismFailed: too few samples came. What was voted so far is kept.
+        MechanismFailed: there were too few samples. The votes so far are kept.
     """
     best: Survivors[Sample] = Survivors((), (), ())
     for number in range(plan.rounds):
@@ -120,7 +105,7 @@ def evolve(
 
 
 def chosen(samples: Sequence[Sample], groups: Sequence[int], votes: Counts, sizes: Sequence[int]) -> Survivors[Sample]:
-    """The candidates of each group with the most votes, as many as live on; of equals, those that came first."""
+    """The candidates of each group with the most votes, `sizes` of them; of equals, the first ones."""
     order = sorted(range(len(samples)), key=lambda at: (groups[at], -int(votes[at]), at))
     left = list(sizes)
     kept = []
@@ -134,11 +119,10 @@ def chosen(samples: Sequence[Sample], groups: Sequence[int], votes: Counts, size
 
 
 def weights(votes: Sequence[int], threshold: float) -> list[float]:
-    """How much each of a group's survivors weighs: its votes above a threshold; all alike where none has more.
+    """The weight of each survivor of a group: its noisy votes above a threshold; equal weights if all are below it.
 
     Args:
-        votes: noisy ones, of one group.
-        threshold: in the unit of the votes; what noise alone may reach.
+        threshold: in the unit of the votes: what noise alone may reach.
     """
     above = [max(vote - threshold, 0.0) for vote in votes]
     return above if any(above) else [1.0] * len(votes)
@@ -153,51 +137,43 @@ def _candidates(
     journal: EvolutionJournal,
     progress: Progress,
 ) -> tuple[list[Sample], list[int]]:
-    """A round's candidates: those that were settled before a crash, or new ones."""
+    """A round's candidates: those in the journal, or new ones."""
     settled = journal.candidates(number)
     if settled is not None:
         return [foundation.from_json(sample) for sample in settled[0]], settled[1]
     progress(CANDIDATES, number, plan.rounds)
     if number == 0:
-        asked = [group for group, size in enumerate(sizes) for _ in range((plan.variations + 1) * size)]
-        found = foundation.random(asked)
-        samples, groups = _distinct(foundation, [], [], enough(found), asked)
+        requested = [group for group, size in enumerate(sizes) for _ in range((plan.variations + 1) * size)]
+        found = foundation.random(requested)
     else:
-        asked = [group for group in best.groups for _ in range(plan.variations)]
+        requested = [group for group in best.groups for _ in range(plan.variations)]
         parents = [sample for sample in best.samples for _ in range(plan.variations)]
-        found = foundation.vary(parents, asked) if parents else []
-        samples, groups = _distinct(foundation, best.samples, best.groups, enough(found), asked)
+        found = foundation.vary(parents, requested) if parents else []
+    samples, groups = _distinct(foundation, best, enough(found), requested)
     journal.propose(number, [foundation.to_json(sample) for sample in samples], groups)
     return samples, groups
 
 
 def enough(found: Sequence[Sample | None]) -> Sequence[Sample | None]:
-    """What came of some calls. Raises `MechanismFailed` where that is less than `LEAST_ANSWERED` of them."""
+    """The results of some calls. Raises `MechanismFailed` if fewer than `LEAST_ANSWERED` of them succeeded."""
     came = sum(sample is not None for sample in found)
     if came < LEAST_ANSWERED * len(found):
         raise MechanismFailed(
-            f"of {len(found)} samples that were asked for, {came} came; mend what writes them and materialize the step "
-            "again: it goes on with the votes that there are, at no further cost"
+            f"of {len(found)} requested samples, {came} came; repair the model or the endpoint and materialize the "
+            "step again: it continues with the existing votes, at no further cost"
         )
     return found
 
 
 def _distinct(
-    foundation: Foundation[Sample],
-    kept: Sequence[Sample],
-    kept_groups: Sequence[int],
-    found: Sequence[Sample | None],
-    asked: Sequence[int],
+    foundation: Foundation[Sample], best: Survivors[Sample], found: Sequence[Sample | None], requested: Sequence[int]
 ) -> tuple[list[Sample], list[int]]:
-    """All of them, each once within its group: equal ones would share the votes of the records near to them."""
-    samples, groups = list(kept), list(kept_groups)
-    seen = {(group, repr(foundation.to_json(sample))) for sample, group in zip(samples, groups, strict=True)}
-    for sample, group in zip(found, asked, strict=True):
-        if sample is None:
-            continue
-        key = (group, repr(foundation.to_json(sample)))
-        if key not in seen:
-            seen.add(key)
+    """The survivors and, each once within its group, new samples: equal ones would split the votes for them."""
+    samples, groups = list(best.samples), list(best.groups)
+    known = {(group, repr(foundation.to_json(sample))) for sample, group in zip(samples, groups, strict=True)}
+    for sample, group in zip(found, requested, strict=True):
+        if sample is not None and (key := (group, repr(foundation.to_json(sample)))) not in known:
+            known.add(key)
             samples.append(sample)
             groups.append(group)
     return samples, groups
@@ -206,7 +182,7 @@ def _distinct(
 def _looked_ahead(
     degree: int, samples: Sequence[Sample], groups: Sequence[int], foundation: Foundation[Sample]
 ) -> Features:
-    """What stands for each candidate in a vote: its features, or the mean of those of its variations."""
+    """What represents each candidate in a vote: its features, or the mean of its variations' features."""
     own = foundation.features(samples)
     if degree == 0 or not len(samples):
         return own

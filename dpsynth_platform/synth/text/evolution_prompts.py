@@ -1,13 +1,13 @@
-"""Prompts of private evolution for text, which hold public words alone.
+"""Prompts of private evolution for text, which consist of public words.
 
-What belongs here: the two calls' prompts, and which answers are taken. What does not: asking a model
-(`evolution_writers`, `endpoints`), what a prompt may be made of (`public_text`), and anything of the data: no table is
-read here, and what reads one (`evolution_votes`) has texts that are no words to anybody.
+What belongs here: the two calls' prompts, and which answers are kept. What does not: asking a model
+(`evolution_writers`, `endpoints`), the content of a prompt (`public_text`), and the data: nothing here reads a table,
+and the module that does (`evolution_votes`) has texts without access to their words.
 
-A prompt is made of the contract's words, of its columns' declared values, and of texts that a model wrote before, of
-which noisy votes chose some. A text that a model wrote may hold an instruction (`ignore what was said before`). Whoever
-follows it writes a worse text and can betray nothing, since no prompt holds anything private: votes then pass the text
-over. It stands between two marks, and answers that hold such a mark or repeat the instruction are dropped.
+A prompt consists of the contract's words, of its columns' declared values, and of texts that a model wrote before, some
+of which noisy votes chose. A text of a model may contain an instruction (`ignore what was said before`). A model that
+follows it writes a worse text, for which no record votes, and can reveal nothing, since no prompt has private content.
+The text is enclosed in two marks; answers that contain a mark or repeat the instruction are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dpsynth_platform.synth.text.filtering import Filter, Rules
@@ -26,10 +26,10 @@ from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import SyntheticText
 
 WAYS = ("rephrase", "fill-in")
-"""How a text is varied: told in other words, or some of its words left out and filled in."""
+"""How a text is varied: rephrased, or some of its words removed and filled in."""
 BLANK = "_"
 TRIES = 3
-"""How often a text is asked for until an answer is taken."""
+"""The most times that a text is requested until an answer is kept."""
 _OPEN, _CLOSE = "<text>", "</text>"
 _PREAMBLE = re.compile(r"\A(sure|certainly|of course|okay|here)\b[^\n]{0,120}:\s*\n+", re.IGNORECASE)
 _REFUSAL = re.compile(r"\A(i'?m sorry|i am sorry|sorry,|i can'?t|i cannot|as an ai)\b", re.IGNORECASE)
@@ -40,25 +40,25 @@ class Writer(Protocol):
     """A language model that answers prompts.
 
     Attributes:
-        dropped: how many answers never came, by reason. Of public requests: public.
+        dropped: how many answers are missing, by reason. Public, as the requests are.
     """
 
     dropped: Counter[str]
 
     def write(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
-        """An answer to each prompt, or None where none came."""
+        """An answer to each prompt; None where there is none."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """The public words that prompts are made of. Part of the sealed plan.
+    """The public words of prompts. Part of the sealed plan.
 
     Attributes:
         about: what the texts are.
-        hints: subjects, styles or openings, of which each new text gets one by chance; none: no such line.
-        ways: how texts are varied, of which each variation has one by chance; some of `WAYS`.
-        blanks: share of the words that are left out.
-        words: about how many a text has at most.
+        hints: subjects, styles or openings; each new text gets one at random, if there are any.
+        ways: some of `WAYS`; each variation gets one at random.
+        blanks: share of the words that are removed.
+        words: about the most words of a text.
     """
 
     about: str
@@ -67,13 +67,9 @@ class Wording:
     blanks: float = 0.5
     words: int = 100
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Wording:
-        """Reads `to_json` back. Raises `KeyError` or `TypeError`."""
+        """Reads `asdict` back. Raises `KeyError` or `TypeError`."""
         return cls(**document | {"hints": tuple(document["hints"]), "ways": tuple(document["ways"])})
 
 
@@ -98,14 +94,12 @@ class TextFoundation:
     """The two calls of private evolution for texts; see `evolution_loop.Foundation`.
 
     Attributes:
-        writer: answers prompts.
         encode: features of texts, shape (texts, features).
-        wording: the prompts' words.
-        layout: names the text column and what each group is told.
-        groups: what each group is told, in the groups' order.
-        special: special tokens of the writer's model, spelled out; no text may hold one.
-        chance: randomness of prompts, which hangs on no data.
-        dropped: how many answers were not taken, by reason.
+        layout: has the text column and the conditions.
+        groups: each group's values of the conditions.
+        special: special tokens of the writer's model, spelled out; no text may contain one.
+        chance: randomness of prompts, independent of the data.
+        dropped: how many answers were not kept, by reason.
     """
 
     writer: Writer
@@ -122,12 +116,10 @@ class TextFoundation:
         self._filter = Filter(self._written, Rules(duplicates="kept"), self.special, self.dropped)
 
     def random(self, groups: Sequence[int]) -> list[PublicText | None]:
-        """New texts; see `Foundation.random`."""
-        return self._asked([self._new_text(group) for group in groups])
+        return self._answers([self._new_text(group) for group in groups])
 
     def vary(self, samples: Sequence[PublicText], groups: Sequence[int]) -> list[PublicText | None]:
-        """Variations of texts; see `Foundation.vary`."""
-        return self._asked([self._variation(text, group) for text, group in zip(samples, groups, strict=True)])
+        return self._answers([self._variation(text, group) for text, group in zip(samples, groups, strict=True)])
 
     def features(self, samples: Sequence[PublicText]) -> Features:
         return self.encode([text.words for text in samples])
@@ -138,8 +130,8 @@ class TextFoundation:
     def from_json(self, document: Any) -> PublicText:
         return PublicText(document)
 
-    def _asked(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
-        """An answer to each that is taken, asked for up to `TRIES` times."""
+    def _answers(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
+        """An answer to each prompt that is kept, after at most `TRIES` requests."""
         found: list[PublicText | None] = [None] * len(prompts)
         for _ in range(TRIES):
             missing = [at for at, text in enumerate(found) if text is None]
@@ -162,7 +154,7 @@ class TextFoundation:
         return None
 
     def _new_text(self, group: int) -> Prompt:
-        lines = [PublicText(f"Kind of text: {self.wording.about}"), *self._told(group)]
+        lines = self._about(group)
         if self.wording.hints:
             lines.append(PublicText(f"About: {self.chance.choice(self.wording.hints)}"))
         return Prompt(PublicText(_NEW), lines[0].joined([*lines[1:], self._length]))
@@ -171,31 +163,30 @@ class TextFoundation:
         fill = self.chance.choice(self.wording.ways) == "fill-in"
         shown = self._with_blanks(text) if fill else text
         marked = PublicText(f"{_OPEN}\n{shown.words}\n{_CLOSE}")
-        told = [PublicText(f"Kind of text: {self.wording.about}"), *self._told(group), self._length, marked]
-        return Prompt(PublicText(_FILL if fill else _REPHRASE), told[0].joined(told[1:]))
+        about, *others = self._about(group)
+        return Prompt(PublicText(_FILL if fill else _REPHRASE), about.joined([*others, self._length, marked]))
 
-    def _told(self, group: int) -> list[PublicText]:
-        """The declared values that a group's texts are of."""
+    def _about(self, group: int) -> list[PublicText]:
+        """The kind of text, and the declared values of a group."""
         values = zip(self.layout.conditions, self.groups[group], strict=True)
-        return [
-            PublicText(f"{condition.column}: {'unknown' if value is None else value}") for condition, value in values
-        ]
+        lines = [f"{condition.column}: {'unknown' if value is None else value}" for condition, value in values]
+        return [PublicText(line) for line in (f"Kind of text: {self.wording.about}", *lines)]
 
     @property
     def _length(self) -> PublicText:
         return PublicText(f"Length: up to {self.wording.words} words")
 
     def _with_blanks(self, text: PublicText) -> PublicText:
-        """The text with some of its words left out, each by a coin of its own; at least one."""
+        """The text with some of its words replaced by blanks, independently at random; at least one."""
         words = text.words.split(" ")
         out = [self.chance.random() < self.wording.blanks for _ in words]
         if not any(out):
             out[self.chance.randrange(len(words))] = True
-        return PublicText(" ".join(BLANK if gone else word for word, gone in zip(words, out, strict=True)))
+        return PublicText(" ".join(BLANK if removed else word for word, removed in zip(words, out, strict=True)))
 
 
 def _bare(answer: str) -> str:
-    """An answer without what people put around a text."""
+    """An answer without preamble and quotation marks."""
     text = _PREAMBLE.sub("", answer.strip())
     for fence in _FENCES:
         if len(text) > 2 * len(fence) and text.startswith(fence) and text.rstrip().endswith(fence):

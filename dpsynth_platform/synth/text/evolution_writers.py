@@ -1,7 +1,7 @@
 """Answers of a language model on this machine, in batches.
 
-What belongs here: a prompt in the model's tokens, and drawing what follows. What does not: prompts
-(`evolution_prompts`), models elsewhere (`endpoints`), and texts of one layout, which end each for itself (`sampling`).
+What belongs here: a prompt in the model's tokens, and drawing its answer. What does not: prompts
+(`evolution_prompts`), models behind endpoints (`endpoints`), and texts of one layout (`sampling`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class LocalWriter:
 
     Args:
         model: causal, in evaluation mode, on its device.
-        tokenizer: the model's; with a template for chats, prompts are made by that.
-        sampling: how tokens are drawn.
-        longest: tokens of an answer; what has not ended is cut off there.
+        tokenizer: its chat template formats the prompts, if it has one.
+        longest: the most tokens of an answer, which is cut off there.
 
     Raises:
         ConfigurationError: the model cannot be sampled from; see `rows.check_rows`.
@@ -44,13 +43,13 @@ class LocalWriter:
         if self._room < longest:
             raise ConfigurationError(
                 f"generate.text.max_tokens: {longest} of {self._room + longest} that the model sees; accepted: at most "
-                "half of them, since a text is varied by a prompt that holds it"
+                "half of them, since the prompt for a variation contains the text"
             )
         check_rows(model, self._room + longest)
         self._random = np.random.default_rng()
 
     def write(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
-        """See `evolution_prompts.Writer.write`. Prompts that are too long for the model have no answer."""
+        """Prompts that are too long for the model have no answer."""
         tokens = [self._tokens(prompt) for prompt in prompts]
         fitting = [at for at in range(len(prompts)) if len(tokens[at]) <= self._room]
         self.dropped["prompt too long"] += len(prompts) - len(fitting)
@@ -63,18 +62,14 @@ class LocalWriter:
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if getattr(self._tokenizer, "chat_template", None):
-            said = [
-                {"role": "system", "content": prompt.instruction.words},
-                {"role": "user", "content": prompt.request.words},
-            ]
-            text = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+            text = self._tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, tokenize=False)
         else:
             text = f"{prompt.instruction.words}\n\n{prompt.request.words}\n\nAnswer:\n"
         found: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return found
 
     def _answers(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The tokens that follow each prompt, up to an end of a text."""
+        """The tokens that follow each prompt, up to an end token."""
         import torch
 
         slots = Slots(self._model, len(prompts), max(map(len, prompts)) + self._longest + 1)
@@ -101,14 +96,14 @@ class LocalWriter:
 def _batches(
     places: Sequence[int], instruction: Callable[[int], str], length: Callable[[int], int]
 ) -> Iterator[list[int]]:
-    """Prompts of one instruction, which is read once then, and of like lengths."""
+    """Batches of prompts with one instruction, which the model reads once, and of similar lengths."""
     for _, alike in groupby(sorted(places, key=lambda at: (instruction(at), length(at))), key=instruction):
         own = list(alike)
         yield from (own[start : start + _AT_ONCE] for start in range(0, len(own), _AT_ONCE))
 
 
 def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The tokens that end an answer: the tokenizer's, and those of the model's config."""
+    """The tokens that end an answer, of the tokenizer and of the model's config."""
     configured = getattr(model.config, "eos_token_id", None)
     of_config = configured if isinstance(configured, list) else [configured]
     return frozenset(int(token) for token in (tokenizer.eos_token_id, *of_config) if token is not None)

@@ -1,18 +1,17 @@
-"""A bounded table as tokenized examples on disk, and the batches that training takes of them.
+"""A bounded table as tokenized examples on disk, and the batches of training.
 
 What belongs here: reading records, dropping and cutting, the files of tokens, and batches. What does not: the text of a
-record (`layout`), and which examples a batch has (`training.sampler`). All of it is sensitive: files are of mode 0600
-and go with the directory that the caller deletes, and what was counted (`Tally`) stays restricted.
+record (`layout`), and which examples a batch has (`training.sampler`). All of it is sensitive: files have mode 0600 and
+are deleted with the directory, and the counts (`Tally`) remain restricted.
 
-**What becomes of a record hangs on this record alone**, so that one record more or less changes no other's examples:
+**The examples of a record depend on this record only**, so that one record more or less changes no others:
 
-* with a value of a condition that is not declared, or with all fields missing or blank, it becomes none;
-* otherwise one, cut off after `max_tokens`, or as many as `chunks_per_record` where it is longer than that. The
-  end-of-text token stands at the end of what is whole; where a record was cut off, there is none, since the text does
-  not end there.
+* a record with an undeclared value of a condition, or without any text, becomes none;
+* otherwise it becomes one, cut off after `max_tokens`, or up to `chunks_per_record` if it is longer. The end-of-text
+  token is at the end of a complete record; a record that was cut off has none, since the text does not end there.
 
 Training samples records (or owners) and not examples: the chunks of a record are in a batch together or not at all, and
-their mean gradient is clipped as one (`Examples.units`). So bounding to b records bounds what an owner contributes.
+their mean gradient is clipped as one (`Examples.units`). So bounding to b records bounds an owner's contribution.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.events import Sampled
 
 NO_LOSS = -100
-"""The label of a token that no loss is taken on, as torch and transformers have it."""
+"""The label of a token without loss, as in torch and transformers."""
 
 _RECORDS_AT_ONCE = 256
 _TOKENS, _ENDS, _PROMPTS, _OWNERS = "tokens.i4", "ends.i8", "prompts.i4", "owners.i4"
@@ -49,14 +48,14 @@ _ABOUT = "examples.json"
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the records. Exact counts of the data, which nobody has paid for: restricted; never public.
+    """Exact counts of records by outcome, which no budget has paid for: restricted, never public.
 
     Attributes:
         records: all that were read.
-        examples: made of them.
-        undeclared: records left out for a condition's value that is not declared.
-        empty: records left out, since all fields are missing or blank.
-        truncated: records of which the end was cut off.
+        examples: made from them.
+        undeclared: records left out because of an undeclared value of a condition.
+        empty: records left out because all fields are missing or blank.
+        truncated: records whose end was cut off.
     """
 
     records: int = 0
@@ -74,25 +73,29 @@ class Tally:
         )
 
     def plus(self, other: Tally) -> Tally:
-        """The sums."""
         return Tally(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
 
 
+def bounded_columns(table: Path, needed: Sequence[str]) -> list[str]:
+    """The columns of a bounded table. Raises `StaleInput` if it lacks a needed one."""
+    names: list[str] = table_schema(table).names
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise StaleInput(f"the bounded table has no column {missing[0]!r}; materialize bounded again")
+    return names
+
+
 def write_examples(table: Path, directory: Path, encoder: Encoder) -> Tally:
-    """Makes the examples of all records of a table; memory is bounded, but for some 30 bytes an example.
+    """Makes the examples of all records of a table, in bounded memory plus about 30 bytes for each example.
 
     Args:
         table: bounded Delta table with the layout's columns and `_owner`, or `_owners`.
         directory: a new one.
-        encoder: the layout in the model's tokens.
 
     Raises:
         StaleInput: the table lacks a column.
     """
-    names = table_schema(table).names
-    missing = [name for name in encoder.layout.columns if name not in names]
-    if missing:
-        raise StaleInput(f"the bounded table has no column {missing[0]!r}; materialize bounded again")
+    names = bounded_columns(table, encoder.layout.columns)
     owned = [OWNER_COLUMN] if OWNER_COLUMN in names else []
     tally = Tally()
     with private_files():
@@ -105,23 +108,22 @@ def write_examples(table: Path, directory: Path, encoder: Encoder) -> Tally:
                         writer.write(example)
         if owned:
             _number_owners(directory)
-    about = {"owned": bool(owned), "eos": encoder.eos, "layout": encoder.layout.to_json()}
+    about = {"owned": bool(owned), "eos": encoder.eos, "layout": asdict(encoder.layout)}
     write_durably(directory / _ABOUT, json.dumps(about))
     return tally
 
 
 class Examples:
-    """Examples on disk, read through the page cache. Sensitive, how many there are included.
+    """Examples on disk, read through the page cache. Sensitive, including their number.
 
     Attributes:
-        layout: how records were written.
-        owners: of each example its owner, numbered from 0, dtype int32; None where records have several owners.
+        owners: each example's owner, numbered from 0, dtype int32; None where records have several owners.
 
     Args:
         directory: of `write_examples`.
 
     Raises:
-        StaleInput: there are no whole examples in it.
+        StaleInput: the directory has no complete examples.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -144,28 +146,26 @@ class Examples:
 
     @property
     def max_length(self) -> int:
-        """The most tokens of an example, as declared; see `training.interface.Examples`."""
         return self.layout.max_tokens
 
     def __len__(self) -> int:
-        """How many examples there are."""
         return len(self._ends)
 
     def by_owner(self) -> list[list[int]]:
-        """The positions of each owner's examples, at least one each: what is sampled where users are.
+        """The positions of each owner's examples, at least one each.
 
         Raises:
             ConfigurationError: records have several owners.
         """
         if self.owners is None:
             raise ConfigurationError(
-                "records have several owners, so users cannot be sampled: a record would come with either; accepted: "
-                "to sample records"
+                "records have several owners, so users cannot be sampled: several of them would select a record; "
+                "accepted: to sample records"
             )
         return _grouped(self.owners)
 
     def units(self, sampled: Sampled) -> list[list[int]] | None:
-        """The positions of the examples of each unit that is sampled; None where each example is a unit.
+        """The positions of the examples of each sampled unit; None where each example is a unit.
 
         Raises:
             ConfigurationError: users are sampled, and records have several owners.
@@ -175,7 +175,7 @@ class Examples:
         return None if self.layout.chunks_per_record == 1 else _grouped(self._records)
 
     def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """Examples by their positions, padded on the right to the longest of them. A row follows from its example.
+        """Examples by their positions, padded on the right to the longest of them. Each row depends on its example.
 
         Returns:
             `input_ids`, `attention_mask`, `labels` (`NO_LOSS` on prompt and padding) and `position_ids` (0, 1, ... in
@@ -209,9 +209,8 @@ class _Example:
 
 
 def _made(records: Sequence[Mapping[str, Any]], encoder: Encoder) -> tuple[list[_Example], Tally]:
-    """The examples of some records, in their order."""
     layout = encoder.layout
-    # What is cut off anyway need not be tokenized, however long it is: n tokens cover less than this.
+    # Longer texts are cut off before tokenizing: n tokens cover less than this.
     most = (layout.max_tokens * layout.chunks_per_record + 1) * encoder.longest_token
     kept: list[tuple[Given, str | None]] = []
     bodies: list[str] = []
@@ -234,7 +233,7 @@ def _made(records: Sequence[Mapping[str, Any]], encoder: Encoder) -> tuple[list[
 
 
 def _chunks(given: Given, tokens: list[int], encoder: Encoder) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """A record's chunks, each a prompt and a piece of the body, and whether they are all of it."""
+    """A record's chunks, each a prompt and a piece of the body, and whether they cover the whole body."""
     chunks = []
     for number in range(encoder.layout.chunks_per_record):
         prompt = encoder.prompt(given, continued=number > 0)
@@ -265,7 +264,6 @@ class _Writer:
         self._open.close()
 
     def write(self, example: _Example) -> None:
-        """One more example."""
         tokens = example.prompt + example.body
         self._end += len(tokens)
         self._record += example.first
@@ -278,19 +276,19 @@ class _Writer:
 
 
 def _grouped(numbers: npt.NDArray[np.int32]) -> list[list[int]]:
-    """The positions of each number that occurs."""
+    """The positions of each distinct number."""
     order = np.argsort(numbers, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else []
     return [part.tolist() for part in parts]
 
 
 def _number_owners(directory: Path) -> None:
-    """Puts the owners' numbers in place of their fingerprints."""
+    """Replaces the owners' fingerprints by numbers."""
     fingerprints = np.fromfile(directory / _OWNERS, FINGERPRINT_DTYPE)
     _, numbers = np.unique(fingerprints, return_inverse=True)
     write_durably(directory / _OWNERS, numbers.astype(np.int32).tobytes())
 
 
 def _mapped(file: Path, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """A file as an array that is read where it is used; an empty file cannot be mapped."""
+    """A memory-mapped file; an empty file cannot be mapped."""
     return np.memmap(file, dtype, "r") if file.stat().st_size else np.empty(0, dtype)

@@ -1,16 +1,16 @@
-"""Which synthetic texts are kept. Looks at synthetic texts only, so it is post-processing, and its counts are too.
+"""Which synthetic texts are kept. It reads synthetic texts only, so it is post-processing, and so are its counts.
 
-What belongs here: the rules, and drawing again what they left out. What does not: any comparison with real texts, which
-would be an access to the data (a text that occurs there as well is no reason to drop it here).
+What belongs here: the rules, and drawing replacements. What does not: any comparison with real texts, which would be an
+access to the data (an equal real text is no reason to drop a synthetic one here).
 
-| reason | what is left out |
+| reason | texts that are left out |
 | --- | --- |
 | `malformed` | bodies that do not keep the layout: a field's marker is missing, repeated, or of another place |
-| `control` | texts that spell a special token of the model out, or hold a character of `_CONTROL` |
-| `cut` | texts that did not end by themselves, where the rules say so |
-| `short` | texts with fewer characters than the rules ask for |
-| `repetitive` | texts in which too many of the word n-grams were there before |
-| `duplicate` | texts that equal an earlier one, letter by letter or by their words (no case, blanks, punctuation) |
+| `control` | texts with a special token of the model spelled out, or with a character of `_CONTROL` |
+| `cut` | texts that were cut off, if the rules say so |
+| `short` | texts with fewer characters than the rules require |
+| `repetitive` | texts in which too many word n-grams repeat earlier ones |
+| `duplicate` | texts equal to an earlier one, by letters or by words (no case, blanks, punctuation) |
 """
 
 from __future__ import annotations
@@ -34,28 +34,27 @@ from dpsynth_platform.synth.text.sampling import Sampling, SyntheticText, read_t
 DUPLICATES = ("kept", "exact", "words")
 _WORD = re.compile(r"\w+")
 _CONTROL = re.compile(
-    "\r(?!\n)"  # what follows would be shown over the line
+    "\r(?!\n)"  # the following text would overwrite the line
     "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff"
-    "\u2028-\u202e\u2066-\u206f"  # breaks that are no newlines; what sets the direction of writing
-    "\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # what is not seen; words can be spelled in tags
+    "\u2028-\u202e\u2066-\u206f"  # breaks other than newlines; overrides of the writing direction
+    "\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # invisible characters; tags can spell words
 )
-"""Control and replacement characters, and what hides words or turns their order. Joiners, marks of direction and soft
-hyphens belong to how languages are written, and may stand."""
+"""Control and replacement characters, and characters that hide or reorder words. Joiners, direction marks and soft
+hyphens are part of languages, and are allowed."""
 _MOST_AGAIN = 3
-"""For those left out others are drawn, until that many times as many were drawn as were asked for."""
+"""Replacements are drawn until so many times the requested number were drawn."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a text must keep. Public.
+    """The rules for texts. Public.
 
     Attributes:
         least_characters: of all fields together, without blanks at the ends.
         words: of an n-gram; texts with fewer words are never repetitive.
-        most_repeated: share of a text's n-grams that may repeat an earlier one of it.
-        duplicates: `kept`, or left out where they are equal by `exact` letters or by `words`; within one prompt's
-            texts and across prompts.
-        whole: whether a text must have ended by itself.
+        most_repeated: the largest share of a text's n-grams that repeat an earlier one.
+        duplicates: `kept`, or left out if equal by `exact` letters or by `words`, also across prompts.
+        whole: whether a text must end with its end-of-text token.
     """
 
     least_characters: int = 1
@@ -74,13 +73,11 @@ class Rules:
 
 @dataclass
 class Filter:
-    """Takes texts one by one and remembers what it took.
+    """Filters texts one by one.
 
     Attributes:
-        layout: how the texts are written.
-        rules: what they must keep.
         special: the model's special tokens, spelled out.
-        dropped: how many were left out, by the reason that was found first. Of synthetic texts: public.
+        dropped: how many were left out, by the first reason. Counts of synthetic texts: public.
     """
 
     layout: TextLayout
@@ -90,7 +87,7 @@ class Filter:
     _seen: set[bytes] = field(default_factory=set)
 
     def row(self, text: SyntheticText) -> dict[str, str | None] | None:
-        """The text as a row of the layout's columns, or None where it is left out."""
+        """The text as a row of the layout's columns; None if it is left out."""
         fields = self.layout.parsed(text.body)
         reason = "malformed" if fields is None else self._problem(text, fields)
         if fields is None or reason is not None:
@@ -123,19 +120,19 @@ class Filter:
 
 
 def repeated_share(words: Sequence[str], size: int) -> float:
-    """Share of a text's n-grams that occurred in it before; 0 where it has none."""
+    """The share of a text's n-grams that repeat an earlier one; 0 without n-grams."""
     grams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Synthetic records that kept the rules.
+    """Synthetic records that keep the rules.
 
     Attributes:
-        rows: of the layout's columns, one prompt's after the other's.
-        of_prompt: how many there are of each prompt.
-        drawn: how many texts were drawn for them.
+        rows: of the layout's columns, prompt by prompt.
+        of_prompt: the number of rows of each prompt.
+        drawn: the number of texts that were drawn for them.
         dropped: how many of these were left out, by reason.
     """
 
@@ -152,7 +149,7 @@ def filtered(
     rules: Rules,
     special: Sequence[str],
 ) -> Kept:
-    """The first texts of each prompt that keep the rules, by their numbers, so that how a run went does not matter."""
+    """The first texts of each prompt that keep the rules, by their numbers, so that interruptions do not matter."""
     chosen = Filter(layout, rules, special)
     order = {given: place for place, given in enumerate(counts)}
     ordered = sorted((text for text in texts if text.given in order), key=lambda text: (order[text.given], text.number))
@@ -178,22 +175,21 @@ def sample_records(
     batch: int = 32,
     progress: Progress = silent,
 ) -> Kept:
-    """Draws until each prompt has as many records as asked for that keep the rules, or `_MOST_AGAIN` times as many.
+    """Draws until each prompt has the requested records that keep the rules, or `_MOST_AGAIN` times as many texts.
 
-    After a crash it is called again with the same arguments. For them and for what is raised see
-    `sampling.sample_texts`.
+    After a crash, call it again with the same arguments. Arguments and errors as for `sampling.sample_texts`.
     """
-    asked = dict(counts)
+    requested = dict(counts)
     while True:
-        sample_texts(model, encoder, asked, directory, of=of, sampling=sampling, batch=batch, progress=progress)
+        sample_texts(model, encoder, requested, directory, of=of, sampling=sampling, batch=batch, progress=progress)
         kept = filtered(read_texts(directory), counts, encoder.layout, rules or Rules(), encoder.special)
-        more = {given: _asked_next(asked[given], kept.of_prompt[given], count) for given, count in counts.items()}
-        if more == asked:
+        more = {given: _next_request(requested[given], kept.of_prompt[given], count) for given, count in counts.items()}
+        if more == requested:
             return kept
-        asked = more
+        requested = more
 
 
-def _asked_next(asked: int, kept: int, count: int) -> int:
-    """How many texts of a prompt are drawn in all, if of those drawn so far only some were kept."""
-    share = max(kept / asked if asked else 1.0, 1 / _MOST_AGAIN)
-    return min(asked + math.ceil((count - kept) / share), count * _MOST_AGAIN)
+def _next_request(requested: int, kept: int, count: int) -> int:
+    """The next total of a prompt's texts, by the share of texts that were kept so far."""
+    share = max(kept / requested if requested else 1.0, 1 / _MOST_AGAIN)
+    return min(requested + math.ceil((count - kept) / share), count * _MOST_AGAIN)

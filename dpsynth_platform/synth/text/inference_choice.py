@@ -1,11 +1,11 @@
-"""The next token of a context: what one owner may say of it, and the draw.
+"""The next token of a context: each owner's clipped score, and the draw.
 
-What belongs here: clipping, adding up, which tokens can come, and the exponential mechanism over the sums. What does
+What belongs here: clipping, adding up, the possible tokens, and the exponential mechanism over the sums. What does
 not: where logits come from (`inference_model`), and the cost (`inference_plan`).
 
-Everything from clipping on is in whole numbers, `PARTS` of them for the clipping norm: so sums are exact, in whatever
-order owners are added, one owner changes each by at most `PARTS`, and the draw is of exactly the distribution that is
-accounted for (`tabular.noise`).
+From clipping on, all numbers are integers, `PARTS` of them for the clipping norm: sums are exact in any order of the
+owners, one owner changes each sum by at most `PARTS`, and the draw has exactly the distribution of the accounting
+(`tabular.noise`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch
 from dpsynth_platform.synth.tabular.noise import select_by_exponential_mechanism
 
 PARTS = 2**20
-"""Of the clipping norm; the most that one owner changes a sum by."""
+"""Parts of the clipping norm: the most that one owner changes a sum."""
 DIFFERENCE, LOGITS = "difference", "logits"
 _LEAST = -1e3
-"""Public log-probabilities below this count as this: e^-1000 is no chance at all."""
+"""The least public log-probability; smaller ones are raised to it, and e^-1000 is practically 0."""
 
 
-def said_by_owner(logits: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float) -> torch.Tensor:
-    """What one owner's records say of the next token, clipped.
+def owner_score(logits: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float) -> torch.Tensor:
+    """The clipped score of one owner's records for each next token.
 
     Args:
         logits: of each record of the owner, shape (records, vocabulary). Sensitive.
         public: `log_probabilities` without any record, shape (vocabulary,).
-        clip: `difference`, of the mean log-probabilities from the public ones; or `logits`, by how far the mean ones
-            are behind the largest, which is c itself (Amin et al. 2024).
+        clip: `difference` clips the difference of the mean log-probabilities from the public ones; `logits` shifts
+            the mean ones so that the largest is c (Amin et al. 2024).
         clipping_norm: c.
 
     Returns:
-        Whole numbers from -PARTS to PARTS, int64, shape (vocabulary,), whatever the logits are: where they are no
-        numbers, 0 for differences, else -PARTS.
+        Integers from -PARTS to PARTS, int64, shape (vocabulary,), for all logits: NaN becomes 0 for differences, else
+        -PARTS.
     """
     mean = log_probabilities(logits).mean(dim=0)
     if clip == DIFFERENCE:
@@ -47,31 +47,25 @@ def said_by_owner(logits: torch.Tensor, public: torch.Tensor, *, clip: str, clip
 
 
 def scores(
-    said: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float, batch_size: int
+    total: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float, batch_size: int
 ) -> torch.Tensor:
-    """What tokens are drawn by: the sum of what the context's owners say, and s times the public part of it.
+    """The scores of tokens in the draw: the sum of the owners' scores, and s times the public part.
 
     Args:
-        said: sum over the owners, int64, shape (vocabulary,). Sensitive.
-        public: as for `said_by_owner`.
-        clip: likewise.
-        clipping_norm: likewise.
+        total: sum of `owner_score` over the owners, int64, shape (vocabulary,). Sensitive.
         batch_size: s.
     """
     if clip == LOGITS:
-        return said
+        return total
     finite = torch.nan_to_num(public, nan=_LEAST).clamp(_LEAST, 0)
-    return said + batch_size * (finite * (PARTS / clipping_norm)).round().to(torch.int64)
+    return total + batch_size * (finite * (PARTS / clipping_norm)).round().to(torch.int64)
 
 
 def possible(public: torch.Tensor, *, top_k: int | None, clipping_norm: float) -> torch.Tensor:
-    """Which tokens can come next, by public numbers alone (Vinod, Pillutla & Thakurta 2025, top-k+).
+    """The possible next tokens, int64, by public numbers only (Vinod, Pillutla & Thakurta 2025, top-k+).
 
-    Those whose public log-probability is at most 2 c below that of the k-th likeliest. Clipped to [-c, c], a mean over
-    a context of at most s owners moves none by more than c, so that the k likeliest of it are among these.
-
-    Returns:
-        Positions, int64.
+    These have a public log-probability at most 2 c below that of the k-th likeliest. Clipped to [-c, c], a mean over a
+    context of at most s owners moves none by more than c, so that the k likeliest of the context are among them.
     """
     if top_k is None or top_k >= len(public):
         return torch.arange(len(public), device=public.device)
@@ -80,18 +74,18 @@ def possible(public: torch.Tensor, *, top_k: int | None, clipping_norm: float) -
 
 
 def log_probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """In double precision; each row by itself."""
+    """Log-probabilities of each row, in double precision."""
     return logits.double().log_softmax(dim=-1)
 
 
 def drawn(scored: torch.Tensor, tokens: torch.Tensor, epsilon: float, *, barred: Sequence[int] = ()) -> int:
-    """One token, with a probability in proportion to exp(epsilon score / (2 PARTS)).
+    """One token, with a probability proportional to exp(epsilon score / (2 PARTS)).
 
     Args:
         scored: of `scores`. Sensitive.
-        tokens: those that can come.
+        tokens: the possible ones.
         epsilon: the range of the choice: 2 c / (s temperature).
-        barred: tokens that cannot come after all.
+        barred: excluded from `tokens`, unless none remain.
     """
     there = tokens[~torch.isin(tokens, torch.tensor(barred, dtype=torch.int64, device=tokens.device))]
     choices = there if len(there) else tokens

@@ -1,14 +1,14 @@
-"""Which owner's records are in which context of DP inference.
+"""The assignment of owners to contexts of DP inference.
 
 What belongs here: choosing a label for each context from public numbers, and a context for each owner. What does not:
-the prompts that records become (`inference_model`), and what is drawn of a context (`inference_writing`).
+the prompts of records (`inference_model`), and the draws from a context (`inference_writing`).
 
-**An owner's place hangs on this owner alone**: on the owner's fingerprint and the labels of the owner's records, beside
-the labels of the contexts, which are public, and a key that is drawn afresh for every mechanism and kept nowhere. One
-owner more changes no other's place. All records of an owner that are used are in one context, and have its label; of an
-owner with records of several labels, those of one are used, which the key decides: the label of one of the records, any
-of them alike, so that owners go by a label about as often as records have it, by which contexts are shared out. Owners
-who chose among their labels, all alike, would crowd in the few contexts of a rare one.
+**An owner's context depends on this owner only**: on the owner's fingerprint, the labels of the owner's records, the
+public labels of the contexts, and a key that is fresh for every mechanism and not stored. One owner more changes no
+other's context. All used records of an owner are in one context, and have its label. If an owner has records of several
+labels, one of the records, chosen uniformly by the key, decides the label. So owners have a label about as often as
+records have it, by which contexts are divided. A uniform choice among the owner's labels would crowd the few contexts
+of a rare label.
 """
 
 from __future__ import annotations
@@ -25,22 +25,13 @@ from dpsynth_platform.synth.text.sampling import apportioned
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts' labels, in their order. Public.
-
-    Attributes:
-        labels: of each context, the conditions' values that its records have and that its documents are written for.
-    """
+    """The contexts' labels, in order: the conditions' values of a context's records and documents. Public."""
 
     labels: tuple[Given, ...]
 
     @classmethod
     def shared(cls, number: int, weights: Mapping[Given, float]) -> Contexts:
-        """So many contexts, in proportion to weights.
-
-        Args:
-            number: of contexts.
-            weights: of each label, from noisy counts.
-        """
+        """So many contexts, in proportion to the labels' weights from noisy counts."""
         counts = apportioned(number, weights)
         return cls(tuple(label for label, count in counts.items() for _ in range(count)))
 
@@ -60,13 +51,12 @@ def placed(
 
     Args:
         records: each with its owner's fingerprint, its label and its body.
-        contexts: where they go.
         key: 32 fresh bytes.
-        most: records of one owner.
+        most: the most records of one owner.
 
     Returns:
-        Of each context, the bodies of each owner in it, sorted: in which order records come has no part in it. A record
-        whose label no context has, or whose owner goes by another label, is in none.
+        For each context, the bodies of each owner in it, sorted, independent of the order of records. A record is in no
+        context if no context has its label, or its owner has another one.
     """
     places = contexts.places
     owned: dict[str, dict[Given, list[str]]] = {}
@@ -78,12 +68,13 @@ def placed(
         chances = {label: sorted(_chances(key, owner, label, own)) for label, own in owned[owner].items()}
         label = min(chances, key=lambda one: chances[one][0])
         first = [body for _, body in chances[label][:most]]
-        found[_one_of(places[label], _keyed(key, "context", owner))][owner] = sorted(first)
+        number = int.from_bytes(_keyed(key, "context", owner), "big")
+        found[places[label][number % len(places[label])]][owner] = sorted(first)
     return found
 
 
 def _chances(key: bytes, owner: str, label: Given, bodies: Sequence[str]) -> Iterator[tuple[bytes, str]]:
-    """Each record of an owner's label with a number by chance; equal records have numbers of their own."""
+    """Each record of an owner's label with a pseudorandom number; equal records have different numbers."""
     numbers: Counter[str] = Counter()
     for body in bodies:
         yield _keyed(key, "record", owner, list(label), body, numbers[body]), body
@@ -92,7 +83,3 @@ def _chances(key: bytes, owner: str, label: Given, bodies: Sequence[str]) -> Ite
 
 def _keyed(key: bytes, *named: object) -> bytes:
     return hmac.digest(key, canonical_json(list(named)).encode(), "sha256")
-
-
-def _one_of(places: Sequence[int], digest: bytes) -> int:
-    return places[int.from_bytes(digest, "big") % len(places)]

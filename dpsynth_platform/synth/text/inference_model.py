@@ -1,10 +1,9 @@
-"""What a language model says of the next token, by each record of a context: prompts, and kept keys and values.
+"""A language model's logits of the next token for each record of a context: prompts, and kept keys and values.
 
-What belongs here: the prompts, rows that are computed each by itself, and the trial of that. What does not: which
-records are in a context (`inference_contexts`), and what becomes of the logits (`inference_choice`).
+What belongs here: the prompts, rows that are computed independently, and the trial of that. What does not: the records
+of a context (`inference_contexts`), and the use of the logits (`inference_choice`).
 
-A record stands in a prompt of its own, by which the model is asked for another one like it, below public words of what
-all of them are:
+Each record has its own prompt, which requests another record like it, below public words about all of them:
 
     News of all kinds, with their subject.
 
@@ -18,16 +17,16 @@ all of them are:
     topic: Business
     text:
 
-Without a record, all ends with the first `text:`. A record is read once: its keys and values are kept for every
-token of every document that the context writes. Of a context that has far more records than are expected, the rest is
-read again for every token, so that memory hangs on public numbers alone.
+Without a record, the prompt ends at the first `text:`. A record is read once: its keys and values are kept for every
+token of every document of the context. In a context with far more records than expected, the others are read again for
+every token, so that memory depends on public numbers only.
 
-**A row's numbers follow from its own prompt and the tokens so far**, or one owner more would move others by more than
-accounting knows. So all batches have one shape, which is public: as many rows, read as one length and kept in as many
-columns, whatever is in them; rows that are left over are filled up with the prompt without a record. And how many rows
-that may be is tried before the data are read: the most, up to `MOST_ROWS`, for which a row's logits are the same to the
-last bit in every place and beside other rows, the longest and the shortest among them; one alone is always the same. A
-model with experts is asked about one row at a time: how these are computed follows from which rows went to each.
+**A row's numbers depend on its own prompt and the tokens so far**, otherwise one owner more would change others by more
+than the accounting assumes. So all batches have one public shape: a fixed number of rows of one length and with one
+number of kept columns, whatever they contain; unused rows have the prompt without a record. A trial before the data are
+read finds the number of rows: the most, up to `MOST_ROWS`, for which a row's logits are the same to the last bit in
+every place and next to other rows, the longest and the shortest among them. A single row is always the same. A model
+with experts computes one row at a time: its experts' batches depend on the other rows.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from dpsynth_platform.training.precision import has_experts
 
 MOST_ROWS = 16
 BREAK = "\n\n"
-"""Between records of a prompt; in a record, blank lines are left out, so that this ends a document."""
+"""Separates the records of a prompt; records have no blank lines, so that this ends a document."""
 _FIRST, _NEXT = f"{BREAK}One record:{BREAK}", f"{BREAK}Another record:{BREAK}"
 _MOST_ABOUT = 500
-"""Characters of the public words, so that a long description does not take the room of the records."""
+"""The most characters of the public words, so that a long description leaves room for the records."""
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _TRIED_STEPS = 3
 
@@ -57,17 +56,16 @@ class Prompts:
     """Prompts of a layout in a model's tokens.
 
     Attributes:
-        longest: tokens of the longest prompt that there can be.
+        longest: tokens of the longest possible prompt.
 
     Args:
-        encoder: the layout in the model's tokens.
         about: what the records are. Public.
     """
 
     def __init__(self, encoder: Encoder, about: str) -> None:
         self._encoder = encoder
-        said = " ".join(about.split())[:_MOST_ABOUT]
-        self._first, self._next = encoder.bodies([said + _FIRST, _NEXT])
+        described = " ".join(about.split())[:_MOST_ABOUT]
+        self._first, self._next = encoder.bodies([described + _FIRST, _NEXT])
         self.longest = len(self._first) + encoder.layout.max_tokens + len(self._next) + encoder.longest_prompt()
 
     def public(self, given: Given) -> list[int]:
@@ -76,11 +74,11 @@ class Prompts:
         return [start, *self._first, *lines]
 
     def of_records(self, given: Given, bodies: Sequence[str]) -> list[list[int]]:
-        """A prompt for each record of this label, whose body is cut off as an example of training would be."""
+        """A prompt for each record of this label; bodies are cut off like examples of training."""
         start, *lines = self._encoder.prompt(given)
         layout = self._encoder.layout
         room = layout.max_tokens - len(lines) - 1
-        # What is cut off anyway need not be made tokens, however long it is.
+        # Longer bodies are cut off before tokenizing.
         most = (layout.max_tokens + 1) * self._encoder.longest_token
         texts = [_BLANK_LINES.sub("\n", body[:most]).strip() for body in bodies]
         return [
@@ -90,18 +88,18 @@ class Prompts:
 
 
 class Rows(Slots):
-    """As many rows as one batch has, each with a prompt, that all go on with the same tokens, again and again.
+    """The rows of one batch, each with a prompt, that all continue with the same tokens, repeatedly.
 
     Args:
         model: in evaluation mode.
-        prompts: one for each row, of two tokens at least.
-        longest: tokens of the longest prompt that there can be; public.
+        prompts: one for each row, of at least two tokens.
+        longest: tokens of the longest possible prompt; public.
         more: the most tokens that follow.
     """
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], *, longest: int, more: int) -> None:
         super().__init__(model, len(prompts), longest + more)
-        # The last token is a step of its own, so that every row's logits are those of one column.
+        # The last token is a separate step, so that all rows' logits are those of one column.
         read = [prompt[:-1] for prompt in prompts]
         filled = [[*prompt, *[0] * (longest - len(prompt))] for prompt in read]
         with torch.inference_mode():
@@ -116,12 +114,12 @@ class Rows(Slots):
         self._last = torch.tensor([prompt[-1] for prompt in prompts], device=self.device)
 
     def begin(self) -> torch.Tensor:
-        """Logits of the token after the prompts, shape (rows, vocabulary); what followed before is over."""
+        """Logits of the token after the prompts, shape (rows, vocabulary); earlier tokens are discarded."""
         self._lengths[:] = self._starts
         return self.step(self._last)
 
-    def go_on(self, token: int) -> torch.Tensor:
-        """Logits of the token after one more."""
+    def advance(self, token: int) -> torch.Tensor:
+        """Logits of the token after this one."""
         return self.step(torch.full_like(self._last, token))
 
     def _columns(self) -> int:
@@ -129,18 +127,16 @@ class Rows(Slots):
 
 
 class Context:
-    """What the model says by each record of a context. Sensitive, but for the shape of a batch.
+    """The model's logits for each record of a context. Sensitive, except the shape of a batch.
 
     Args:
         model: in evaluation mode.
         prompts: of the records.
         filler: the prompt without a record.
-        rows: of a batch (`rows_apart`).
-        kept: records whose keys and values are kept, rounded up to batches. Those of more are computed again for every
-            token, step by step as they would have been, so that a context takes no more memory than was planned for,
-            however many records came; only time tells.
-        longest: see `Rows`.
-        more: see `Rows`.
+        rows: of a batch (`independent_rows`).
+        kept: records whose keys and values are kept, rounded up to batches. The others are computed again for every
+            token, in the same steps, so that a context never takes more memory than planned; only its time depends on
+            the number of records.
     """
 
     def __init__(
@@ -163,17 +159,17 @@ class Context:
         self._tokens: list[int] = []
 
     def begin(self) -> Iterator[torch.Tensor]:
-        """Of each record, the logits of a document's first token, shape (vocabulary,). Used up before the next."""
+        """Each record's logits of a document's first token, shape (vocabulary,). Consume them before the next call."""
         self._tokens = []
         for batch, used in self._kept:
             yield from batch.begin()[:used]
         yield from self._again()
 
-    def go_on(self, token: int) -> Iterator[torch.Tensor]:
-        """Of each record, the logits of the token after one more. Used up before the next."""
+    def advance(self, token: int) -> Iterator[torch.Tensor]:
+        """Each record's logits of the token after this one. Consume them before the next call."""
         self._tokens.append(token)
         for batch, used in self._kept:
-            yield from batch.go_on(token)[:used]
+            yield from batch.advance(token)[:used]
         yield from self._again()
 
     def _again(self) -> Iterator[torch.Tensor]:
@@ -181,7 +177,7 @@ class Context:
             read = self._read(batch)
             logits = read.begin()
             for token in self._tokens:
-                logits = read.go_on(token)
+                logits = read.advance(token)
             yield from logits[: len(batch)]
             del read, logits  # before the next batch is read
 
@@ -189,23 +185,18 @@ class Context:
         return Rows(self._model, [*batch, *[self._filler] * (self._rows - len(batch))], **self._shape)
 
 
-def rows_apart(model: Any, *, longest: int, more: int) -> int:
-    """The most rows of a batch, of 16, 8, 4 and 2, that are each computed by themselves to the last bit; else 1.
+def independent_rows(model: Any, *, longest: int, more: int) -> int:
+    """The most rows of a batch, of 16, 8, 4 and 2, that are independent of each other to the last bit; else 1.
 
-    Tried on random tokens, in the shapes that are used.
-
-    Args:
-        model: as it will be used, on its device.
-        longest: see `Rows`.
-        more: see `Rows`.
+    The trial uses random tokens in the final shapes, with the model on its device.
     """
     rows = 1 if has_experts(model) else MOST_ROWS
-    while rows > 1 and not _apart(model, rows, longest, more):
+    while rows > 1 and not _independent(model, rows, longest, more):
         rows //= 2
     return rows
 
 
-def _apart(model: Any, rows: int, longest: int, more: int) -> bool:
+def _independent(model: Any, rows: int, longest: int, more: int) -> bool:
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
 
     def random_tokens(number: int) -> list[int]:
@@ -213,16 +204,16 @@ def _apart(model: Any, rows: int, longest: int, more: int) -> bool:
 
     own, follow = random_tokens((longest + 2) // 2), random_tokens(min(_TRIED_STEPS, more))
 
-    def said(prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def logits(prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         batch = Rows(model, prompts, longest=longest, more=more)
-        return torch.stack([batch.begin(), *(batch.go_on(token) for token in follow)])
+        return torch.stack([batch.begin(), *(batch.advance(token) for token in follow)])
 
-    alike = said([own] * rows)
+    alike = logits([own] * rows)
     expected = alike[:, 0]
     if not all(torch.equal(alike[:, row], expected) for row in range(rows)):
         return False
     lengths = [longest, 2, *(int(length) for length in torch.randint(2, longest + 1, (rows,)))]
     others = [random_tokens(length) for length in lengths[: rows - 1]]
     return all(
-        torch.equal(said([*others[:row], own, *others[row:]])[:, row], expected) for row in (0, rows // 2, rows - 1)
+        torch.equal(logits([*others[:row], own, *others[row:]])[:, row], expected) for row in (0, rows // 2, rows - 1)
     )

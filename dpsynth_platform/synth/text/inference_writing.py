@@ -1,11 +1,10 @@
 """Writing documents from contexts, token by token.
 
-What belongs here: the loop over contexts, documents and tokens, and when a document ends. What does not: which records
-are where (`inference_contexts`), and every number that a token is drawn by (`inference_model`, `inference_choice`).
+What belongs here: the loop over contexts, documents and tokens, and the end of a document. What does not: the records
+of a context (`inference_contexts`), and the numbers of the draws (`inference_model`, `inference_choice`).
 
-A document ends with the model's end-of-text token, with a blank line, or after as many tokens as one may have; a
-context, when what is left of its tokens is too little for a whole document. Both follow from tokens that were drawn,
-which are what is paid for.
+A document ends with the model's end-of-text token, with a blank line, or after the most tokens of a document; a context
+ends when its remaining tokens are too few for a whole document. Both follow from drawn tokens, which are paid for.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from typing import Any
 import torch
 
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.synth.text.inference_choice import drawn, log_probabilities, possible, said_by_owner, scores
+from dpsynth_platform.synth.text.inference_choice import drawn, log_probabilities, owner_score, possible, scores
 from dpsynth_platform.synth.text.inference_contexts import Contexts
-from dpsynth_platform.synth.text.inference_model import BREAK, Context, Prompts, Rows, rows_apart
+from dpsynth_platform.synth.text.inference_model import BREAK, Context, Prompts, Rows, independent_rows
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.synth.text.sampling import SyntheticText
 
 STAGE = "contexts"
-_TOLD, _TOLD_TOGETHER = 20, 10
-"""About how often progress is told, and after how many contexts at least."""
+_REPORTS, _LEAST_CONTEXTS = 20, 10
+"""About the number of progress reports, and the fewest contexts between two of them."""
 
 
 class Writer:
@@ -36,11 +35,8 @@ class Writer:
 
     Args:
         model: in evaluation mode, on its device; public.
-        encoder: the layout in its tokens.
-        prompts: of records in that layout.
-        plan: what is drawn.
         never: tokens that no document has.
-        blank: tokens that none begins with; nor does one begin with its end.
+        blank: tokens that no document begins with, in addition to its end token.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class Writer:
         self._model, self._encoder, self._prompts, self._plan = model, encoder, prompts, plan
         self._never, self._never_first = tuple(never), (*never, *blank, encoder.eos)
         self._shape = shape_of(prompts, plan.document_tokens)
-        self._rows = rows_apart(model, **self._shape)
+        self._rows = independent_rows(model, **self._shape)
 
     def texts(
         self, contexts: Contexts, owners: Sequence[Mapping[str, Sequence[str]]], progress: Progress = silent
@@ -64,18 +60,17 @@ class Writer:
         """All documents of all contexts.
 
         Args:
-            contexts: with their labels.
-            owners: of each context, the bodies of each owner's records. Sensitive.
-            progress: called after some contexts and at the end. How long one took tells how many records it has, so
-                that it is told of no fewer than `_TOLD_TOGETHER` (or of all), and these are of any labels.
+            owners: for each context, the bodies of each owner's records. Sensitive.
+            progress: called after some contexts and at the end. The time of a context reveals its number of records, so
+                that each report covers at least `_LEAST_CONTEXTS` contexts (or all), of mixed labels.
         """
         number = len(contexts.labels)
-        between = max(_TOLD_TOGETHER, number // _TOLD)
+        between = max(_LEAST_CONTEXTS, number // _REPORTS)
         documents: dict[int, list[list[int]]] = {}
         progress(STAGE, 0, number)
         for place in _shuffled(number):
             documents[place] = list(self._documents(contexts.labels[place], owners[place]))
-            if len(documents) % between == 0 and len(documents) <= number - _TOLD_TOGETHER:
+            if len(documents) % between == 0 and len(documents) <= number - _LEAST_CONTEXTS:
                 progress(STAGE, len(documents), number)
         progress(STAGE, number, number)
         numbers: Counter[Given] = Counter()
@@ -87,7 +82,6 @@ class Writer:
         return written
 
     def _documents(self, label: Given, bodies: Mapping[str, Sequence[str]]) -> Iterator[list[int]]:
-        """The tokens of each document of one context."""
         without = self._prompts.public(label)
         records = self._prompts.of_records(label, [body for own in bodies.values() for body in own])
         of_none = Rows(self._model, [without], **self._shape)
@@ -103,19 +97,19 @@ class Writer:
                 tokens.append(self._next(public[0], private, sizes, first=not tokens))
                 if self._is_over(tokens):
                     break
-                public, private = of_none.go_on(tokens[-1]), of_records.go_on(tokens[-1])
+                public, private = of_none.advance(tokens[-1]), of_records.advance(tokens[-1])
             left -= len(tokens)
             yield tokens
 
     def _next(self, without: torch.Tensor, logits: Iterator[torch.Tensor], sizes: Sequence[int], *, first: bool) -> int:
-        """One token: the only place where what is sensitive becomes something that is shown."""
+        """One token: the only place where sensitive numbers become a published value."""
         plan = self._plan
         public = log_probabilities(without)
-        said = torch.zeros(len(public), dtype=torch.int64, device=public.device)
+        total = torch.zeros(len(public), dtype=torch.int64, device=public.device)
         for size in sizes:
             own = torch.stack(list(islice(logits, size)))
-            said += said_by_owner(own, public, clip=plan.clip, clipping_norm=plan.clipping_norm)
-        scored = scores(said, public, clip=plan.clip, clipping_norm=plan.clipping_norm, batch_size=plan.batch_size)
+            total += owner_score(own, public, clip=plan.clip, clipping_norm=plan.clipping_norm)
+        scored = scores(total, public, clip=plan.clip, clipping_norm=plan.clipping_norm, batch_size=plan.batch_size)
         there = possible(public, top_k=plan.top_k, clipping_norm=plan.clipping_norm)
         barred = self._never_first if first else self._never
         return drawn(scored, there, plan.epsilon_of_choice, barred=barred)
@@ -127,15 +121,15 @@ class Writer:
     def _text(self, label: Given, number: int, tokens: list[int]) -> SyntheticText:
         ended = tokens[-1] == self._encoder.eos
         body, blank, _ = self._encoder.text(tokens[:-1] if ended else tokens).partition(BREAK)
-        # A field stands behind a blank, which is public: that the model left it out is no reason to lose a text.
+        # The blank before a field is public: a model that omits it must not lose a text.
         return SyntheticText(label, number, f" {body.strip()}", ended or bool(blank), len(tokens))
 
 
 def _shuffled(number: int) -> Sequence[int]:
-    """An order of contexts that hangs on no data; each draws for itself, in whatever order."""
+    """An order of contexts that depends on no data; contexts are independent of each other."""
     return random.SystemRandom().sample(range(number), number)
 
 
 def shape_of(prompts: Prompts, document_tokens: int) -> dict[str, int]:
-    """The shape of every row: tokens of the longest prompt, and of what follows it. Public."""
+    """The public shape of every row: tokens of the longest prompt, and of the document after it."""
     return {"longest": prompts.longest, "more": document_tokens}

@@ -1,7 +1,7 @@
 """A record as text and back: the prompt that training and generation share, and the body that the model writes.
 
-What belongs here: the layout of a record (public), its text, its tokens, and the way back from a body to the record's
-fields. What does not: reading tables (`examples`), the model, and sampling.
+What belongs here: the layout of a record (public), its text, its tokens, and parsing a body into the record's fields.
+What does not: reading tables (`examples`), the model, and sampling.
 
 A record with the condition `topic` and the fields `title` and `text` becomes
 
@@ -10,11 +10,11 @@ A record with the condition `topic` and the fields `title` and `text` becomes
     text: First line
     second line
 
-The prompt ends behind `title:`, and the model writes the rest until its end-of-text token. Where a value is missing,
-nothing follows the colon, not even a blank. A line inside of a value that looks like a marker (`topic:`), or that
-starts with a backslash, gets a backslash in front, so no text can imitate a field; texts that spell a special token out
-(`<|endoftext|>`) are taken apart into its letters. Each line of the prompt is made tokens by itself, and the body by
-itself, so that a prompt has the very same tokens whatever follows.
+The prompt ends after `title:`, and the model writes the rest until its end-of-text token. After the colon of a missing
+value there is nothing, not even a blank. A line inside a value that looks like a marker (`topic:`), or that starts with
+a backslash, gets a backslash in front, so that no text can imitate a field; a special token in a text
+(`<|endoftext|>`) is tokenized as its letters. A column whose name cannot begin a line has a marker like it. Each line
+of the prompt is tokenized separately, and so is the body, so that a prompt has the same tokens before any body.
 """
 
 from __future__ import annotations
@@ -22,31 +22,29 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.synth.text.base_models import special_tokens
 
 Given = tuple[str | None, ...]
-"""The values of a layout's conditions, in their order."""
+"""The values of a layout's conditions, in order."""
 
 LEAST_BODY = 16
 """Tokens that the longest prompt must leave for the body."""
 _CONTINUED = "(continued)"
-"""In place of the first field's name in the prompt of a later chunk, which starts in the middle of a body."""
+"""Replaces the first field's name in the prompt of a later chunk, which starts in the middle of a body."""
 _NAME = re.compile(r"[^\s:\\]([^\n\r:\\]*[^\s:\\])?")
 _ESCAPE = "\\"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A column that the prompt gives, with its public values.
+    """A column in the prompt, with all its public values as texts (`text_of`); None is a missing value.
 
-    Attributes:
-        column: its name.
-        values: all that it may hold, as texts (`text_of`); None for a missing value. Records with another value are
-            left out, each by itself.
+    Records with another value are left out.
     """
 
     column: str
@@ -59,11 +57,10 @@ class TextLayout:
 
     Attributes:
         fields: columns that the model learns to write, in this order.
-        conditions: columns that the prompt gives; no loss is taken on them.
-        max_tokens: tokens of one example, with prompt and end-of-text token.
-        chunks_per_record: examples that a long record may become; what is left then is cut off. Where examples are
-            sampled, those of one record are sampled and clipped together (`Examples.units`): a record stays one
-            contribution of its owner.
+        conditions: columns in the prompt, which has no loss.
+        max_tokens: the most tokens of one example, including prompt and end-of-text token.
+        chunks_per_record: the most examples of a long record, whose rest is cut off. They are sampled and clipped
+            together (`Examples.units`): a record remains one contribution of its owner.
     """
 
     fields: tuple[str, ...]
@@ -73,13 +70,10 @@ class TextLayout:
 
     def __post_init__(self) -> None:
         columns = self.columns
-        for name in columns:
-            if not _NAME.fullmatch(name) or name == _CONTINUED:
-                raise ContractError(
-                    f"generate: column {name!r} cannot head a line; accepted: no colon, backslash or break"
-                )
         if not self.fields or len(set(columns)) < len(columns):
-            raise ContractError(f"generate: columns {', '.join(columns)}; accepted: each once, and at least one field")
+            raise ContractError(
+                f"generate: columns {', '.join(columns)}; accepted: no duplicates, and at least one field"
+            )
         for condition in self.conditions:
             if not condition.values or len(set(condition.values)) < len(condition.values):
                 raise ContractError(f"generate: {condition.column}: accepted: distinct values, at least one")
@@ -91,27 +85,38 @@ class TextLayout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns, conditions first."""
         return (*(condition.column for condition in self.conditions), *self.fields)
 
+    @cached_property
+    def _markers(self) -> dict[str, str]:
+        """What begins the line of each column: its name, or a similar text where that cannot begin a line."""
+        found = {name: name for name in self.columns if _NAME.fullmatch(name) and name != _CONTINUED}
+        for name in self.columns:
+            plain = re.sub(r"[\s:\\]+", " ", name).strip() or "column"
+            taken = {_CONTINUED, *found.values()}
+            options = (plain, *(f"{plain} {number}" for number in range(2, len(taken) + 3)))
+            found.setdefault(name, next(option for option in options if option not in taken))
+        return found
+
     def given(self, record: Mapping[str, Any]) -> Given | None:
-        """The conditions' values of a record, or None where one is not declared."""
+        """The conditions' values of a record; None if one is not declared."""
         found = tuple(text_of(record[condition.column]) for condition in self.conditions)
         declared = all(value in condition.values for value, condition in zip(found, self.conditions, strict=True))
         return found if declared else None
 
     def body(self, record: Mapping[str, Any]) -> str | None:
-        """What the model shall write of a record, or None where all fields are missing or blank."""
+        """The text of a record that the model learns to write; None if all fields are missing or blank."""
         values = [text_of(record[name]) for name in self.fields]
         if not any(value and value.strip() for value in values):
             return None
         first, *others = (self._written(value) for value in values)
-        return first + "".join(f"\n{name}:{value}" for name, value in zip(self.fields[1:], others, strict=True))
+        markers = (self._markers[name] for name in self.fields[1:])
+        return first + "".join(f"\n{marker}:{value}" for marker, value in zip(markers, others, strict=True))
 
     def parsed(self, body: str) -> dict[str, str | None] | None:
-        """The fields of a body, or None where it is none: a marker is missing, repeated or of another place."""
+        """The fields of a body; None if a marker is missing, repeated or of another place."""
         values: list[list[str]] = []
-        coming = list(self.fields[1:])
+        coming = [self._markers[name] for name in self.fields[1:]]
         first, *lines = body.split("\n")
         values.append([first])
         for line in lines:
@@ -127,21 +132,16 @@ class TextLayout:
         return {name: text[1:] if text else None for name, text in zip(self.fields, texts, strict=True)}
 
     def prompt_lines(self, given: Given, *, continued: bool = False) -> list[str]:
-        """The prompt, line by line; each but the last ends with a line break."""
+        """The prompt, line by line; all but the last end with a line break."""
         lines = [self.line(condition, value) for condition, value in zip(self.conditions, given, strict=True)]
-        return [*lines, f"{_CONTINUED if continued else self.fields[0]}:"]
+        return [*lines, f"{_CONTINUED if continued else self._markers[self.fields[0]]}:"]
 
     def line(self, condition: Condition, value: str | None) -> str:
-        """The prompt's line of a condition."""
-        return f"{condition.column}:{self._written(value)}\n"
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object, for plans."""
-        return asdict(self)
+        return f"{self._markers[condition.column]}:{self._written(value)}\n"
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TextLayout:
-        """Reads `to_json` back. Raises `ContractError`."""
+        """Reads the JSON of `asdict` back. Raises `ContractError`."""
         try:
             conditions = tuple(Condition(part["column"], tuple(part["values"])) for part in document["conditions"])
             return cls(**{**document, "fields": tuple(document["fields"]), "conditions": conditions})
@@ -156,11 +156,11 @@ class TextLayout:
         return " " + "\n".join([first, *kept])
 
     def _imitates(self, line: str) -> bool:
-        return line.startswith(tuple(f"{name}:" for name in (*self.columns, _CONTINUED)))
+        return line.startswith(tuple(f"{name}:" for name in (*self._markers.values(), _CONTINUED)))
 
 
 def text_of(value: Any) -> str | None:
-    """A table's value as text; None stays None. Whole floats are written as whole numbers, times as ISO 8601."""
+    """A table's value as text, or None. Floats without fraction become whole numbers, times ISO 8601."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -174,17 +174,15 @@ class Encoder:
     """A layout in a model's tokens.
 
     Attributes:
-        layout: the layout.
-        eos: the end-of-text token; also fills rows up, under masks, so that no token is added to the model.
+        eos: the end-of-text token; also pads rows, under masks, so that no token is added to the model.
         special: the special tokens, spelled out.
-        longest_token: characters of the longest token: n tokens cover at most n times as many.
+        longest_token: the most characters of a token: n tokens cover at most n times as many.
 
     Args:
-        layout: how records are written.
         tokenizer: the model's (`base_models.load`).
 
     Raises:
-        ConfigurationError: the tokenizer has no end-of-text token, lets texts imitate it, does not give texts back, or
+        ConfigurationError: the tokenizer has no end-of-text token, lets texts imitate it, does not restore texts, or
             the longest prompt leaves no room.
     """
 
@@ -202,15 +200,15 @@ class Encoder:
         self._check_room()
 
     def prompt(self, given: Given, *, continued: bool = False) -> list[int]:
-        """Tokens of the prompt: the start token, and each line's."""
+        """The start token, and the tokens of each line."""
         lines = self.layout.prompt_lines(given, continued=continued)
         return [self._start, *(token for line in lines for token in self._line(line))]
 
     def bodies(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of some bodies, without the end-of-text token."""
+        """Tokens of bodies, without the end-of-text token."""
         if not texts:
             return []
-        # `verbose` would warn of long texts, and say how long they are.
+        # `verbose` would log the length of long texts.
         found = self._tokenizer(
             list(texts),
             add_special_tokens=False,
@@ -223,16 +221,16 @@ class Encoder:
         return tokens
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of a body's tokens; bytes that are no UTF-8 become replacement characters."""
+        """The text of a body's tokens; invalid UTF-8 becomes replacement characters."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def longest_prompt(self, *, continued: bool = False) -> int:
-        """Tokens of the longest prompt that there can be: of each condition's longest line, whatever goes together."""
+        """Tokens of the longest possible prompt: with each condition's longest line, in any combination."""
         longest = tuple(self._longest_value(condition) for condition in self.layout.conditions)
         return len(self.prompt(longest, continued=continued))
 
     def _line(self, line: str) -> list[int]:
-        # Prompts consist of public values only, so there are few lines.
+        # Prompts have public values only, so there are few lines.
         if line not in self._lines:
             self._lines[line] = self.bodies([line])[0]
         return self._lines[line]
@@ -241,10 +239,10 @@ class Encoder:
         spelled = self.bodies([f" {token}" for token in self.special])
         special = set(special_tokens(self._tokenizer))
         if any(special.intersection(tokens) for tokens in spelled):
-            raise ConfigurationError("the tokenizer takes texts for special tokens; accepted: one that can split them")
+            raise ConfigurationError("the tokenizer reads special tokens in texts; accepted: one that can split them")
         sample = " A b,  c.\n\\d: e's\t\N{LATIN SMALL LETTER U WITH DIAERESIS}\n"
         if self.text(self.bodies([sample])[0]) != sample:
-            raise ConfigurationError("the tokenizer does not give texts back as they were; accepted: a byte-level one")
+            raise ConfigurationError("the tokenizer does not restore texts; accepted: a byte-level one")
 
     def _check_room(self) -> None:
         layout = self.layout

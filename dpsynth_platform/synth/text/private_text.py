@@ -1,7 +1,7 @@
-"""A text of the sensitive table, as a type that has no way to words.
+"""A text of the sensitive table, as a type without access to its words.
 
-What belongs here: the type, and what turns it into features. What does not: reading a table, and what features are for
-(`evolution_votes`). A prompt is made of another type (`public_text`); neither knows the other.
+What belongs here: the type, and its features. What does not: reading a table, and uses of features
+(`evolution_votes`). A prompt has another type (`public_text`); neither type imports the other.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy.typing as npt
 Features = npt.NDArray[np.float32]
 
 _LONGEST = 2000
-"""Characters of a text that are looked at: more than the encoder reads of it."""
+"""Characters of a text that are used: more than the encoder reads."""
 
 
 class TextEncoder(Protocol):
-    """What turns texts into features of Euclidean length 1; `embeddings.SentenceEncoder` is one."""
+    """Turns texts into features of Euclidean length 1, such as `embeddings.SentenceEncoder`."""
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Features of each text, shape (texts, features)."""
 
 
 class PrivateText:
-    """A text of the sensitive table. It gives its features, and in no way its words; equal ones are known as such."""
+    """A text of the sensitive table. It gives its features but not its words; equal texts compare equal."""
 
     __slots__ = ("__text",)
 
@@ -35,11 +35,10 @@ class PrivateText:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is nothing to be read."""
         return not self.__text
 
     def features(self, encoder: TextEncoder) -> Features:
-        """Features of this text, computed by itself, shape (features,)."""
+        """Features of this text, computed alone, shape (features,)."""
         found: Features = encoder.encode([self.__text])[0]
         return found
 
@@ -52,14 +51,7 @@ class PrivateText:
     def __repr__(self) -> str:
         return "<private text>"
 
-    def __str__(self) -> NoReturn:
-        raise TypeError("a private text has no words to show; accepted: its features")
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a private text cannot be shown or serialized; accepted: its features")
 
-    def __format__(self, specification: str) -> NoReturn:
-        raise TypeError("a private text has no words to show; accepted: its features")
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a private text is not handed on; accepted: its features")
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a private text is not handed on; accepted: its features")
+    __str__ = __format__ = __reduce__ = __getstate__ = _refuse

@@ -1,7 +1,7 @@
-"""What a prompt may be made of: words that anybody may read, as a type.
+"""The type of public text, the only content that prompts may have.
 
-What belongs here: the type, and prompts. What does not: which words there are (`evolution_prompts`), and texts of the
-data, which are another type (`private_text`) that has no way here.
+What belongs here: the type, and prompts made of it. What does not: the words (`evolution_prompts`), and
+texts of the data, which have another type (`private_text`) that cannot be converted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublicText:
-    """Words that anybody may read: declared by a contract, ours, or written by a model that was told only such words.
-
-    Attributes:
-        words: the text.
+    """Public words: declared by a contract, fixed in the code, or written by a model from such words.
 
     Raises:
-        TypeError: they are no text, as those of a private text are not.
+        TypeError: the words are not a `str`.
     """
 
     words: str
@@ -27,19 +24,13 @@ class PublicText:
         if type(self.words) is not str:
             raise TypeError(f"a prompt of {type(self.words).__name__}; accepted: public words")
 
-    def joined(self, others: Sequence[PublicText], between: str = "\n") -> PublicText:
-        """This text and others after it."""
-        return PublicText(between.join([self.words, *(other.words for other in others)]))
+    def joined(self, others: Sequence[PublicText]) -> PublicText:
+        return PublicText("\n".join([self.words, *(other.words for other in others)]))
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is told.
-
-    Attributes:
-        instruction: what it is to do.
-        request: on what.
-    """
+    """A prompt with a system message (`instruction`) and a user message (`request`)."""
 
     instruction: PublicText
     request: PublicText
@@ -48,3 +39,9 @@ class Prompt:
         for part in (self.instruction, self.request):
             if type(part) is not PublicText:
                 raise TypeError(f"a prompt of {type(part).__name__}; accepted: public texts")
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as a chat."""
+        parts = (("system", self.instruction), ("user", self.request))
+        return [{"role": role, "content": part.words} for role, part in parts]

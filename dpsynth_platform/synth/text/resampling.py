@@ -3,11 +3,10 @@
 What belongs here: clusters of a synthetic pool, the noisy votes of private records for them, their file, and choosing
 from a larger pool by them. What does not: who writes the pool, and what votes cost (`privacy.events`).
 
-Clusters are made of texts that a mechanism left, or that were written by what it left, which cost nothing beyond it;
-only the votes look at the data. A cluster unites the votes of records that are near to any of its texts, which single
-texts would split among them and lose in the noise. Of a pool that has more texts than are asked for, texts are then
-taken so that clusters occur in proportion to their votes, label by label: how many texts of each label there are is not
-changed.
+Clusters consist of texts that are the result of a mechanism or follow from it, at no further cost; only the votes read
+the data. A cluster joins the votes of records near to any of its texts; votes for single texts would be split, and
+smaller than the noise. Texts are taken from a larger pool so that clusters occur in proportion to their votes, label by
+label: the number of texts of each label does not change.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from dpsynth_platform.synth.text.private_text import Features, TextEncoder
 
 FILE_NAME = "resampling.json"
 TEXTS_PER_CLUSTER = 10
-"""Synthetic texts for each cluster that is made of them."""
+"""Synthetic texts for each cluster."""
 VOTING = "voting"
-"""Within a model directory, where whoever votes keeps others out."""
+"""Within a model directory: holds the lock of the voting process."""
 _LOCK, _ONE_GROUP = "held", 0
 
 Key = TypeVar("Key")
@@ -45,12 +44,11 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Resampling:
-    """How a pool is clustered and chosen from. Public; part of the sealed plan.
+    """The clustering of a pool, and the choice from it. Public; part of the sealed plan.
 
     Attributes:
-        clusters: how many there are.
         sigma: the noise of each cluster's votes, in votes.
-        pool: how many texts are written for each one that is taken.
+        pool: the number of texts that are written for each one that is taken.
     """
 
     clusters: int
@@ -59,34 +57,32 @@ class Resampling:
 
     @property
     def texts(self) -> int:
-        """How many synthetic texts the clusters are made of, where as many as one likes can be written."""
+        """The number of texts in the clusters, where the number of texts is free."""
         return TEXTS_PER_CLUSTER * self.clusters
 
     def event(self, adjacency: str, max_contributions: int) -> GaussianVotesEvent:
-        """What the votes cost."""
         return GaussianVotesEvent(self.sigma, adjacency, max_contributions)
 
     def pools(self, counts: Mapping[Key, int]) -> dict[Key, int]:
-        """How many texts are written of each label, of which so many are taken."""
+        """How many texts are written of each label, so that `counts` of them are taken."""
         return {label: self.texts_for(number) for label, number in counts.items()}
 
     def texts_for(self, number: int) -> int:
-        """How many texts are written where so many are taken."""
+        """How many texts are written so that `number` of them are taken."""
         return math.ceil(self.pool * number)
 
     def taken_of(self, texts: int) -> int:
-        """How many can be taken where so many texts are written: the most for which `texts_for` asks no more."""
+        """The most texts that can be taken of so many: the inverse of `texts_for`."""
         number = math.floor(texts / self.pool)
         return number + (self.texts_for(number + 1) <= texts)
 
     @property
     def share_in_words(self) -> str:
-        """What part of the texts is taken."""
         return "every one" if self.pool == 1 else f"one in {self.pool:g}"
 
     @property
     def choice_in_words(self) -> str:
-        """What is done with texts that can be written as one likes, for readers who are no experts."""
+        """The choice among any number of texts, for readers who are no experts."""
         return (
             f"Then each record votes for one of up to {self.clusters} clusters of {self.texts} such texts, noise of "
             f"{self.sigma:.3g} votes is added for every cluster, and by these votes {self.share_in_words} of the texts "
@@ -94,11 +90,7 @@ class Resampling:
         )
 
     def in_words(self, of: str) -> str:
-        """The votes, for the description of an event.
-
-        Args:
-            of: whose the clusters are.
-        """
+        """The votes, for the description of an event; `of` are the clustered texts."""
         return f"a histogram of votes for up to {self.clusters} clusters of {of}, with noise of {self.sigma:.3g} votes"
 
 
@@ -115,21 +107,21 @@ class ClusterVotes:
     votes: Counts
 
     def nearest(self, features: Features) -> npt.NDArray[np.int64]:
-        """The cluster of each synthetic text, by its features; shape (texts,)."""
+        """The cluster of each synthetic text; shape (texts,)."""
         found: npt.NDArray[np.int64] = (features @ self.centers.T).argmax(axis=1)
         return found
 
     def take(self, features: Features, number: int, random: np.random.Generator) -> list[int]:
-        """Which of some synthetic texts are taken, each at most once, in the order of the pool.
+        """The positions of the texts that are taken, each at most once, in the order of the pool.
 
-        A text weighs as much as its cluster has votes, shared among the pool's texts of that cluster; negative votes
-        weigh nothing, and texts without weight are taken only where there are too few others (Efraimidis & Spirakis
-        2006: the largest of u^(1 / weight)).
+        A text's weight is its cluster's votes, divided by the pool's texts of that cluster; negative votes weigh
+        nothing, and texts without weight are taken only if there are too few others (Efraimidis & Spirakis 2006: the
+        largest of u^(1 / weight)).
 
         Args:
             features: of the pool's texts, shape (texts, features).
-            number: how many are taken, at most as many as there are.
-            random: which hangs on no data.
+            number: how many are taken, or as many as there are.
+            random: independent of the data.
         """
         own = self.nearest(features)
         sizes = np.bincount(own, minlength=len(self.centers))
@@ -142,13 +134,11 @@ class ClusterVotes:
 
 
 def vote(plan: Resampling, texts: Sequence[str], voters: Voters, encoder: TextEncoder) -> ClusterVotes:
-    """The mechanism: clusters of synthetic texts, and the noisy votes of records for them, whatever their labels are.
+    """The mechanism: clusters of synthetic texts, and the noisy votes of records of all labels for them.
 
     Args:
-        plan: clusters and noise.
-        texts: synthetic ones; where there are fewer than clusters, each is one.
-        voters: the records.
-        encoder: of the texts; the one that features of the records are of.
+        texts: synthetic ones; if there are fewer than clusters, each is a cluster.
+        encoder: the one of the voters' features.
 
     Raises:
         MechanismFailed: there is no synthetic text.
@@ -161,23 +151,21 @@ def vote(plan: Resampling, texts: Sequence[str], voters: Voters, encoder: TextEn
 
 
 def all_voters(bounded: Path, layout: TextLayout, encoder: TextEncoder, *, by_owner: bool) -> Voters:
-    """All records of a bounded table that have a text, whatever else they say; arguments as of `read_voters`."""
+    """All records of a bounded table with a text, in one group; arguments as for `read_voters`."""
     alone = TextLayout(fields=layout.fields[:1])
     return read_voters(bounded, alone, {(): _ONE_GROUP}, encoder, by_owner=by_owner)
 
 
 def vote_once(directory: Path, alone: Path, count: Callable[[], ClusterVotes]) -> None:
-    """Has a vote counted and written, unless there is one; by one process at a time.
+    """Counts and writes the votes, unless they exist; one process at a time.
 
-    What a crash left of a vote before its file had its name was seen by nobody, and is gone before the next one.
+    Nothing has used the unfinished file of a crashed vote, which is deleted first.
 
     Args:
-        directory: of the model.
-        alone: a directory for the lock; gone afterwards.
-        count: the vote.
+        alone: a directory for the lock; deleted afterwards.
 
     Raises:
-        ResumeRefused: another process is at it.
+        ResumeRefused: another process is voting.
     """
     try:
         with held_file(private_directory(alone) / _LOCK):
@@ -205,13 +193,12 @@ def clustered(features: Features, clusters: int) -> Features:
 def taken(
     votes: ClusterVotes, texts: Mapping[Key, Sequence[str]], counts: Mapping[Key, int], encoder: TextEncoder
 ) -> dict[Key, list[str]]:
-    """So many texts of each label, out of larger pools, by votes: post-processing.
+    """At most so many texts of each label from larger pools, by votes: post-processing.
 
     Args:
-        votes: for the clusters.
         texts: the pools, by label.
-        counts: how many of each are taken, or as many as there are.
-        encoder: of the texts; the one that votes were counted by.
+        counts: how many of each are taken.
+        encoder: the one of the vote.
     """
     random = np.random.default_rng()
     return {
@@ -221,13 +208,13 @@ def taken(
 
 
 def write_votes(directory: Path, votes: ClusterVotes) -> None:
-    """Keeps the votes in a model directory: on disk before anything follows from them."""
+    """Writes the votes to a model directory durably, before anything follows from them."""
     document: dict[str, Any] = {"centers": votes.centers.tolist(), "votes": votes.votes.tolist()}
     write_durably(directory / FILE_NAME, json.dumps(document))
 
 
 def has_votes(directory: Path) -> bool:
-    """Whether a model directory holds votes."""
+    """Whether a model directory has votes."""
     return (directory / FILE_NAME).is_file()
 
 
@@ -237,8 +224,8 @@ def read_votes(directory: Path) -> ClusterVotes:
         document = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         centers = np.array(document["centers"], dtype=np.float32)
         votes = np.array(document["votes"], dtype=np.int64)
+        if centers.ndim != 2 or votes.shape != centers.shape[:1]:
+            raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
         raise MechanismFailed("the votes by which texts are chosen are missing or damaged") from None
-    if centers.ndim != 2 or votes.shape != centers.shape[:1]:
-        raise MechanismFailed("the votes by which texts are chosen are missing or damaged")
     return ClusterVotes(centers, votes)

@@ -1,7 +1,7 @@
-"""Texts that a model writes together, whichever family it is of.
+"""A batch of texts that a model of either family writes together.
 
-What belongs here: what rows of both families have in common, and which kind a model takes. What does not: the rows
-(`slots` of causal models, `waves` of encoder-decoder ones), and which token comes next (`sampling`).
+What belongs here: the common interface of both families' rows, and the choice between them. What does not: the rows
+(`slots` of causal models, `waves` of encoder-decoder ones), and the choice of next tokens (`sampling`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from dpsynth_platform.training.families import has_encoder
 
 
 class TextRows(Protocol):
-    """A batch's rows, each with a text. Prompts are of the kind's own, and have `logits` and `length`."""
+    """A batch's rows, each with a text. Each family has its own prompts, with `logits` and `length`."""
 
     @property
     def free(self) -> int:
         """How many texts can begin now."""
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is."""
+    def device(self) -> torch.device: ...
 
     def read(self, prompts: Sequence[Sequence[int]]) -> list[Any]:
         """Reads prompts (not empty), without rows."""
@@ -35,19 +34,19 @@ class TextRows(Protocol):
         """Begins a text in the next row."""
 
     def remove(self, row: int) -> None:
-        """Ends the text of a row, which the last active row's text takes over."""
+        """Ends the text of a row, and moves the last active row's text there."""
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Adds one token to every active row; logits of those that follow, shape (active, vocabulary)."""
+        """Adds one token, shape (active,), to every active row; returns the next logits, shape (active, vocabulary)."""
 
 
 def rows_for(model: Any, rows: int, capacity: int) -> TextRows:
-    """Room for some texts.
+    """An empty batch.
 
     Args:
         model: a language model of transformers, in evaluation mode.
-        rows: the most texts at once.
-        capacity: the most tokens of one text, prompt included.
+        rows: the most concurrent texts.
+        capacity: the most tokens of one text, including its prompt.
     """
     return Waves(model, rows) if has_encoder(model) else Slots(model, rows, capacity)
 
@@ -56,8 +55,7 @@ def check_rows(model: Any, tokens: int) -> None:
     """Checks that a model computes the same in rows as in plain passes.
 
     Args:
-        model: the model.
-        tokens: the most of one text, prompt included.
+        tokens: the most of one text, including its prompt.
 
     Raises:
         ConfigurationError: it does not, it fails, or it sees fewer tokens than one text has.
@@ -66,7 +64,7 @@ def check_rows(model: Any, tokens: int) -> None:
         (check_waves if has_encoder(model) else check_slots)(model, tokens)
     except ConfigurationError:
         raise
-    except Exception as error:  # made-up tokens only: its words cannot quote the data
+    except Exception as error:  # made-up tokens only: its message cannot quote the data
         raise ConfigurationError(
             f"no text can be drawn from the base model: it fails token by token with {type(error).__name__} ({error}); "
             "accepted: a causal or encoder-decoder language model with plain attention"

@@ -1,13 +1,13 @@
-"""Texts out of a trained model: batched, resumable, post-processing.
+"""Texts from a trained model: batched, resumable, post-processing.
 
-What belongs here: the distribution that tokens are drawn from, the loop that keeps a batch full, and the file of
-finished texts. What does not: the batch's keys and values (`rows`), which texts are kept (`filtering`), and how many
-are asked for. Nothing here reads the data.
+What belongs here: the distribution of next tokens, the loop that keeps a batch full, and the file of finished texts.
+What does not: the batch's keys and values (`rows`), which texts are kept (`filtering`), and the number of requested
+texts. Nothing here reads the data.
 
-**A restart changes no distribution.** Every text has random numbers of its own, made from a key that the operating
-system gave when the directory was first used, its prompt and its number. What had begun but not ended is drawn again
-from the same numbers; drawn anew, it would be shorter on average, since it is the long texts that a crash cuts off. A
-next token is the one at which the cumulative probabilities pass a uniform number of 53 bits.
+**A restart changes no distribution.** Every text has its own random numbers, derived from a key that the operating
+system gave when the directory was first used, from its prompt and from its number. Unfinished texts are drawn again
+from the same numbers; with new numbers they would be shorter on average, since a crash interrupts long texts more
+often. A next token is the one at which the cumulative probabilities pass a uniform number of 53 bits.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from dpsynth_platform.synth.text.rows import TextRows, check_rows, rows_for
 Key = TypeVar("Key")
 
 TEXTS = "sample"
-"""The stage of progress whose counts are of synthetic texts."""
+"""The stage of progress that counts synthetic texts."""
 TEXTS_FILE, _ABOUT = "texts.jsonl", "sampling.json"
 _SECONDS_BETWEEN_WRITES = 5.0
 _MOSTLY_ENOUGH, _NEGLIGIBLE = 1e-4, 1e-12
 _READ_AHEAD = 15
-"""Texts whose prompts are read along with the one that is needed."""
+"""Prompts that are read in one batch with the next one."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Sampling:
     """How texts are drawn. Public. By default from the model's own distribution.
 
     Attributes:
-        temperature: what logits are divided by.
+        temperature: divides logits.
         top_k: only the k most probable tokens; None: all.
         top_p: only the fewest tokens, most probable first, that have this probability together.
-        min_tokens: of a body; before, no text ends.
-        max_tokens: of a body; what has not ended is cut off there. None: as many as the layout leaves.
+        min_tokens: the fewest of a body.
+        max_tokens: the most of a body, which is cut off there; None: as many as the layout leaves.
     """
 
     temperature: float = 1.0
@@ -84,10 +84,9 @@ class SyntheticText:
 
     Attributes:
         given: the conditions' values that it was drawn for.
-        number: which one of these, from 0.
-        body: what the model wrote.
-        ended: whether by its end-of-text token; otherwise it was cut off.
-        tokens: drawn, the end-of-text token included.
+        number: among the texts of these values, from 0.
+        ended: whether it has its end-of-text token; otherwise it was cut off.
+        tokens: drawn, including the end-of-text token.
     """
 
     given: Given
@@ -98,9 +97,9 @@ class SyntheticText:
 
 
 def apportioned(rows: int, weights: Mapping[Key, float]) -> dict[Key, int]:
-    """How many of `rows` texts each prompt (or whatever else) gets, in proportion to noisy counts or declared shares.
+    """How many of `rows` each key gets, in proportion to noisy counts or declared shares.
 
-    Negative weights count as 0; what rounding leaves goes to the largest remainders.
+    Negative weights count as 0; the rest after rounding goes to the largest remainders.
 
     Raises:
         ContractError: no weight is positive.
@@ -128,9 +127,9 @@ def sample_texts(
     batch: int = 32,
     progress: Progress = silent,
 ) -> None:
-    """Draws the texts that a directory lacks; `read_texts` gives them.
+    """Draws the texts that a directory lacks, for `read_texts`.
 
-    A call that was cut off is repeated as it was; one with larger counts adds to what is there.
+    An interrupted call is repeated with the same arguments; larger counts add texts.
 
     Args:
         model: a language model of transformers in evaluation mode, on its device.
@@ -138,25 +137,24 @@ def sample_texts(
         counts: how many texts for each prompt.
         directory: for this model and these settings only.
         of: digest of the trained model.
-        sampling: how tokens are drawn.
-        batch: texts at once. Has no influence on what is drawn, but for rounding.
-        progress: called with counts of synthetic texts.
+        batch: concurrent texts; it changes texts by rounding only.
+        progress: receives counts of synthetic texts.
 
     Raises:
-        StaleInput: the directory holds texts of another model, layout or way of drawing.
+        StaleInput: the directory's files are damaged.
         ContractError: a prompt has values that are not declared.
         ConfigurationError: the model cannot be sampled from; see `rows.check_rows`.
     """
     sampling = sampling or Sampling()
     _check_counts(counts, encoder)
     check_rows(model, encoder.layout.max_tokens)
-    about = {"of": of, "layout": encoder.layout.to_json(), "sampling": asdict(sampling)}
+    about = {"of": of, "layout": asdict(encoder.layout), "sampling": asdict(sampling)}
     key = _opened(private_directory(directory), canonical_digest(about))
     there = {(text.given, text.number) for text in read_texts(directory)}
-    asked = ((given, number) for given, count in counts.items() for number in range(count))
-    missing = deque(text for text in asked if text not in there)
+    requested = ((given, number) for given, count in counts.items() for number in range(count))
+    missing = deque(text for text in requested if text not in there)
     total = sum(counts.values())
-    total, done = sum(counts.values()), sum(counts.values()) - len(missing)
+    done = total - len(missing)
     progress(TEXTS, done, total)
     rows = rows_for(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
     loop = _Loop(rows, encoder, sampling, key)
@@ -166,11 +164,7 @@ def sample_texts(
 
 
 def read_texts(directory: Path) -> Iterator[SyntheticText]:
-    """The finished texts of a directory, in the order in which they ended.
-
-    Raises:
-        StaleInput: a line of its file is damaged.
-    """
+    """The finished texts of a directory, in the order of their ends. Raises `StaleInput` if a line is damaged."""
     try:
         with (directory / TEXTS_FILE).open("rb") as lines:
             for line in lines:
@@ -184,15 +178,12 @@ def read_texts(directory: Path) -> Iterator[SyntheticText]:
 
 
 def probabilities(logits: torch.Tensor, sampling: Sampling, barred: torch.Tensor | None = None) -> torch.Tensor:
-    """What next tokens are drawn from.
+    """The distributions of next tokens, float64; rows sum to 1.
 
     Args:
         logits: shape (texts, vocabulary).
-        sampling: temperature, then top-k, then top-p. Among equals, top-k keeps as many as it says.
-        barred: tokens that cannot come, of the logits' shape.
-
-    Returns:
-        float64, rows sum to 1.
+        sampling: temperature, then top-k, then top-p. Top-k keeps exactly k, also among equals.
+        barred: excluded tokens, of the logits' shape.
     """
     scaled = logits.double() / sampling.temperature
     if barred is not None:
@@ -210,9 +201,9 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, barred: torch.Tensor
 
 
 def _most_probable(chances: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities in descending order and their tokens: as many as surely have this mass together, then zeros.
+    """Probabilities in descending order and their tokens: enough of them to have this mass together, then zeros.
 
-    A few of them mostly have, and putting these in order is far faster than a whole vocabulary.
+    Usually these are few, and sorting them is far faster than sorting a whole vocabulary.
     """
     least = _MOSTLY_ENOUGH
     while bool((chances * (chances > least)).sum(dim=1).le(mass).any()) and least > 0:
@@ -228,24 +219,21 @@ def _most_probable(chances: torch.Tensor, mass: float) -> tuple[torch.Tensor, to
 
 
 def drawn(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """One token a row, by the inverse of the cumulative distribution.
+    """One token for each row, by the inverse of the cumulative distribution; int64, shape (texts,).
 
     Args:
-        chances: as `probabilities` gives them.
+        chances: of `probabilities`; tokens of probability 0 are never drawn.
         uniforms: in [0, 1), float64, shape (texts,).
-
-    Returns:
-        Tokens, int64, shape (texts,); none of probability 0.
     """
     cumulative = chances.cumsum(dim=1)
     total = cumulative[:, -1]
-    # Rounded up, the product could reach the total, which no token passes.
+    # Rounding up, the product could reach the total, which no token exceeds.
     points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points[:, None], right=True)[:, 0]
 
 
 class _Text:
-    """A text that is being drawn, with random numbers of its own."""
+    """An unfinished text, with its own random numbers."""
 
     def __init__(self, given: Given, number: int, room: int, key: bytes) -> None:
         self.given, self.number, self.room = given, number, room
@@ -259,7 +247,7 @@ class _Text:
 
 
 class _Loop:
-    """Keeps the rows full until nothing is left to draw."""
+    """Keeps the rows full until all texts are drawn."""
 
     def __init__(self, slots: TextRows, encoder: Encoder, sampling: Sampling, key: bytes) -> None:
         self._slots, self._encoder, self._sampling, self._key = slots, encoder, sampling, key
@@ -267,7 +255,7 @@ class _Loop:
         self._read: dict[Given, Any] = {}
 
     def texts(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
-        """Draws all that are missing, and takes them out; those of one prompt stand together."""
+        """Draws all missing texts and removes them from the queue, in which texts of one prompt are adjacent."""
         while missing or self._rows:
             yield from self._begin(missing)
             if self._rows:
@@ -275,7 +263,7 @@ class _Loop:
                 yield from self._go_on(self._rows, self._slots.step(last))
 
     def _begin(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
-        """Fills the free rows. A text's first token follows from its prompt, and may be all of it."""
+        """Fills the free rows. A text's first token follows from its prompt, and may be its last."""
         while missing and self._slots.free:
             given, number = missing.popleft()
             prompt = self._prompt(given, missing)
@@ -286,7 +274,7 @@ class _Loop:
             yield from self._go_on([text], prompt.logits[None])
 
     def _go_on(self, texts: list[_Text], logits: torch.Tensor) -> Iterator[SyntheticText]:
-        """Draws one more token of some rows' texts; gives those that are over, whose rows become free."""
+        """Draws one more token of each text; yields the finished texts, whose rows become free."""
         for text, token in zip(texts, self._tokens(texts, logits), strict=True):
             text.tokens.append(token)
         for text in [text for text in texts if text.tokens[-1] == self._encoder.eos or len(text.tokens) >= text.room]:
@@ -307,7 +295,7 @@ class _Loop:
         return tokens
 
     def _prompt(self, given: Given, missing: deque[tuple[Given, int]]) -> Any:
-        """The prompt that the model has read, with some of those that come next if it was not read before."""
+        """The prompt as the model has read it; reads some of the next ones together with a new prompt."""
         if given not in self._read:
             coming = list(dict.fromkeys([given, *(other for other, _ in islice(missing, _READ_AHEAD))]))
             read = self._slots.read([self._encoder.prompt(other) for other in coming])
@@ -321,10 +309,10 @@ class _Loop:
 
 
 class _Appender:
-    """Finished texts, appended line by line; on disk every few seconds, and at the end whatever ends it."""
+    """Appends finished texts line by line; durable every few seconds, and at the end, also after an error."""
 
-    def __init__(self, path: Path, tell: Callable[[int], None]) -> None:
-        self._path, self._tell = path, tell
+    def __init__(self, path: Path, report: Callable[[int], None]) -> None:
+        self._path, self._report = path, report
         self._lines: list[str] = []
         self._last = time.monotonic()
         self._number = 0
@@ -336,7 +324,6 @@ class _Appender:
         self._write()
 
     def append(self, text: SyntheticText) -> None:
-        """One more line."""
         self._lines.append(json.dumps(asdict(text), ensure_ascii=False) + "\n")
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_WRITES:
             self._write()
@@ -348,7 +335,7 @@ class _Appender:
             os.fsync(file.fileno())
         self._number += len(self._lines)
         self._lines, self._last = [], time.monotonic()
-        self._tell(self._number)
+        self._report(self._number)
 
 
 def _check_counts(counts: Mapping[Given, int], encoder: Encoder) -> None:
@@ -364,7 +351,7 @@ def _check_counts(counts: Mapping[Given, int], encoder: Encoder) -> None:
 
 
 def _opened(directory: Path, digest: str) -> bytes:
-    """The directory's key: drawn at the first use, found again afterwards. What a crash left of a line is cut off."""
+    """The directory's key, drawn at the first use. An incomplete last line is cut off."""
     texts, about = directory / TEXTS_FILE, directory / _ABOUT
     if texts.exists():
         os.truncate(texts, texts.read_bytes().rfind(b"\n") + 1)
@@ -374,10 +361,12 @@ def _opened(directory: Path, digest: str) -> bytes:
         found = json.loads(about.read_text(encoding="utf-8"))
         key = bytes.fromhex(found["key"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        raise StaleInput("what synthetic texts were drawn from is damaged; materialize synthetic again") from None
+        raise StaleInput(
+            "the key and settings of the synthetic texts are damaged; materialize synthetic again"
+        ) from None
     if found.get("digest") == digest:
         return key
-    # Of another model, layout or way of drawing: whatever was cut short, nothing of it was released.
+    # Of another model, layout or settings: nothing of an interrupted draw was released.
     shutil.rmtree(directory)
     private_directory(directory)
     return _opened(directory, digest)

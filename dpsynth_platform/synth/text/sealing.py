@@ -1,26 +1,27 @@
-"""The plan of a text line, from public inputs alone: a model of the columns, and the training of a language model.
+"""The plan of a text line, from public inputs only: a model of the columns, and the training of a language model.
 
-What belongs here: how the guarantee is shared, the plan's parts and its event, and reading them back. What does not:
-running any of it (`dp_finetune`).
+What belongs here: how the guarantee is divided, the plan's parts and its event, and reading them back; `PlanParameters`
+is the part that all methods with texts share. What does not: running any of it (`dp_finetune`).
 
-A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`, or what noise of
-`generate.text.topics.noise` costs where texts are sorted by topics), by whichever method suits them; how often each
-label or topic occurs is known from these and from nothing else. The rest is for training: its noise is calibrated so
-that both together cost what the contract asks for, in one composition. Where texts are chosen by clustered votes
-(`generate.text.resample`), these are a part of it, with the noise that is declared. Where no column is counted
-(`counted`), the whole guarantee is for the training, and for such votes.
+A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`, or the cost of the noise
+`generate.text.topics.noise` where texts are sorted by topics), by whichever method suits them; the frequency of each
+label or topic is known from these counts only. The rest is for training: its noise is calibrated so that the
+composition of both costs what the contract asks for. Clustered votes for texts (`generate.text.resample`) are in the
+same composition, with the declared noise. Where no column is counted (`counted`), the whole guarantee is for the
+training and for such votes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.columns import CategoricalColumn
-from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
+from dpsynth_platform.contracts.columns import CategoricalColumn, conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.text_generation import (
     KEYWORDS_COLUMN,
@@ -29,14 +30,13 @@ from dpsynth_platform.contracts.text_generation import (
     batch_size,
     training_units,
 )
-from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import vote_sensitivity
-from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.interface import PlanInputs, PlanParts, SealedPlan, generator
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.text import counted
 from dpsynth_platform.synth.text.base_models import BaseModel
@@ -46,70 +46,154 @@ from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
 LEAST_OVER_NOISE = 3
-"""How many times the noise of its count a topic holds on average, if the plan chooses how many topics there are."""
+"""The plan chooses at most as many topics as each hold so many times the noise of its count, on average."""
 _SHARE_BITS = 10
 _CLEARLY_MORE = 1.25
-"""Of the noise that alone takes all there is, what leaves something for the rest."""
+"""Of the noise that alone costs the whole epsilon: so much noise leaves a part for the other mechanisms."""
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
-"""Training takes as many records at once as fit, up to about this."""
+"""The activations of the records that training processes together, about."""
+
+Readers = dict[str, Callable[[Any], Any]]
+"""How the JSON values of a plan's parameters become their types."""
 
 
-@dataclass(frozen=True)
-class TextParameters:
-    """The parts of a sealed plan's `parameters`. Public.
+@dataclass(frozen=True, kw_only=True)
+class PlanParameters(ABC):
+    """The shared parts of the `parameters` in sealed plans with texts. Public.
 
     Attributes:
-        columns: the plan of the modelled columns; None where none is counted.
-        training: the plan of the training.
-        layout: how records are written for the model.
-        base_model: the name by which the contract names the model that training starts from.
-        base_digest: digest of its weights, tokenizer and config.
-        memory_bytes: about how much training takes beside the program itself.
-        topics: by which texts are sorted, for methods that do.
-        resampling: how texts are chosen by clustered votes, where they are.
+        columns: the plan of the modelled columns; None where no column is counted.
+        layout: the text column, and the columns that a text is written for.
+        base_model: the contract's name of the language model.
+        base_digest: digest of its weights, tokenizer and config; empty where an endpoint has the model.
+        memory_bytes: about how much the method takes in addition to the program itself.
+        resampling: how texts are chosen by clustered votes; None where they are not.
     """
 
+    KIND: ClassVar[str]
+    READERS: ClassVar[Readers]
+
     columns: counted.Columns
-    training: TrainingPlan
     layout: TextLayout
     base_model: str
     base_digest: str
     memory_bytes: int
-    topics: TopicChoice | None = None
     resampling: Resampling | None = None
 
+    @abstractmethod
+    def own_event(self, guarantee: Guarantee) -> DpEvent:
+        """The cost of the text's mechanism, without counts of columns and votes for clusters."""
+
+    @property
+    def neighbours(self) -> tuple[str, int] | None:
+        """Adjacency and b, for parameters that hold them in addition to the guarantee."""
+        return None
+
+    def event(self, guarantee: Guarantee) -> DpEvent:
+        return whole_event(self.columns, self.own_event(guarantee), self.resampling, guarantee)
+
+    def parts(self, inputs: PlanInputs) -> PlanParts:
+        return PlanParts(
+            columns=counted.domains(self.columns),
+            release=release_schema(inputs.contract, inputs.schema).to_json(),
+            parameters=self.to_json(),
+            event=self.event(inputs.guarantee),
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "columns": counted.to_json(self.columns),
-            "training": self.training.to_json(),
-            "layout": self.layout.to_json(),
-            "base_model": self.base_model,
-            "base_digest": self.base_digest,
-            "memory_bytes": self.memory_bytes,
-            **({} if self.topics is None else {"topics": asdict(self.topics)}),
-            **({} if self.resampling is None else {"resampling": asdict(self.resampling)}),
-        }
+        """Plain JSON values. Options that are not used have no key, so that plans without them keep their digests."""
+        options = {field.name for field in fields(self) if field.default is None}
+        return {name: part for name, part in asdict(self).items() if part is not None or name not in options}
 
     @classmethod
-    def of(cls, plan: SealedPlan) -> TextParameters:
-        """Reads a sealed plan's back. Raises `GrantRefused` if it is not that of a text line."""
+    def of(cls, plan: SealedPlan) -> Self:
+        """Reads the parameters of a sealed plan. Raises `GrantRefused` if they are of another kind."""
+        readers = _READERS | cls.READERS
         try:
-            parts = plan.parameters
             return cls(
-                columns=counted.from_json(parts["columns"]),
-                training=TrainingPlan.from_json(parts["training"]),
-                layout=TextLayout.from_json(parts["layout"]),
-                base_model=parts["base_model"],
-                base_digest=parts["base_digest"],
-                memory_bytes=parts["memory_bytes"],
-                topics=TopicChoice(**parts["topics"]) if "topics" in parts else None,
-                resampling=Resampling(**parts["resampling"]) if "resampling" in parts else None,
+                **{name: readers[name](part) if name in readers else part for name, part in plan.parameters.items()}
             )
         except (KeyError, TypeError):
-            raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
+            raise GrantRefused(f"the sealed plan is not for {cls.KIND}; materialize the line from raw again") from None
+
+    @classmethod
+    def checked(cls, plan: SealedPlan) -> Self:
+        """The parameters of a plan whose sealed event is what they cost (invariant: no drift).
+
+        Raises:
+            GrantRefused: it is not, or the parameters are of another guarantee.
+        """
+        parameters, guarantee = cls.of(plan), Guarantee.from_json(plan.guarantee)
+        own = parameters.neighbours in (None, (guarantee.adjacency, guarantee.max_contributions))
+        if not own or event_to_json(parameters.event(guarantee)) != plan.event:
+            raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
+        counted.check(parameters.columns, plan)
+        return parameters
+
+
+_READERS: Readers = {
+    "columns": counted.from_json,
+    "layout": TextLayout.from_json,
+    "resampling": lambda part: Resampling(**part),
+}
+
+
+def whole_event(columns: counted.Columns, own: DpEvent, chosen: Resampling | None, guarantee: Guarantee) -> DpEvent:
+    """The cost of counting the columns, of the text's mechanism and of the votes for clusters together."""
+    votes = () if chosen is None else (chosen.event(guarantee.adjacency, guarantee.max_contributions),)
+    return counted.together(columns, own, *votes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextParameters(PlanParameters):
+    """The parameters of a training.
+
+    Attributes:
+        topics: by which texts are sorted, for methods that do.
+    """
+
+    KIND = "training on texts"
+    READERS: ClassVar[Readers] = {"training": TrainingPlan.from_json, "topics": lambda part: TopicChoice(**part)}
+
+    training: TrainingPlan
+    topics: TopicChoice | None = None
+
+    @classmethod
+    def calibrated(cls, inputs: PlanInputs, base: BaseModel) -> TextParameters:
+        """The parameters with the least noise of the training.
+
+        Raises:
+            ContractError: the columns cannot be modelled, or the text column cannot be written.
+            AccountingError: no noise meets the guarantee.
+        """
+        contract, guarantee = inputs.contract, inputs.guarantee
+        text, training = contract.generate.text, contract.generate.training
+        if text is None or training is None or contract.text_column is None:
+            raise ContractError(
+                f"{contract.dataset}: generate: no text is written; accepted: a text column, and training"
+            )
+        topics = topics_of(contract, guarantee)
+        columns, chosen = columns_plan(inputs, topics), resampling_of(contract, guarantee)
+        return cls(
+            columns=columns,
+            training=TrainingPlan.calibrated(
+                guarantee,
+                beside=lambda trained: whole_event(columns, trained, chosen, guarantee),
+                **_training_parameters(contract, training),
+            ),
+            layout=layout_of(contract, topics),
+            base_model=base.declared,
+            base_digest=base.digest,
+            memory_bytes=memory_bytes(base, full=training.adapter == "none"),
+            topics=topics,
+            resampling=chosen,
+        )
+
+    @property
+    def neighbours(self) -> tuple[str, int]:
+        return self.training.adjacency, self.training.max_contributions
 
     @property
     def most_rows(self) -> int:
@@ -117,124 +201,40 @@ class TextParameters:
         records = self.training.max_contributions if self.training.sampled == "user" else 1
         return records * self.layout.chunks_per_record
 
-    @property
-    def event(self) -> DpEvent:
-        """What counting the columns, training, and the votes for its texts cost together."""
-        return self.event_of(self.training.paid_steps)
-
-    def event_of(self, steps: int) -> DpEvent:
-        """What counting the columns, so many executed steps of training, and the votes cost together."""
-        neighbours = (self.training.adjacency, self.training.max_contributions)
-        votes = () if self.resampling is None else (self.resampling.event(*neighbours),)
-        return counted.together(counted.event_of(self.columns), self.training.event_of(steps), *votes)
-
-
-def sealed(
-    method: str,
-    contract: DataContract,
-    schema: pa.Schema,
-    guarantee: Guarantee,
-    base: BaseModel,
-    *,
-    period: str | None,
-    why: str,
-) -> SealedPlan:
-    """The plan of a text line.
-
-    Args:
-        method: the generator's name.
-        contract: declares the columns, the text and the training.
-        schema: of the source.
-        guarantee: what both parts may cost together.
-        base: the model that training starts from.
-        period: of a dataset with a cadence.
-        why: why this method was chosen.
-
-    Raises:
-        ContractError: the columns cannot be modelled, or the text column cannot be written.
-        AccountingError: no noise meets the guarantee.
-    """
-    text, training = contract.generate.text, contract.generate.training
-    if text is None or training is None or contract.text_column is None:
-        raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
-    topics = topics_of(contract, guarantee)
-    columns = columns_plan(contract, schema, guarantee, period, topics)
-    counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)
-    votes = () if chosen is None else (chosen.event(guarantee.adjacency, guarantee.max_contributions),)
-    parameters = TextParameters(
-        columns=columns,
-        training=TrainingPlan.calibrated(
-            guarantee,
-            beside=lambda trained: counted.together(counts, trained, *votes),
-            **_training_parameters(contract, training),
-        ),
-        layout=layout_of(contract, topics),
-        base_model=base.declared,
-        base_digest=base.digest,
-        memory_bytes=memory_bytes(base, full=training.adapter == "none"),
-        topics=topics,
-        resampling=chosen,
-    )
-    return SealedPlan(
-        method=method,
-        why=why,
-        dataset=contract.dataset,
-        period=period,
-        mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
-        columns=counted.domains(columns),
-        release=release_schema(contract, schema).to_json(),
-        parameters=parameters.to_json(),
-        event=event_to_json(parameters.event),
-        guarantee=guarantee.to_json(),
-    )
+    def own_event(self, guarantee: Guarantee) -> DpEvent:
+        return self.training.event
 
 
 def started_from(plan: SealedPlan) -> tuple[str, str] | None:
-    """By what name, and with which digest, a text line's plan has a language model on this machine; None: it has none.
+    """Name and digest of a plan's language model on this machine; None where an endpoint has the model.
 
     Raises:
-        GrantRefused: the plan is of no text line.
+        GrantRefused: the plan writes no texts.
     """
     try:
         named, digest = str(plan.parameters["base_model"]), str(plan.parameters["base_digest"])
     except KeyError:
-        raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
+        raise GrantRefused("the sealed plan writes no texts; materialize the line from raw again") from None
     return (named, digest) if digest else None
 
 
-def check(plan: SealedPlan) -> TextParameters:
-    """The plan's parts, if the sealed event is what they cost (invariant: no drift).
-
-    Raises:
-        GrantRefused: it is not, or the parts are of another guarantee.
-    """
-    parameters = TextParameters.of(plan)
-    guarantee = Guarantee.from_json(plan.guarantee)
-    training = parameters.training
-    alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
-    if not alike or event_to_json(parameters.event) != plan.event:
-        raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    counted.check(parameters.columns, plan)
-    return parameters
-
-
 def layout_of(contract: DataContract, topics: TopicChoice | None = None) -> TextLayout:
-    """How a contract's records are written for the model; a topic heads the prompt."""
+    """How a contract's records are written for the model; a topic is the prompt's first line."""
     text = contract.generate.text
     if text is None or contract.text_column is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
     sorted_by = () if topics is None else (Condition(KEYWORDS_COLUMN, topics.load().labels),)
-    told = (Condition(name, conditioning_values(contract.columns[name])) for name in contract.conditioning_columns)
+    columns = (Condition(name, conditioning_values(contract.columns[name])) for name in contract.conditioning_columns)
     return TextLayout(
         fields=(contract.text_column,),
-        conditions=(*sorted_by, *told),
+        conditions=(*sorted_by, *columns),
         max_tokens=text.max_tokens,
         chunks_per_record=text.chunks,
     )
 
 
 def topics_of(contract: DataContract, guarantee: Guarantee) -> TopicChoice | None:
-    """The topics that texts are sorted by, if any: by default as many as noise leaves something of.
+    """The topics that texts are sorted by, if any; by default as many as can be counted above the noise.
 
     Raises:
         ConfigurationError: there is no such topic model.
@@ -255,7 +255,7 @@ def _level(contract: DataContract, noise: float, guarantee: Guarantee) -> int:
 
 
 def memory_bytes(base: BaseModel, *, full: bool) -> int:
-    """Weights, with gradients, sums and averages where all are trained, and room for the activations of a batch."""
+    """Weights and the activations of a batch; with gradients, sums and averages if all weights are trained (`full`)."""
     weights = sum(file.stat().st_size for file in base.directory.glob("*.safetensors"))
     return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
@@ -264,7 +264,7 @@ def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | 
     """How a contract's texts are chosen by clustered votes, if they are.
 
     Raises:
-        AccountingError: their noise alone costs all there is.
+        AccountingError: the votes alone cost the whole epsilon.
     """
     declared = None if contract.generate.text is None else contract.generate.text.resample
     if declared is None:
@@ -285,20 +285,15 @@ def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | 
     return chosen
 
 
-def columns_plan(
-    contract: DataContract,
-    schema: pa.Schema,
-    guarantee: Guarantee,
-    period: str | None,
-    topics: TopicChoice | None = None,
-) -> counted.Columns:
-    """The plan of the modelled columns alone, the topic among them, by the method that `auto` stands for.
+def columns_plan(inputs: PlanInputs, topics: TopicChoice | None = None) -> counted.Columns:
+    """The plan of the modelled columns and of the topic, by the method that `auto` chooses for them.
 
-    Arguments and errors as for `sealed`; `guarantee` is of the whole, of which it takes `generate.text.columns_share`
-    or what the noise of topics costs. None where no column is counted: then nothing is taken.
+    It takes `generate.text.columns_share` of the guarantee, or the cost of the topics' noise. None where no column is
+    counted: then it takes nothing. Raises as `Generator.plan`.
     """
     from dpsynth_platform.synth.automatic import method_for
 
+    contract, schema = inputs.contract, inputs.schema
     if not counted.counts_columns(contract):
         return None
     generate = contract.generate.model_copy(
@@ -309,19 +304,19 @@ def columns_plan(
         columns[KEYWORDS_COLUMN] = CategoricalColumn(type="categorical", values=list(topics.load().labels))
         schema = schema.append(pa.field(KEYWORDS_COLUMN, pa.string()))
     alone = contract.model_copy(update={"generate": generate, "columns": columns})
-    chosen = method_for(alone, period)
-    part = _for_columns(contract, guarantee)
-    return generator(chosen.method).plan(alone, schema, part, period=period, why=chosen.why)
+    chosen = method_for(alone, inputs.period)
+    part = _for_columns(contract, inputs.guarantee)
+    return generator(chosen.method).plan(alone, schema, part, period=inputs.period, why=chosen.why)
 
 
 def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
-    """What counting may cost: a share, or what noise of the declared multiple of a unit's reach costs.
+    """What counting may cost: a share, or the cost of noise that is the declared multiple of a unit's sensitivity.
 
     Raises:
-        AccountingError: that noise alone costs all there is.
+        AccountingError: that noise alone costs the whole epsilon, or leaves nothing.
     """
     text = contract.generate.text
-    assert text is not None  # noqa: S101  (`sealed` has refused it)
+    assert text is not None  # noqa: S101  (`calibrated` has refused it)
     share = text.columns_share
     part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
     if text.topics is None:
@@ -342,27 +337,20 @@ def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
 
 
 def _shortened(number: float) -> float:
-    """A number or up to two thousandths less, in few binary digits: the last ones hang on the processor, and names of
-    runs hang on their plans, which on two machines must not be two, each to be paid for."""
+    """The number rounded down to few binary digits, by two thousandths at most.
+
+    The last digits depend on the processor. Two machines must make the same plan: it names the run that is paid for.
+    """
     mantissa, exponent = math.frexp(number)
     return math.ldexp(math.floor(math.ldexp(mantissa, _SHARE_BITS)), exponent - _SHARE_BITS)
 
 
 def _training_parameters(contract: DataContract, training: Training) -> dict[str, Any]:
-    units = training_units(contract.privacy, training)
-    adapter = training.adapter
-    return {
+    units, adapter = training_units(contract.privacy, training), training.adapter
+    return training.model_dump(exclude={"expected_records", "replay_steps"}) | {
         "sampled": "user" if training.sampled == "owners" else "record",
         "units": units,
         "batch_size": batch_size(training, units),
-        "steps": training.steps,
         "replay_allowance": training.allowance,
-        "clipping_norm": training.clipping_norm,
-        "clipping": training.clipping,
-        "optimizer": training.optimizer,
-        "learning_rate": training.learning_rate,
-        "warmup_steps": training.warmup_steps,
-        "decay": training.decay,
-        "weight_decay": training.weight_decay,
         "adapter": None if adapter == "none" else Adapter(adapter.rank, adapter.alpha),
     }

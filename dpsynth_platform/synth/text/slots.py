@@ -1,12 +1,12 @@
-"""Keys and values of a batch of texts that begin and end each for itself.
+"""Keys and values of a batch of texts that begin and end independently.
 
-What belongs here: the slots, and the check that a model computes the same with them as without. What does not: which
-token comes next, and which text takes a slot (`sampling`).
+What belongs here: the slots, and the check that a model computes the same with them as without. What does not: the
+choice of next tokens, and which text gets a slot (`sampling`).
 
-A text ends long before the longest one does, and in a plain batch its row then computes padding until all have ended.
-Here every row has a length of its own: its next token stands at its own position, sees its own columns only, and when
-its text ends, another text's prompt is copied into the row. Positions are in the keys (or in the embeddings), so what
-else stands in a row's columns does not matter, as long as the mask hides it.
+Most texts end long before the longest one, and in a plain batch their rows compute padding until all have ended. Here
+every row has its own length: its next token has its own position and sees its own columns only, and when its text ends,
+another text's prompt is copied into the row. Positions are in the keys (or in the embeddings), so that other contents
+of a row's columns do not matter, as long as the mask hides them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError
 _FIRST_CAPACITY = 64
 _ORIGINAL = "original_max_position_embeddings"
 _WINDOWS = ("max_position_embeddings", "sliding_window", "window_size", "attention_chunk_size")
-"""How far a model sees, as configs of several families name it."""
+"""The context length, as configs of several families name it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Prompt:
     Attributes:
         layers: keys and values of each layer, each [heads, tokens, size].
         logits: of the token that follows, [vocabulary].
-        length: its tokens.
     """
 
     layers: list[tuple[torch.Tensor, torch.Tensor]]
@@ -47,8 +46,8 @@ class Slots:
 
     Args:
         model: a causal language model of transformers, in evaluation mode, maybe with an adapter of peft.
-        rows: the most texts at once.
-        capacity: the most tokens of one text, prompt included.
+        rows: the most concurrent texts.
+        capacity: the most tokens of one text, including its prompt.
     """
 
     def __init__(self, model: Any, rows: int, capacity: int) -> None:
@@ -59,27 +58,20 @@ class Slots:
         self.active = 0
 
     @property
-    def rows(self) -> int:
-        """The most texts at once."""
-        return len(self._lengths)
-
-    @property
     def free(self) -> int:
-        """How many texts can begin now."""
-        return self.rows - self.active
+        return len(self._lengths) - self.active
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         device: torch.device = self._model.device
         return device
 
     def read(self, prompts: Sequence[Sequence[int]]) -> list[Prompt]:
         """Reads prompts (not empty), without slots.
 
-        What all of them begin with is read once. They are filled up on the right, where nothing that counts can see it:
-        the model is causal (`check_slots`). Logits are made of the places that prompts end at alone, by models that can
-        leave the others out.
+        Their common beginning is read once. They are padded on the right, where no used position sees the padding: the
+        model is causal (`check_slots`). Models that can compute logits of some positions only compute those of the
+        prompts' ends.
         """
         shared = _in_common(prompts)
         longest = max(len(prompt) for prompt in prompts)
@@ -95,7 +87,7 @@ class Slots:
             )
         layers, logits = found.past_key_values.layers, found.logits
         if logits.shape[1] != len(kept):
-            logits = logits[:, kept]  # the model has made all of them
+            logits = logits[:, kept]  # the model has computed all of them
         return [
             Prompt(
                 [(layer.keys[row, :, : len(prompt)], layer.values[row, :, : len(prompt)]) for layer in layers],
@@ -106,14 +98,14 @@ class Slots:
         ]
 
     def _kept_of(self, tokens: Sequence[int], rows: int) -> Cache:
-        """Keys and values of some tokens, once for each of some rows."""
+        """Keys and values of the tokens, repeated for so many rows."""
         read = self._model(input_ids=torch.tensor([list(tokens)], device=self.device), use_cache=True, logits_to_keep=1)
         kept: Cache = read.past_key_values
         kept.batch_repeat_interleave(rows)
         return kept
 
     def put(self, prompt: Prompt, row: int) -> None:
-        """Begins a text in a row: one that is active, whose text is over, or the next one."""
+        """Begins a text in a row: an active one whose text has ended, or the next one."""
         if not self._layers:
             columns = min(self._capacity, max(_FIRST_CAPACITY, prompt.length + 1))
             self._layers = [_SlotLayer(part, len(self._lengths), columns) for part in prompt.layers]
@@ -124,21 +116,12 @@ class Slots:
         self.active = max(self.active, row + 1)
 
     def remove(self, row: int) -> None:
-        """Ends the text of a row, which the last active row's text takes over."""
         self.active -= 1
         for layer in self._layers:
             layer.move(self.active, row)
         self._lengths[row] = self._lengths[self.active]
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Adds one token to every active row.
-
-        Args:
-            tokens: shape (active,).
-
-        Returns:
-            Logits of the tokens that follow, shape (active, vocabulary).
-        """
         model, lengths = self._model, self._lengths[: self.active]
         width = self._columns()
         self._reserve(width)
@@ -161,7 +144,7 @@ class Slots:
         return logits
 
     def _columns(self) -> int:
-        """How many columns attention is shown: as many as the longest row has, with the token that comes."""
+        """How many columns attention sees: those of the longest row, with the next token."""
         return int(self._lengths[: self.active].max()) + 1
 
     def _reserve(self, columns: int) -> None:
@@ -172,7 +155,7 @@ class Slots:
 
 
 def _in_common(prompts: Sequence[Sequence[int]]) -> int:
-    """With how many tokens all of several prompts begin, the last one of each left out; 0 for a single one."""
+    """The number of tokens that several prompts begin with, without the last one of each; 0 for a single prompt."""
     if len(prompts) == 1:
         return 0
     most = min(len(prompt) for prompt in prompts) - 1
@@ -180,7 +163,7 @@ def _in_common(prompts: Sequence[Sequence[int]]) -> int:
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer's keys and values, [rows, heads, columns, size]; transformers asks for them in every attention."""
+    """One layer's keys and values, [rows, heads, columns, size], for attention in transformers."""
 
     def __init__(self, like: tuple[torch.Tensor, torch.Tensor], rows: int, capacity: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -205,7 +188,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self._buffers[place][:, :, : old.shape[2]] = old
 
     def aim(self, places: torch.Tensor, width: int) -> None:
-        """Says where the next token of every active row goes, and how many columns attention is shown."""
+        """Sets the column of every active row's next token, and how many columns attention sees."""
         self._places, self._width = places, width
         self._rows = torch.arange(len(places), device=places.device)
 
@@ -217,7 +200,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         values[self._rows, :, self._places] = value_states[:, :, 0]
         return keys[: len(self._rows), :, : self._width], values[: len(self._rows), :, : self._width]
 
-    # What transformers asks for where it makes masks and positions itself; here both are given.
+    # transformers calls these to make masks and positions, which are given here.
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
 
@@ -232,15 +215,13 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 def check_slots(model: Any, tokens: int) -> None:
-    """Checks that a model gives the same logits in slots, where rows begin at different times and share what they begin
-    with, as in a plain pass.
+    """Checks that a model gives the same logits in slots as in a plain pass, with different starts and common prefixes.
 
     Args:
-        model: the model.
         tokens: the most of one text.
 
     Raises:
-        ConfigurationError: it does not (it is not causal, or its attention knows no masks of this kind), or it sees
+        ConfigurationError: it does not (it is not causal, or its attention does not support such masks), or it sees
             fewer tokens than one text has.
     """
     check_context(model, tokens)
@@ -267,11 +248,11 @@ def check_slots(model: Any, tokens: int) -> None:
 
 
 def context_of(model: Any) -> int | None:
-    """How many tokens a model sees, all of them in the same way; None where its config does not say."""
+    """How many tokens a model sees uniformly; None if its config does not say."""
     config = model.config
     bounds = [getattr(config, name, None) for name in _WINDOWS]
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if "longrope" in (rope.get("rope_type"), rope.get("type")):  # beyond, positions of all tokens are others
+    if "longrope" in (rope.get("rope_type"), rope.get("type")):  # longer texts have other positions for all tokens
         bounds += [rope.get(_ORIGINAL), getattr(config, _ORIGINAL, None)]
     return min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=None)
 
@@ -284,20 +265,14 @@ def check_context(model: Any, tokens: int) -> None:
 
 
 def refuse_unlike(model: Any, found: torch.Tensor, plain: torch.Tensor, family: str) -> None:
-    """Refuses a model by its logits with kept keys and values, and without.
-
-    Args:
-        model: gives the precision.
-        found: with them.
-        plain: without, same shape.
-        family: of the models that are accepted.
+    """Compares a model's logits with kept keys and values (`found`) and without (`plain`).
 
     Raises:
-        ConfigurationError: they differ by more than rounding.
+        ConfigurationError: they differ by more than rounding; the message names the accepted `family`.
     """
     error = (found.float() - plain.float()).abs().max()
     if not error <= torch.finfo(model.dtype).eps ** 0.5 * plain.float().abs().max():
         raise ConfigurationError(
-            "the base model computes something else with kept keys and values than without them; accepted: "
+            "the base model computes other logits with kept keys and values than without them; accepted: "
             f"{family} language model with plain attention"
         )

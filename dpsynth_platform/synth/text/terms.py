@@ -1,9 +1,9 @@
-"""The terms by which texts are drawn from a trained model: how, which are kept, and how many of each label.
+"""The terms by which texts are drawn from a trained model: sampling, rules, and the number of texts of each label.
 
-What belongs here: the public settings as one value, and what became of the texts that were drawn by them. What does
-not: drawing (`sampling`) and judging texts (`filtering`). All of it is post-processing, so other terms are no new
-spend. Private votes for texts (`resampling`) know nothing of them: what is voted on are texts by the terms that stand
-here by default, since a vote is paid for once and the run's key does not hold the contract's.
+What belongs here: the public settings as one value, and the counts of texts drawn by them. What does not: drawing
+(`sampling`) and filtering texts (`filtering`). All of it is post-processing, so other terms are no new spend. Private
+votes (`resampling`) do not use a contract's terms but the defaults here: a vote is paid for once, and the run's key
+does not include the terms.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dpsynth_platform.synth.text.sampling import Sampling
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows each value of one column gets. Public: declared, and nothing that was counted.
+    """How many rows each value of one column gets. Public: declared, not counted.
 
     Attributes:
-        column: a modelled one that the language model is told.
+        column: a modelled conditioning column.
         rows: by value, in the column's own type; other values get none.
     """
 
@@ -38,9 +38,7 @@ class TextTerms:
     """How texts are drawn and kept. Public.
 
     Attributes:
-        sampling: how tokens are drawn.
-        rules: what a text must keep.
-        counts: how many rows each label gets; None: as many as the noisy counts of the columns say.
+        counts: how many rows each label gets; None: in proportion to the noisy counts of the columns.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -49,7 +47,7 @@ class TextTerms:
 
     @property
     def digest(self) -> str:
-        """Names the terms. Where only tokens are drawn otherwise, as before there was more to choose."""
+        """Names the terms; without rules and counts, as in versions that had sampling only."""
         more = {
             **({} if self.rules == Rules() else {"rules": asdict(self.rules)}),
             **({} if self.counts is None else {"counts": asdict(self.counts)}),
@@ -59,12 +57,11 @@ class TextTerms:
 
 @dataclass(frozen=True)
 class TextsDrawn:
-    """What became of the texts that were drawn. Synthetic texts only: public.
+    """Counts of the texts that were drawn. Synthetic texts only: public.
 
     Attributes:
-        drawn: how many there were.
-        left_out: how many kept some rule not, by the reason that was found first (`filtering`).
-        rows_without: rows that are missing since no text was left for them.
+        left_out: how many texts broke a rule, by the first reason (`filtering`).
+        rows_without: rows that are missing because there was no text for them.
     """
 
     drawn: int
@@ -72,21 +69,20 @@ class TextsDrawn:
     rows_without: int
 
     @classmethod
-    def of(cls, kept: Kept, *, asked: int, made: int) -> TextsDrawn:
-        """Of texts that were judged, for so many rows that were asked for and so many that have one."""
-        return cls(kept.drawn, dict(sorted(kept.dropped.items())), asked - made)
+    def of(cls, kept: Kept, *, requested: int, made: int) -> TextsDrawn:
+        """The counts of filtered texts, with the numbers of requested rows and of rows with a text."""
+        return cls(kept.drawn, dict(sorted(kept.dropped.items())), requested - made)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, with the words."""
         return asdict(self) | {"in_words": self.in_words}
 
     @property
     def in_words(self) -> str:
         """One sentence for the operator and for readers of a release."""
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.left_out.items())
-        said = f"{self.drawn:,} synthetic texts were drawn; left out: {reasons or 'none'}"
-        lacking = f"; {self.rows_without:,} rows are missing, since too few texts were left for them"
-        return said + (lacking if self.rows_without else "")
+        counts = f"{self.drawn:,} synthetic texts were drawn; left out: {reasons or 'none'}"
+        missing = f"; {self.rows_without:,} rows are missing, since too few texts were left for them"
+        return counts + (missing if self.rows_without else "")
 
 
 def terms_of(contract: DataContract) -> TextTerms:
@@ -94,6 +90,11 @@ def terms_of(contract: DataContract) -> TextTerms:
     text = contract.generate.text
     if text is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
+    counts = None
+    if text.counts is not None:
+        ((name, rows),) = text.counts.items()
+        kind = contract.columns[name].type
+        counts = Counts(name, tuple((_scalar(value, kind), number) for value, number in rows.items() if number))
     return TextTerms(
         sampling=Sampling(
             temperature=text.temperature,
@@ -102,24 +103,9 @@ def terms_of(contract: DataContract) -> TextTerms:
             min_tokens=text.min_tokens,
             max_tokens=text.most_tokens,
         ),
-        rules=Rules(
-            least_characters=text.keep.least_characters,
-            words=text.keep.words,
-            most_repeated=text.keep.most_repeated,
-            duplicates=text.keep.duplicates,
-            whole=text.keep.whole,
-        ),
-        counts=_counts_of(contract),
+        rules=Rules(**text.keep.model_dump()),
+        counts=counts,
     )
-
-
-def _counts_of(contract: DataContract) -> Counts | None:
-    text = contract.generate.text
-    if text is None or text.counts is None:
-        return None
-    ((name, rows),) = text.counts.items()
-    kind = contract.columns[name].type
-    return Counts(name, tuple((_scalar(value, kind), number) for value, number in rows.items() if number))
 
 
 def _scalar(value: str, kind: str) -> Scalar:

@@ -1,13 +1,13 @@
 """Making a topic model from public words and phrases.
 
 What belongs here: the public material, clusters of its embeddings, and the keywords of each. What does not: the file,
-and sorting texts (`topics`). Whoever makes a model from phrases of their own must have them from public sources: what a
-topic model knows is released with every text, and nobody pays for it.
+and sorting texts (`topics`). Other phrases must come from public sources: a topic model's content is released with
+every text, and no budget pays for it.
 
 The universal model's material installs with the platform: the whole words of the sentence encoder's vocabulary (which
-come from English Wikipedia and books) but for stop words, and English job titles. First and last names are left out:
-they make clusters of their own, which say nothing about a text. Each level is a k-means of its own over all of it, so
-that its topics are as even as they can be.
+come from English Wikipedia and books) without stop words, and English job titles. First and last names are left out:
+they form separate clusters, which say nothing about a text. Each level is a separate k-means over all of it, so that
+its topics are as even as possible.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dpsynth_platform.synth.text.topics import KEYWORDS, write_topics
 UNIVERSAL_MATERIAL = "whole words of all-MiniLM-L6-v2's vocabulary without stop words and names; job titles of Faker"
 _WORD = re.compile("[a-z]{3,}")
 _STARTS_ALIKE = 5
-"""Keywords of a topic differ in their first letters, so that ten are not forms of two words."""
+"""Keywords of a topic differ in so many first letters, so that ten keywords are not forms of two words."""
 _STARTS = 4
-"""How often k-means begins anew; the best is kept."""
+"""Repetitions of k-means, of which the best is kept."""
 
 
 def universal_phrases() -> list[str]:
@@ -52,7 +52,7 @@ def universal_phrases() -> list[str]:
 
 
 def read_phrases(file: Path) -> list[str]:
-    """One phrase a line. Raises `ConfigurationError` if the file cannot be read as UTF-8."""
+    """The lines of a file. Raises `ConfigurationError` if it cannot be read as UTF-8."""
     try:
         return read_regular(file).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -69,14 +69,12 @@ def build_topics(
     levels: Sequence[int] | None = None,
     progress: Progress = silent,
 ) -> str:
-    """Clusters phrases into topics and writes the model. Minutes on one core. Returns the file's SHA-256.
+    """Clusters public phrases into topics and writes the model. Minutes on one core. Returns the file's SHA-256.
 
     Args:
-        phrases: public ones.
         file: a new one.
-        material: what they are and where they are from, in words.
-        levels: numbers of topics; by default all that a contract may ask for.
-        progress: called with public stages.
+        material: what the phrases are and where they are from, in words.
+        levels: numbers of topics; by default all that a contract accepts.
 
     Raises:
         ConfigurationError: there are too few different phrases, or the file exists.
@@ -103,14 +101,14 @@ def _clusters(features: npt.NDArray[np.float32], level: int) -> npt.NDArray[np.f
     """Centers of length 1."""
     from sklearn.cluster import KMeans
 
-    # The seed is fixed: public material shall give everybody the same topics.
+    # The seed is fixed: the same public material gives the same topics everywhere.
     centers = KMeans(level, n_init=_STARTS, max_iter=100, random_state=0).fit(features).cluster_centers_
     unit: npt.NDArray[np.float32] = (centers / np.linalg.norm(centers, axis=1, keepdims=True)).astype(np.float32)
     return unit
 
 
 def _keywords(similarity: npt.NDArray[np.float32], phrases: Sequence[str]) -> list[str]:
-    """The phrases closest to each center; two centers with the same ones are told apart by one more.
+    """The phrases closest to each center; one more for a center that would have the same keywords as another.
 
     Args:
         similarity: shape (phrases, topics).

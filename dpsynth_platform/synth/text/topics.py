@@ -1,12 +1,11 @@
-"""Public topics, and which one a text is about.
+"""Public topics, and the topic of a text.
 
-What belongs here: topic models as files, their levels, and sorting texts by topic. What does not: making them
-(`topic_building`), counting topics with noise and telling them to a language model (`ctcl`).
+What belongs here: topic models as files, their levels, and sorting texts by topic. What does not: making topic models
+(`topic_building`), counting topics with noise and giving them to a language model (`ctcl`).
 
-A topic model is made from public material alone, so it costs nothing and knows nothing of the data. Which topic a text
-gets hangs on that text and the model, on no other text: a record more or less moves one count by one. That is the
-topic model of CTCL (Tan et al. 2025, section 3.2); theirs clusters Wikipedia's articles, ours the embeddings of public
-words and phrases.
+A topic model is made from public material only, so it has no cost and no knowledge of the data. A text's topic depends
+on that text and the model only: one record more or less moves one count by one. That is the topic model of CTCL (Tan et
+al. 2025, section 3.2); theirs clusters Wikipedia's articles, ours the embeddings of public words and phrases.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +31,12 @@ FORMAT = "dpsynth-topics-1"
 KEYWORDS = 10
 """Words that describe a topic, as in the paper."""
 UNCLASSIFIED = "unclassified"
-"""In place of keywords, for texts that are close to no topic."""
+"""The label of texts that are close to no topic, instead of keywords."""
 LEAST_SIMILARITY = 0.0
-"""Cosine to the closest topic below which a text has none: it points away from all of them. Of 1,200 posts to
-newsgroups that was so for 3% at 16 topics, 0.6% at 32 and next to none above, of 1,200 sentences of news for 0.3% and
-none."""
+"""The least cosine to the closest topic; below, a text has no topic. Of 1,200 posts to newsgroups these were 3% at 16
+topics, 0.6% at 32 and almost none above; of 1,200 sentences of news 0.3% and none."""
 _LONGEST = 2000
-"""Characters of a text that are looked at: more than the encoder reads of it."""
+"""Characters of a text that are used: more than the encoder reads."""
 _SCALE = 127
 
 
@@ -48,8 +45,6 @@ class TopicModel:
     """The topics of one level. Public.
 
     Attributes:
-        name: by which a contract names the model.
-        digest: SHA-256 of its file.
         centers: float32, shape (topics, 384), each of length 1.
         keywords: of each topic, joined by commas.
     """
@@ -61,14 +56,14 @@ class TopicModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What a text may be sorted under: each topic's keywords, and `UNCLASSIFIED`."""
+        """All labels of texts: each topic's keywords, and `UNCLASSIFIED`."""
         return (*self.keywords, UNCLASSIFIED)
 
     def label(self, text: str | None, encoder: SentenceEncoder) -> str:
-        """The label of one text; one that is missing or blank is unclassified.
+        """The label of one text; missing and blank texts are unclassified.
 
-        One by one: the last bits of a text's features, and of its similarities, hang on what is computed beside it, and
-        with them the choice between two topics that are equally close. A record must not move another's count.
+        Texts are computed one by one: in a batch, the last bits of features and similarities depend on other texts, and
+        so would the choice between two equally close topics. A record must not move another's count.
         """
         shown = (text or "")[:_LONGEST].strip()
         if not shown:
@@ -79,11 +74,7 @@ class TopicModel:
 
 
 def with_topics(records: pa.Table, written: str, topics: TopicModel, encoder: SentenceEncoder) -> pa.Table:
-    """Records with a column of keywords, each of its own text alone.
-
-    Args:
-        written: name of the text column.
-    """
+    """Records with a column of keywords, each from the record's text in the column `written` only."""
     label = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: topics.label(text, encoder))
     labels = [label(text) for text in records.column(written).to_pylist()]
     return records.append_column(KEYWORDS_COLUMN, pa.array(labels, pa.string()))
@@ -91,45 +82,26 @@ def with_topics(records: pa.Table, written: str, topics: TopicModel, encoder: Se
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Which topics a plan goes by. Public; part of the sealed plan.
-
-    Attributes:
-        model: name of the topic model.
-        level: how many topics.
-        digest: SHA-256 of the model's file.
-    """
+    """The topics of a plan: name, number of topics and file's SHA-256 of their model. Public."""
 
     model: str
     level: int
     digest: str
 
     def load(self) -> TopicModel:
-        """The topics. Raises `ConfigurationError` if the file is not there, or another one."""
+        """The topics. Raises `ConfigurationError` if the file is missing or changed."""
         return load_topics(self.model, self.level, self.digest)
 
 
-def file_of(name: str) -> Path:
-    """Where the model of that name is: `universal`, or a file's path."""
-    return (
-        Path(str(files("dpsynth_platform.synth.text") / "topics.safetensors"))
-        if name == UNIVERSAL_TOPICS
-        else Path(name)
-    )
-
-
 def load_topics(name: str, level: int, digest: str | None = None) -> TopicModel:
-    """One level of a topic model.
-
-    Args:
-        name: `universal`, or the path of a file that `dpsynth synth topics` has made.
-        level: how many topics, one of `contracts.TOPIC_LEVELS`.
-        digest: that its file must have.
+    """The topics of a model (`universal`, or the path of a file) at one of `contracts.TOPIC_LEVELS`.
 
     Raises:
-        ConfigurationError: there is no such file, it is no topic model, or another one than the digest says.
+        ConfigurationError: there is no such file, it is no topic model, or it has another digest.
     """
     try:
-        content = file_of(name).read_bytes()
+        universal = files("dpsynth_platform.synth.text") / "topics.safetensors"
+        content = (universal if name == UNIVERSAL_TOPICS else Path(name)).read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"topics.model: {name!r} cannot be read ({reason_of(error)}); accepted: {UNIVERSAL_TOPICS}, or a "
@@ -138,8 +110,8 @@ def load_topics(name: str, level: int, digest: str | None = None) -> TopicModel:
     found = hashlib.sha256(content).hexdigest()
     if digest not in (None, found):
         raise ConfigurationError(
-            f"topics.model: {name!r} is another file than the one that was planned with; restore it, or materialize "
-            "the line from raw again"
+            f"topics.model: {name!r} is not the file of the plan; restore that file, or materialize the line from raw "
+            "again"
         )
     try:
         centers, keywords = _parsed(content, level)
@@ -155,9 +127,8 @@ def write_topics(file: Path, levels: Mapping[int, tuple[npt.NDArray[np.float32],
     """Writes a topic model; returns its file's SHA-256.
 
     Args:
-        file: a new one.
-        levels: of each number of topics, their centers and keywords.
-        material: what it was made from, in words.
+        levels: centers and keywords by number of topics.
+        material: the public sources, in words.
     """
     from safetensors.numpy import save
 
@@ -166,14 +137,14 @@ def write_topics(file: Path, levels: Mapping[int, tuple[npt.NDArray[np.float32],
     centers = {f"centers_{level}": np.rint(part * _SCALE).astype(np.int8) for level, (part, _) in levels.items()}
     about = {"format": FORMAT, "encoder": MODEL, "material": material}
     keywords = {f"keywords_{level}": list(words) for level, (_, words) in levels.items()}
-    # One entry, since several would be written in an order of chance, and the file's digest with them.
+    # One entry: several would be written in random order, which would change the file's digest.
     content = save(centers, metadata={"about": json.dumps(about | keywords)})
     write_durably(file, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def _parsed(content: bytes, level: int) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
-    """Raises `KeyError`, `TypeError` or `ValueError` where it is no topic model with that level."""
+    """Raises `KeyError`, `TypeError` or `ValueError` if it is no topic model with that level."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -181,7 +152,8 @@ def _parsed(content: bytes, level: int) -> tuple[npt.NDArray[np.float32], tuple[
         tensors = load(content)
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    about = _about(content)
+    length = int.from_bytes(content[:8], "little")  # a safetensors file begins with the length of its JSON header
+    about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
     if (about["format"], about["encoder"]) != (FORMAT, MODEL):
         raise ValueError("another format, or topics of another encoder")
     keywords = tuple(about[f"keywords_{level}"])
@@ -191,10 +163,3 @@ def _parsed(content: bytes, level: int) -> tuple[npt.NDArray[np.float32], tuple[
         raise ValueError("parts that do not belong together")
     centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), 1e-6)
     return centers, keywords
-
-
-def _about(content: bytes) -> Mapping[str, Any]:
-    """The file's own words about itself: a safetensors file begins with their length and JSON."""
-    length = int.from_bytes(content[:8], "little")
-    about: Mapping[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
-    return about

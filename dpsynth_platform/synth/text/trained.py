@@ -1,7 +1,7 @@
-"""The language model that a training leaves: its trained weights on disk, and putting them back on their base model.
+"""A trained language model: its trained weights on disk, and loading them into their base model.
 
-What belongs here: the file of trained weights, the base model that belongs to it, and how likely texts are to either.
-What does not: training, sampling, and the model of the columns beside the text. Nothing here reads the data.
+What belongs here: the file of trained weights, the base model that belongs to it, and the likelihood of texts under
+either. What does not: training, sampling, and the model of the columns. Nothing here reads the data.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from dpsynth_platform.training.plan import TrainingPlan
 WEIGHTS = "weights.safetensors"
 _COMPLETE = "trained.json"
 _AT_ONCE = 16
-"""Texts that are scored together."""
+"""Texts of a batch."""
 
 
 def deployed(declared: str) -> BaseModel:
-    """The base model that a contract names, in this deployment's directory of them.
-
-    Raises:
-        ConfigurationError: there is none; see `base_models.base_model`.
-    """
+    """The base model that a contract names, in this deployment; raises as `base_models.base_model`."""
     settings = Settings.from_environment()
     return base_model(declared, settings.base_models, hub=settings.model_hub)
 
@@ -42,8 +38,8 @@ def check_digest(base: BaseModel, expected: str) -> None:
     """Raises `ConfigurationError` if a base model is not the one that a plan was sealed for."""
     if base.digest != expected:
         raise ConfigurationError(
-            f"base model {base.declared!r} is not the one that the plan was made for; accepted: the files as they "
-            "were, or a new run from raw, which has a cost of its own"
+            f"base model {base.declared!r} is not the one that the plan was made for; accepted: its earlier files, or "
+            "a new run from raw, which has a cost of its own"
         )
 
 
@@ -51,20 +47,18 @@ def save_weights(model: Any, directory: Path, executed: int) -> None:
     """Writes the trained parameters, then the file that says that they are complete. Durable on return.
 
     Args:
-        model: after training.
-        directory: of the model.
-        executed: how many steps were executed, those that a crash made void included.
+        executed: the number of executed steps, including those that were repeated after a crash.
     """
     from safetensors.torch import save
 
     trained = {name: value.detach().cpu().contiguous() for name, value in _trainable(model).items()}
     write_durably(directory / WEIGHTS, save(trained))
-    said = {"weights": digest_file(directory / WEIGHTS), "executed_steps": executed}
-    write_durably(directory / _COMPLETE, json.dumps(said))
+    complete = {"weights": digest_file(directory / WEIGHTS), "executed_steps": executed}
+    write_durably(directory / _COMPLETE, json.dumps(complete))
 
 
 def is_trained(directory: Path) -> bool:
-    """Whether the directory holds complete trained weights."""
+    """Whether the directory has complete trained weights."""
     return (directory / _COMPLETE).is_file()
 
 
@@ -83,8 +77,8 @@ def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[
     model, tokenizer = load(base)
     model = with_adapter(model, plan)
     try:
-        said = json.loads((directory / _COMPLETE).read_text(encoding="utf-8"))
-        if said["weights"] != digest_file(directory / WEIGHTS):
+        complete = json.loads((directory / _COMPLETE).read_text(encoding="utf-8"))
+        if complete["weights"] != digest_of(directory):
             raise ValueError
         trained = load_file(directory / WEIGHTS)
     except (OSError, ValueError, KeyError, TypeError):
@@ -99,9 +93,9 @@ def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[
 
 
 def load_for_sampling(base: BaseModel, plan: TrainingPlan, directory: Path, device: str) -> tuple[Any, Any]:
-    """As `load_trained`, for texts to be drawn from: on a device, in its precision, the adapter added to the weights.
+    """`load_trained` for drawing texts: on a device, in its precision, with the adapter added to the weights.
 
-    Added in single precision, before weights are rounded: what an adapter changes is kept on average, if not in each.
+    The adapter is added in single precision, before weights are rounded: its changes are kept on average.
     """
     import torch
 
@@ -113,19 +107,8 @@ def load_for_sampling(base: BaseModel, plan: TrainingPlan, directory: Path, devi
     return model.to(device, precision_of(torch.device(device))), tokenizer
 
 
-def mean_log_likelihoods(model: Any, encoder: Encoder, records: Sequence[tuple[Given, str]]) -> npt.NDArray[np.float64]:
-    """The mean log-likelihood per token of each record's text after its prompt.
-
-    Args:
-        model: in evaluation mode.
-        encoder: the layout that it was trained with.
-        records: prompts and bodies; what is longer than an example is cut off as in training.
-    """
-    return rows_log_likelihoods(model, encoded(encoder, records), encoder.eos)
-
-
 def encoded(encoder: Encoder, records: Sequence[tuple[Given, str]]) -> list[tuple[list[int], list[int]]]:
-    """The tokens of each record's prompt, and of its body with its end, cut off as in training."""
+    """The tokens of each record's prompt, and of its body with its end token, cut off as in training."""
     rows = []
     for (given, _), body in zip(records, encoder.bodies([body for _, body in records]), strict=True):
         prompt = encoder.prompt(given)
@@ -139,9 +122,9 @@ def rows_log_likelihoods(
     """The mean log-likelihood per token of the tokens that follow each prompt, shape (rows,).
 
     Args:
-        model: in evaluation mode; an encoder-decoder model is told the prompt by its encoder.
-        rows: tokens of prompts and of what follows, at least one each.
-        filler: the token that fills shorter rows up, under a mask.
+        model: in evaluation mode; the encoder of an encoder-decoder model reads the prompt.
+        rows: tokens of prompts and of their continuations, at least one each.
+        filler: the token that pads shorter rows, under a mask.
     """
     import torch
 
@@ -168,7 +151,7 @@ def rows_log_likelihoods(
 
 
 def digest_of(directory: Path) -> str:
-    """Digest of the trained weights."""
+    """The digest of the trained weights in a model directory."""
     return digest_file(directory / WEIGHTS)
 
 

@@ -1,11 +1,11 @@
-"""Whether a mechanism that was cut short had read a record: a file that is there only for as long as it had not.
+"""Whether an interrupted mechanism had read a record: the file exists as long as it had not.
 
-What belongs here: the file. What does not: going on with what was read (`training.journal`, `evolution_journal`,
-`resampling`).
+What belongs here: the file. What does not: continuing after records were read (`training.journal`,
+`evolution_journal`, `resampling`).
 
-A language model is loaded and tried before the first record is read, which fails where a device is in use or too small.
-Nothing was drawn by then, so that the same ledger entry may begin again. The file is taken away, durably, before the
-first record is read, and by one process only: where it is missing, for whatever reason, nothing begins again.
+A language model is loaded and tried before the first record is read, which fails if a device is in use or too small.
+Nothing was drawn by then, so that the same ledger entry may begin again. One process deletes the file, durably, before
+the first record is read: if it is missing, for any reason, nothing begins again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE_NAME = "unread"
 
 
 def declare_unread(directory: Path) -> None:
-    """Says of a model directory, whose ledger entry was claimed just now, that no record was read for it."""
+    """Declares that no record was read for a model directory whose ledger entry was claimed just now."""
     write_durably(directory / FILE_NAME, "")
 
 
@@ -29,7 +29,7 @@ def is_unread(directory: Path) -> bool:
 
 
 def begin_reading(directory: Path) -> None:
-    """From here on records may be read; durable on return. Raises `ResumeRefused` where another process was first."""
+    """Allows records to be read; durable on return. Raises `ResumeRefused` if another process was first."""
     try:
         (directory / FILE_NAME).unlink()
     except FileNotFoundError:

@@ -1,12 +1,12 @@
 """Texts that an encoder-decoder model writes together: their encoder's outputs, and kept keys and values.
 
 What belongs here: the waves, and the check that a model computes the same with them as without. What does not: causal
-models (`slots`), which token comes next, and which text is in a wave (`sampling`).
+models (`slots`), the choice of next tokens, and which text is in a wave (`sampling`).
 
 A decoder of this family counts positions for the whole batch (BART's embeddings, T5's biases), so rows cannot begin at
-different times as in slots. Texts begin together, as a wave, and go on together, each with as many tokens as the
-others; a text that ends leaves its row, which is computed no further. The next wave begins when all have ended. The
-encoder reads a prompt once, as long as it is; where prompts stand together, a mask hides what fills shorter ones up.
+different times as in slots. Texts begin together, as a wave, and all have the same number of tokens; a text that ends
+leaves its row, which is computed no further. The next wave begins when all have ended. The encoder reads each prompt
+once; where prompts are batched, a mask hides the padding of shorter ones.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from dpsynth_platform.training.families import decoder_start
 
 
 @dataclass(frozen=True)
-class ToldPrompt:
+class EncodedPrompt:
     """A prompt that the encoder has read.
 
     Attributes:
         hidden: the encoder's outputs, [tokens, width].
         logits: of the text's first token, [vocabulary].
-        length: its tokens.
     """
 
     hidden: torch.Tensor
@@ -43,48 +42,44 @@ class Waves:
 
     Args:
         model: an encoder-decoder language model of transformers, in evaluation mode, maybe with an adapter of peft.
-        rows: the most texts at once.
+        rows: the most concurrent texts.
     """
 
     def __init__(self, model: Any, rows: int) -> None:
         self._model = model
         self._start = decoder_start(model)
-        self._prompts: list[ToldPrompt] = []
+        self._prompts: list[EncodedPrompt] = []
         self._kept: Any = None
         self._hidden = self._mask = torch.empty(0)
         self.rows = rows
 
     @property
     def free(self) -> int:
-        """How many texts can begin now."""
         return self.rows - len(self._prompts) if self._kept is None else 0
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         device: torch.device = self._model.device
         return device
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> list[ToldPrompt]:
-        """Reads prompts (not empty), without rows."""
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[EncodedPrompt]:
         tokens, mask = self._filled([torch.tensor(list(prompt), device=self.device) for prompt in prompts])
         begun = torch.full((len(prompts), 1), self._start, device=self.device)
         with torch.inference_mode():
             found = self._model(input_ids=tokens, attention_mask=mask, decoder_input_ids=begun, use_cache=False)
         hidden = found.encoder_last_hidden_state
         return [
-            ToldPrompt(hidden[row, : len(prompt)].clone(), found.logits[row, -1].clone(), len(prompt))
+            EncodedPrompt(hidden[row, : len(prompt)].clone(), found.logits[row, -1].clone(), len(prompt))
             for row, prompt in enumerate(prompts)
         ]
 
-    def put(self, prompt: ToldPrompt, row: int) -> None:
-        """Begins a text in the next row; as long as no other has gone on."""
+    def put(self, prompt: EncodedPrompt, row: int) -> None:
+        """Begins a text in the next row. Raises `ValueError` if the wave has had a step, or is full."""
         if row != len(self._prompts) or not self.free:
             raise ValueError(f"row {row} cannot begin a text")
         self._prompts.append(prompt)
 
     def remove(self, row: int) -> None:
-        """Ends the text of a row, which the last active row's text takes over."""
         last = self._prompts.pop()
         if row < len(self._prompts):
             self._prompts[row] = last
@@ -100,14 +95,6 @@ class Waves:
         self._hidden, self._mask = self._hidden[order], self._mask[order]
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Adds one token to every active row.
-
-        Args:
-            tokens: shape (active,).
-
-        Returns:
-            Logits of the tokens that follow, shape (active, vocabulary).
-        """
         fed = tokens[:, None]
         if self._kept is None:
             self._hidden, self._mask = self._filled([prompt.hidden for prompt in self._prompts])
@@ -125,7 +112,7 @@ class Waves:
         return logits
 
     def _filled(self, parts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of one length, and the mask of what is in them."""
+        """The padded rows, and the mask of their contents."""
         mask = pad_sequence([torch.ones(len(part), dtype=torch.long, device=self.device) for part in parts], True)
         return pad_sequence(parts, batch_first=True), mask
 
@@ -134,8 +121,7 @@ def check_waves(model: Any, tokens: int) -> None:
     """Checks that a model gives the same logits in a wave as in plain passes over single texts.
 
     Args:
-        model: the model.
-        tokens: the most of one text, prompt included.
+        tokens: the most of one text, including its prompt.
 
     Raises:
         ConfigurationError: it does not, or it sees fewer tokens than one text has.

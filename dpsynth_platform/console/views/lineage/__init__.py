@@ -1,8 +1,8 @@
-"""The pages of lineage: a part of the graph, a way between two nodes, search, and one node.
+"""The pages of lineage: a part of the graph, a path between two nodes, search, and one node.
 
-What belongs in this package: reading the stored graph for somebody with certain actions: what lies around a node
-(`around`), ways and search (`finding`), what is recorded of one (`facets`), and what all three tell of each (`nodes`).
-What does not: walking the graph (`lineage.neighbourhood`), judging it (`lineage.clearance`), and drawing (`pages`).
+What belongs in this package: reading the stored graph for an actor: around a node (`around`), paths and search
+(`finding`), one node's records (`facets`), and what all three show of a node (`nodes`). What does not: walking the
+graph (`lineage.neighbourhood`), judging it (`lineage.clearance`), and drawing (`pages`).
 """
 
 from dpsynth_platform.console.views.lineage.around import DEEPEST, GraphView, graph

@@ -1,7 +1,7 @@
-"""What lies around a node of the lineage graph, as it is drawn.
+"""The neighbourhood of a node in the lineage graph, as it is drawn.
 
-What belongs here: putting the steps of one run together. What does not: walking the graph (`lineage.neighbourhood`),
-what is told of each node (`nodes`), and drawing (`pages`).
+What belongs here: grouping the steps of one run. What does not: walking the graph (`lineage.neighbourhood`), the parts
+of each node (`nodes`), and drawing (`pages`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, require
-from dpsynth_platform.console.views.lineage.nodes import About, GraphNode, node_called, step_of, store_of
+from dpsynth_platform.console.views.base import require
+from dpsynth_platform.console.views.lineage.nodes import GraphNode, NodeReader, node_called, step_of, store_of
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.settings import Settings
@@ -21,19 +21,17 @@ from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 MOST_NODES = 150
-"""Nodes that one drawing shows in each direction."""
+"""Nodes in each direction of a drawing."""
 DEEPEST = 10
-"""Steps that can be asked for in each direction."""
+"""Most steps in each direction."""
 
 
 @dataclass(frozen=True)
-class GraphEdge(View):
-    """One edge, from what was there first to what came of it.
+class GraphEdge:
+    """One edge between the keys of two nodes, from what existed first to what was made from it.
 
-    Attributes:
-        source, target: keys of nodes.
-        relation: `derived`, `trained-on`, `base`, `paid-by`, `claims`, `used-by`, `evaluated-on` or `alias`. Of
-            `paid-by` and `claims` the source is the mechanism.
+    `relation` is `derived`, `trained-on`, `base`, `paid-by`, `claims`, `used-by`, `evaluated-on` or `alias`. Of
+    `paid-by` and `claims` the source is the mechanism.
     """
 
     source: str
@@ -42,15 +40,11 @@ class GraphEdge(View):
 
 
 @dataclass(frozen=True)
-class GraphView(View):
-    """A part of the graph.
+class GraphView:
+    """A part of the graph around the node `start`, the farthest above first.
 
-    Attributes:
-        start: key of the node that it lies around.
-        up, down, collapse: as they were asked for, within what is possible.
-        nodes: farthest above first.
-        left_out: how many nodes within the depth are not shown, because they were too many.
-        words: what is shown and what is not, in a sentence.
+    `up`, `down` and `collapse` are the requested ones within the limits; `left_out` is how many nodes within the depth
+    are not shown, because there are too many.
     """
 
     start: str
@@ -71,22 +65,14 @@ def graph(
     down: int = 2,
     collapse: bool = True,
 ) -> GraphView | None:
-    """What lies around a node.
+    """The neighbourhood of a node, or None if no node is given and the graph is empty.
 
     Args:
-        settings: the deployment.
-        allowed: what the asker may do; `READ`.
-        node: its key, or what people call it; empty: the newest release's, or the newest node's.
-        up: steps above, up to `DEEPEST`.
-        down: steps below.
-        collapse: the restricted steps of one run are one place.
+        node: its key or name; empty: the newest release's, or else the newest node.
+        up, down: steps above and below, up to `DEEPEST`.
+        collapse: show the restricted steps of one run as one place.
 
-    Returns:
-        None where nothing is asked for and the graph is empty.
-
-    Raises:
-        NotAllowed: the asker may not read.
-        NotFound: the graph does not know it, or several nodes are called so.
+    Raises `NotFound` if the graph does not contain the node, or several have the name.
     """
     require(allowed, Action.READ)
     known = chronicle(settings)
@@ -104,13 +90,11 @@ def graph(
         group=lambda item: _group(item, own_place) if collapse else None,
     )
     if found is None:
-        raise NotFound("the lineage graph knows nothing of it any more")
+        raise NotFound("the lineage graph no longer contains the node")
     return _Drawing(settings, known, found, own_place, collapse).view(up, down)
 
 
 class _Drawing:
-    """A neighbourhood as it is drawn."""
-
     def __init__(
         self,
         settings: Settings,
@@ -120,19 +104,19 @@ class _Drawing:
         collapse: bool,
     ) -> None:
         self._found = found
-        self._about = About(settings, known)
-        self._keys = {here: self._about.names.key(node) for here, node in found.nodes.items()}
+        self._reader = NodeReader(settings, known)
+        self._keys = {here: self._reader.names.key(node) for here, node in found.nodes.items()}
         self._groups: dict[str, list[int]] = {}
         if collapse:
-            self._put_together(own_place)
+            self._group_runs(own_place)
 
-    def _put_together(self, own_place: tuple[Place, str] | None) -> None:
-        together: dict[Place, list[int]] = {}
+    def _group_runs(self, own_place: tuple[Place, str] | None) -> None:
+        runs: dict[Place, list[int]] = {}
         for here, node in self._found.nodes.items():
             place = _group(node, own_place)
             if place is not None:
-                together.setdefault(place, []).append(here)
-        for place, members in together.items():
+                runs.setdefault(place, []).append(here)
+        for place, members in runs.items():
             if len(members) > 1:
                 key = f"run:{place.label}"
                 self._groups[key] = members
@@ -164,7 +148,7 @@ class _Drawing:
         for here, node in self._found.nodes.items():
             if self._keys[here] not in self._groups:
                 distance, more = self._found.distances[here], self._found.beyond.get(here, 0)
-                yield self._about.node(node, distance, more, claims.get(here, ()))
+                yield self._reader.node(node, distance, more, claims.get(here, ()))
         for key, members in self._groups.items():
             yield self._run(key, members)
 
@@ -173,12 +157,12 @@ class _Drawing:
         steps = {step[1]: node for node in nodes if (step := step_of(node)) is not None}
         ordered = [steps[name] for name in STEPS if name in steps]
         place = _group(ordered[0], None)
-        assert place is not None  # noqa: S101 - that is why they stand together
-        entry = next((found for node in ordered if (found := self._about.entry(node)) is not None), None)
+        assert place is not None  # noqa: S101 - the members were grouped by it
+        entry = next((found for node in ordered if (found := self._reader.entry(node)) is not None), None)
         return GraphNode(
             key=key,
             kind="run",
-            label=f"{place.label}: {steps_words(list(steps))}",
+            label=f"{place.label}: {number_of(len(steps), 'step')}",
             title=f"the steps {', '.join(name for name in STEPS if name in steps)} of {place.label}",
             own=True,
             distance=min((self._found.distances[here] for here in members), key=abs),
@@ -186,8 +170,8 @@ class _Drawing:
             period=place.period,
             release=None,
             entry=entry.entry_id if entry else None,
-            members=tuple(self._about.names.key(node) for node in ordered),
-            findings=self._about.findings(entry),
+            members=tuple(self._reader.names.key(node) for node in ordered),
+            findings=self._reader.findings(entry),
             notes=(),
             more=sum(self._found.beyond.get(here, 0) for here in members),
         )
@@ -202,11 +186,6 @@ class _Drawing:
                 yield GraphEdge(*edge)
 
 
-def steps_words(steps: Collection[str]) -> str:
-    """`7 steps` of a run."""
-    return number_of(len(steps), "step")
-
-
 def _newest(settings: Settings, known: Chronicle) -> Node | None:
     if not settings.has_ledger:
         return None
@@ -215,13 +194,13 @@ def _newest(settings: Settings, known: Chronicle) -> Node | None:
         found = store.find(release)
         if found:
             return found[0]
-    found = store.holding("", most=1)
+    found = store.containing("", most=1)
     return found[0] if found else None
 
 
-def _group(node: Node, apart: tuple[Place, str] | None) -> Place | None:
-    """What a restricted step's output belongs to; that of the place that is looked at stays by itself."""
+def _group(node: Node, start: tuple[Place, str] | None) -> Place | None:
+    """The place of a restricted step's output, by which steps are grouped; None for a step of the start's own place."""
     step = step_of(node)
-    if step is None or step[1] == "released" or (apart is not None and apart[1] != "released" and step[0] == apart[0]):
+    if step is None or step[1] == "released" or (start is not None and start[1] != "released" and step[0] == start[0]):
         return None
     return step[0]

@@ -1,10 +1,10 @@
-"""One node of the lineage graph, with all that is recorded of it.
+"""One node of the lineage graph, with all records of it.
 
-What belongs here: its facets, its uses, and what others told of it. What does not: what lies around it (`around`), and
-judging it (`lineage.clearance`).
+What belongs here: its facets, its uses, and reports of other producers. What does not: its neighbourhood (`around`),
+and judging it (`lineage.clearance`).
 
-What a facet says, and where things lie, is shown in full to those who may see exact counts (`READ_SPEND`); to others as
-far as it may leave the operator's place (`lineage.export`), and with no path of this machine.
+Facets and places are shown in full to actors who may see exact counts (`READ_SPEND`). Others see what may leave the
+operator (`lineage.export`), without paths of this machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.base import require
 from dpsynth_platform.console.views.lineage.nodes import (
-    About,
     GraphNode,
+    NodeReader,
     node_called,
     other_names,
     store_of,
@@ -38,14 +38,8 @@ from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 
 @dataclass(frozen=True)
-class FacetView(View):
-    """One facet of a node.
-
-    Attributes:
-        value: JSON, indented.
-        event: number of the lineage event that told it.
-        told_by: `this platform`, or the producer.
-    """
+class FacetView:
+    """One facet of a node as indented JSON, with the number of the lineage event that reported it."""
 
     name: str
     value: str
@@ -54,20 +48,18 @@ class FacetView(View):
 
 
 @dataclass(frozen=True)
-class NodeView(View):
-    """One node with all that is known of it.
+class NodeView:
+    """One node with all records of it.
 
     Attributes:
-        place: its full name, with where it lies; for `READ_SPEND`.
-        also: other names of it.
-        facets: the latest of each that may be believed.
-        whole: whether what this platform said is shown in full (`READ_SPEND`), else as far as it may leave the
-            operator's place. What others said is so only for `READ_QUALITY`: nobody knows what they put into it.
-        events: lineage events of other producers that tell of it: number, producer, when.
-        distrusted: what was taken back, in words.
+        place: its full name, with its location; for `READ_SPEND`.
+        facets: the latest trusted one of each name.
+        whole: this platform's facets are shown in full (`READ_SPEND`), else as far as they may leave the operator.
+            Those of other producers may contain anything and are shown for `READ_QUALITY` only.
+        events: lineage events of other producers about it: number, producer, time.
+        distrusted: withdrawn reports, in words.
         declared_public: by whom and why, or None.
-        uses: registered uses of a release, in words.
-        contamination: what spoils a product, in sentences.
+        contamination: what contaminates a product, in sentences.
     """
 
     node: GraphNode
@@ -83,13 +75,13 @@ class NodeView(View):
 
 
 def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView:
-    """One node, by its key or by what people call it. Raises like `graph`."""
+    """One node, by its key or name. Raises like `graph`."""
     require(allowed, Action.READ)
     store, found = store_of(settings), node_called(settings, name)
     known, whole = chronicle(settings), Action.READ_SPEND in allowed
     declared = store.public(found.name)
     return NodeView(
-        node=About(settings, known).node(found, 0),
+        node=NodeReader(settings, known).node(found, 0),
         place=str(found.name) if whole else None,
         also=tuple(other_names(found) if whole else _without_paths(other_names(found))),
         facets=tuple(_facets(found, allowed)),
@@ -123,7 +115,7 @@ def _facets(node: Node, allowed: Collection[Action]) -> Iterator[FacetView]:
         yield FacetView(
             name=name,
             value=json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True),
-            event=node.told_by[name],
+            event=node.facet_events[name],
             told_by="this platform" if node.origin_of(name) == "own" else "another producer",
         )
 
@@ -133,14 +125,14 @@ def _contaminations(settings: Settings, known: Chronicle, store: LineageStore, n
         return []
     contracts = catalogue.catalogue(settings).datasets.values()
     families = uses.Families(
-        tables={dataset_name(contract.source.uri): contract.family for contract, _ in contracts},
+        tables={dataset_name(contract.source.place): contract.family for contract, _ in contracts},
         entries={entry.entry_id: entry.family for entry in known.entries.values()},
     )
     return uses.contaminations(store, node.name, families)
 
 
 def _without_paths_in_words(found: uses.Contamination) -> str:
-    """The sentences, with what they name without paths. Longest names first, so that none is left in part."""
+    """The sentences without the paths of the named nodes. Longest names first, so that none is left in part."""
     words = found.words
     names = {str(found.product), str(found.data), str(found.release), found.origin}
     for name in sorted({*names, *found.product_path, *found.data_path}, key=len, reverse=True):
@@ -152,7 +144,7 @@ _PATH = re.compile(r"(^|\bfile:)(?://[^/]*)?/.*/")
 
 
 def _without_paths(value: Any) -> Any:
-    """A value in which paths of this machine have only their last part."""
+    """A value in which paths of this machine keep only their last part."""
     if isinstance(value, str):
         return _PATH.sub(lambda found: f"{found[1]}\N{HORIZONTAL ELLIPSIS}/", value)
     if isinstance(value, Mapping):

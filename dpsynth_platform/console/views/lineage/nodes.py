@@ -1,11 +1,11 @@
-"""Nodes of the lineage graph as every page tells of them, and finding one by what people call it.
+"""Nodes of the lineage graph as every page shows them, and finding one by its name.
 
-What belongs here: names, labels, what a node belongs to, and which findings it is part of. What does not: what lies
-around it (`around`), and what is recorded of it (`facets`).
+What belongs here: names, labels, the place a node belongs to, and its findings. What does not: its neighbourhood
+(`around`), and its records (`facets`).
 
-A node that lies on this machine is called by its logical name, not by its path: names stand in addresses, logs of
-proxies and browsers' histories. Behind `#` follows its number in the graph, since what lay elsewhere before, as after
-`DPSYNTH_HOME` was moved, has the same name. Where it lies is the operator's (`facets`).
+A node on this machine is named by its logical name, not by its path: names appear in addresses, logs of proxies and
+browsers' histories. Its number in the graph follows after `#`, since an earlier node of the same name may be elsewhere,
+for example after `DPSYNTH_HOME` was moved. The location is for the operator (`facets`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from dpsynth_platform.console.views.base import View
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.settings import Settings
@@ -34,19 +33,12 @@ from dpsynth_platform.reviewing.chronicle import Chronicle
 _HERE = "file"
 _MOST_DIGITS = 18
 MOST_OTHERS = 12
-"""Ledger entries that a finding names one by one."""
+"""Ledger entries that a finding lists."""
 
 
 @dataclass(frozen=True)
-class FindingView(View):
-    """What a mechanism adds up with.
-
-    Attributes:
-        scenario: `E0` to `E3`.
-        meaning: the scenario in words.
-        words: with how many others, and which.
-        entries: ids of some of the other ledger entries.
-    """
+class FindingView:
+    """Mechanisms whose costs add up with this one, by a scenario `E0` to `E3`; `entries` are some of them."""
 
     scenario: str
     meaning: str
@@ -55,20 +47,19 @@ class FindingView(View):
 
 
 @dataclass(frozen=True)
-class GraphNode(View):
-    """One place in a drawing: a node, or the steps of one run together.
+class GraphNode:
+    """One place in a drawing: a node, or the steps of one run.
 
     Attributes:
-        key: names it among the others of this drawing and, for a single node, everywhere in this deployment.
-        kind: `dataset`, `model`, `checkpoint`, `release`, `mechanism`, or `run` for steps together.
-        label: short; `title` is its name, of what lies on this machine the logical one.
+        key: identifies it in this drawing and, for a single node, everywhere in this deployment.
+        kind: `dataset`, `model`, `checkpoint`, `release`, `mechanism`, or `run` for grouped steps.
+        label: short; `title` is its name, on this machine the logical one.
         own: our platform wrote it.
-        distance: steps from the start; above it negative.
-        dataset, period, release, entry: what it belongs to, for links to its pages; None where it does not.
-        members: keys of the nodes that stand together here; itself where it is one.
-        findings: E0 to E3.
-        notes: what else a reader must know: withdrawn, told by others, claims.
-        more: how many further nodes lead on from here, beyond what is shown.
+        distance: steps from the start; negative above it.
+        dataset, period, release, entry: what it belongs to, for links to its pages.
+        members: keys of the grouped nodes; its own key for a single node.
+        notes: what else a reader must know: withdrawn, reported by others only, false claims.
+        more: how many further nodes follow from here, beyond what is shown.
     """
 
     key: str
@@ -88,15 +79,15 @@ class GraphNode(View):
 
 
 class Names:
-    """What nodes are called, without where on this machine they lie."""
+    """Names of nodes, without their location on this machine."""
 
     def __init__(self, settings: Settings) -> None:
         self._sources: dict[DatasetName, list[str]] = {}
         for name, (contract, _) in catalogue.catalogue(settings).datasets.items():
-            self._sources.setdefault(dataset_name(contract.source.uri), []).append(name)
+            self._sources.setdefault(dataset_name(contract.source.place), []).append(name)
 
     def sources(self, node: Node) -> list[str]:
-        """The datasets whose source a node is."""
+        """The datasets whose source is this node."""
         return self._sources.get(node.name, [])
 
     def of(self, node: Node) -> str:
@@ -111,12 +102,12 @@ class Names:
         return next(iter(self.sources(node)), f"{_HERE}:{last_part(node)}")
 
     def key(self, node: Node) -> str:
-        """What names a node everywhere in this deployment, and in addresses."""
+        """What identifies a node everywhere in this deployment, and in addresses."""
         return f"{self.of(node)}#{node.id}" if _is_here(node) else str(node.name)
 
 
-class About:
-    """What is told of nodes, beside what the graph has: of the deployment's contracts and its ledger."""
+class NodeReader:
+    """Makes views of nodes from the graph, the deployment's contracts and its ledger."""
 
     def __init__(self, settings: Settings, known: Chronicle) -> None:
         self.names = Names(settings)
@@ -124,13 +115,12 @@ class About:
         self._found: dict[str, tuple[FindingView, ...]] = {}
 
     def node(self, node: Node, distance: int, more: int = 0, claims: Collection[str] = ()) -> GraphNode:
-        """One node by itself."""
         entry = self.entry(node)
         place = self._place(node, entry)
         release = release_of(node)
         notes = [
             *self._notes(node, release),
-            *(f"claims ledger entry {item}, which the ledger does not bear out" for item in claims),
+            *(f"claims ledger entry {item}, which the ledger does not confirm" for item in claims),
         ]
         return GraphNode(
             key=self.names.key(node),
@@ -157,7 +147,6 @@ class About:
         return self._known.entries.get(str(named.get("ledgerEntry")))
 
     def findings(self, entry: Entry | None) -> tuple[FindingView, ...]:
-        """The scenarios that an entry is part of."""
         if entry is None:
             return ()
         if entry.entry_id not in self._found:
@@ -197,8 +186,8 @@ class About:
         notes = []
         if published is not None and published.withdrawn is not None:
             notes.append(f"withdrawn by {published.withdrawn.by} at {moment(published.withdrawn.at)}")
-        if not node.own and node.kind != "mechanism" and not node.is_told_by_us:
-            notes.append("told by other producers only")
+        if not node.own and node.kind != "mechanism" and not node.is_reported_by_us:
+            notes.append("reported by other producers only")
         return notes
 
 
@@ -216,34 +205,32 @@ def last_part(node: Node) -> str:
 
 
 def store_of(settings: Settings) -> LineageStore:
-    """The stored graph. Raises `NotFound` where there is none yet."""
+    """The stored graph. Raises `NotFound` if there is none yet."""
     if not settings.has_ledger:
-        raise NotFound("there is no lineage graph yet; the first run of a dataset makes it")
+        raise NotFound("there is no lineage graph yet; the first run of a dataset creates it")
     return LineageStore(settings.ledger_url)
 
 
 def node_called(settings: Settings, text: str) -> Node:
-    """The one node that a key names, or that people call so; of what was moved about on this machine the newest.
+    """The node with a key or name; of several at former places of this machine, the newest.
 
-    Raises:
-        NotFound: the graph does not know it, or several nodes are called so.
+    Raises `NotFound` if the graph does not contain it, or several nodes have the name.
     """
     store, names = store_of(settings), Names(settings)
     exact = _by_key(store, names, text)
     contracts = catalogue.catalogue(settings).datasets
     if exact is None and text in contracts:
-        exact = store.node(dataset_name(contracts[text][0].source.uri))
+        exact = store.node(dataset_name(contracts[text][0].source.place))
     if exact is not None:
         return exact
     found = store.find(text)
     if len({names.of(node) for node in found}) != 1:
-        many = f"{len(found)} nodes are called so; give one's full name" if found else "the lineage graph knows none"
+        many = f"{len(found)} nodes have this name; give the full name of one" if found else "no such node"
         raise NotFound(f"{text!r}: {many}; accepted: a name, NAMESPACE:NAME, path, URI, dataset or release's id")
     return max(found, key=lambda node: node.id)
 
 
 def _by_key(store: LineageStore, names: Names, text: str) -> Node | None:
-    """The node whose key or full name a text is, or None."""
     name, _, number = text.rpartition("#")
     if name and number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
         found = numbered(store, int(number))
@@ -254,7 +241,7 @@ def _by_key(store: LineageStore, names: Names, text: str) -> Node | None:
 
 
 def step_of(node: Node) -> tuple[Place, str] | None:
-    """The dataset, period and step whose output a node of ours is, by the name that people use for it."""
+    """The dataset, period and step whose output a node of this platform is, by its logical name."""
     if not node.own:
         return None
     for name in other_names(node):
@@ -266,9 +253,9 @@ def step_of(node: Node) -> tuple[Place, str] | None:
 
 
 def other_names(node: Node) -> list[str]:
-    """Other names of a node, as its facet tells them."""
-    told = node.facets.get("symlinks", {}).get("identifiers")
-    found = [item for item in told if isinstance(item, Mapping)] if isinstance(told, list) else []
+    """Other names of a node, from its facet."""
+    listed = node.facets.get("symlinks", {}).get("identifiers")
+    found = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
     return sorted(without_secrets(f"{item.get('namespace')}:{item.get('name')}") for item in found)
 
 
@@ -276,7 +263,7 @@ _SECRETS = re.compile(r'([a-z][a-z0-9+.-]{0,30}://)(?:[^/\s"]*@)?([^\s?#"]*)(?:[
 
 
 def without_secrets(value: Any) -> Any:
-    """What another producer said, without what may be a password in its addresses: user, query and fragment."""
+    """Another producer's report, without what may be a password in its addresses: user, query and fragment."""
     if isinstance(value, str):
         return _SECRETS.sub(lambda found: f"{found[1]}{found[2]}", value)
     if isinstance(value, Mapping):
@@ -285,7 +272,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def _is_here(node: Node) -> bool:
-    """Whether a node is named by a path, of this machine or of one whose disks it shares."""
+    """Whether a node is named by a path, of this machine or of one that shares its disks."""
     return node.name.namespace.partition("://")[0] == _HERE
 
 

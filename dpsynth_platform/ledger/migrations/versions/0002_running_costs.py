@@ -48,7 +48,7 @@ def upgrade() -> None:
             connection.execute(
                 sa.update(_ENTRY).where(_ENTRY.c.entry_id == row.entry_id).values(cost=json.dumps(costs[row.entry_id]))
             )
-        settled, standing, named = limits.nothing, Standing.nobody(limits.nothing), False
+        settled, standing, named = limits.nothing, Standing.empty(limits.nothing), False
         for entry_id in in_order:
             if entry_id not in costs:
                 continue

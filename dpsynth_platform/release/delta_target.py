@@ -1,0 +1,118 @@
+"""A Delta table that grows by one version a release, in a directory or an object store.
+
+What belongs here: the table's form and its commits. What does not: which files a release has (`targets`).
+
+Its columns and files are those of `table_targets`: Parquet files in `RELEASE/`, all others in `_dossier/RELEASE/`,
+which Delta's VACUUM leaves alone. A commit carries the release's id as an application transaction (`txn`), which tells
+whether it was made, also after a crash between commit and record.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from dpsynth_platform.contracts.release import PERIOD, RELEASE, Target
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.errors import PublicationFailed
+from dpsynth_platform.release.table_targets import (
+    PARTITIONS,
+    commit_facts,
+    copy_release,
+    holds_what,
+    not_ours,
+    other_columns,
+)
+from dpsynth_platform.release.target_files import SignedRelease
+from dpsynth_platform.sources.remote_files import opened
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable, Schema
+
+_LOG = "_delta_log/00000000000000000000.json"
+
+
+def put(target: Target, release: SignedRelease) -> bool:
+    """Adds a release to the table of a target; makes the table if there is none. See `targets.put`."""
+    uri = target.uri
+    table = _table(uri, release)
+    new = table.transaction_version(release.release_id) is None
+    if new:
+        copy_release(release, *opened(uri))
+        _commit(table, release)
+    _check(uri, release)
+    return new
+
+
+def _table(uri: str, release: SignedRelease) -> DeltaTable:
+    """The table, made empty if there is none. Raises `PublicationFailed` for a table of another form or dataset."""
+    from deltalake import DeltaTable
+
+    schema, name = _schema(release), holds_what(release)
+    # Nothing is done where there is a table already.
+    DeltaTable.create(uri, schema, mode="ignore", partition_by=list(PARTITIONS), name=name)
+    table = DeltaTable(uri)
+    found = table.metadata()
+    if (found.name, tuple(found.partition_columns)) != (name, PARTITIONS):
+        raise not_ours(release)
+    if table.transaction_version(release.release_id) is None and table.schema() != schema:
+        raise other_columns()
+    return table
+
+
+def _schema(release: SignedRelease) -> Schema:
+    from deltalake import DeltaTable, Field, Schema
+    from deltalake.schema import PrimitiveType
+
+    text = PrimitiveType("string")
+    fields = DeltaTable(release.directory / layout.DATA).schema().fields
+    return Schema([*fields, Field(PERIOD, text), Field(RELEASE, text, nullable=False)])
+
+
+def _commit(table: DeltaTable, release: SignedRelease) -> None:
+    from deltalake import CommitProperties, Transaction
+
+    properties = CommitProperties(
+        custom_metadata=commit_facts(release), app_transactions=[Transaction(release.release_id, 1)]
+    )
+    table.create_write_transaction(
+        [_addition(release, add) for add in _additions(release)],
+        "append",
+        table.schema(),
+        list(PARTITIONS),
+        commit_properties=properties,
+    )
+
+
+def _additions(release: SignedRelease) -> list[dict[str, Any]]:
+    """The files of the release's own table, by its log: verified with the release, and of one commit."""
+    log = (release.directory / layout.DATA / _LOG).read_text(encoding="utf-8")
+    return [action["add"] for action in map(json.loads, log.splitlines()) if "add" in action]
+
+
+def _addition(release: SignedRelease, add: dict[str, Any]) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=f"{release.release_id}/{unquote(add['path'])}",
+        size=add["size"],
+        partition_values={PERIOD: release.period, RELEASE: release.release_id},
+        modification_time=add["modificationTime"],
+        data_change=True,
+        stats=add["stats"],
+    )
+
+
+def _check(uri: str, release: SignedRelease) -> None:
+    """Raises `PublicationFailed` unless the table's newest version holds all rows of the release, and no other."""
+    from deltalake import DeltaTable
+
+    added = DeltaTable(uri).get_add_actions(flatten=True)
+    names, numbers = added.column(f"partition.{RELEASE}").to_pylist(), added.column("num_records").to_pylist()
+    rows = sum(number for name, number in zip(names, numbers, strict=True) if name == release.release_id)
+    if rows != release.rows:
+        raise PublicationFailed(
+            f"the table there holds {rows:,} rows of this release, which has {release.rows:,}; accepted: the table's "
+            "version that was committed for it, restored (RESTORE), or another place"
+        )

@@ -32,17 +32,21 @@ def opened(place: Path, master: str = "local[1]", **more: Any) -> Engine:
 
 
 def java_below(place: Path, kind: str = "") -> list[int]:
-    """Processes of Spark's that work in a directory: the driver, and workers in its subdirectories."""
-    found = []
+    """Processes of Spark's that work in a directory: the driver, and workers in its subdirectories.
+
+    A program that Java just starts (Hadoop's `chmod`) looks like its parent for a moment, and is none of them.
+    """
+    parents = {}
     for process in Path("/proc").iterdir():
         try:
             inside = (process / "cwd").readlink().is_relative_to(place)
             command = (process / "cmdline").read_bytes().decode()
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
         if process.name.isdigit() and inside and "java" in command and kind in command:
-            found.append(int(process.name))
-    return found
+            parents[int(process.name)] = parent
+    return [process for process, parent in parents.items() if parent not in parents]
 
 
 def waits_for(condition: Callable[[], object], seconds: float = 120.0) -> bool:

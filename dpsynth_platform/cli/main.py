@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -135,19 +135,25 @@ def plan(
         str, typer.Argument(metavar="NAME|PATH", help="A dataset of this deployment, or the path of its contract.")
     ],
     period: Period = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also try all steps on a table made from the contract alone; takes half a minute, with texts minutes.",
+        ),
+    ] = False,
     mock_rows: Annotated[
-        int,
-        typer.Option(help="Rows of the table for a trial of all steps (takes minutes with texts); 0: no trial.", min=0),
-    ] = 400,
+        int | None, typer.Option(help="Rows of the table for --rehearse; default: 400.", min=1)
+    ] = None,
 ) -> None:
-    """Shows what a run would do and cost, and tries it on a table made from the contract alone. Spends nothing."""
+    """Shows what a run would do and cost. Reads no record and spends nothing."""
     from dpsynth_platform.compute.choice import check_usable, engine_choice
     from dpsynth_platform.contracts.loading import dataset_named
-    from dpsynth_platform.definitions import build_definitions
-    from dpsynth_platform.operations.rehearsal import rehearse
     from dpsynth_platform.reviewing import forecasts
     from dpsynth_platform.worker.choice import worker_choice
 
+    if mock_rows is not None and not rehearse:
+        raise ConfigurationError("--mock-rows: is for the trial; accepted: together with --rehearse")
     settings = Settings.from_environment()
     dataset = dataset_named(settings, dataset)
     known = {path.stem for path in settings.contracts.glob("*.yaml")}
@@ -158,10 +164,19 @@ def plan(
     output.heading(f"{dataset}: what a run would do")
     output.table(("", ""), forecast.rows())
     output.print(f"large steps run on {engine.label}, the mechanism on {worker.label}; --json has all numbers")
-    tried = rehearse(settings, build_definitions, dataset, period, mock_rows, output.print) if mock_rows else None
+    tried = _rehearsed(settings, dataset, period, mock_rows or 400, output) if rehearse else None
     output.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
+
+
+def _rehearsed(
+    settings: Settings, dataset: str, period: str | None, rows: int, output: TerminalOutput
+) -> dict[str, Any]:
+    from dpsynth_platform.definitions import build_definitions
+    from dpsynth_platform.operations.rehearsal import rehearse
+
+    return rehearse(settings, build_definitions, dataset, period, rows, output.print)
 
 
 @app.command()

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular.attributes import modelled_conditions
@@ -39,6 +39,9 @@ from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import IMPOSSIBLE, Beliefs, Layout, Propagator
 from dpsynth_platform.synth.tabular.resolution import Groups, coarse
+
+if TYPE_CHECKING:
+    import torch
 
 Indices = npt.NDArray[np.int64]
 Rule = Boxes | Dependency | Order
@@ -101,27 +104,31 @@ class Conditioned:
         ]
         return values[np.ix_(*firsts)]
 
-    def beliefs(self, potentials: Mapping[Clique, Array], *, releasable: bool = False) -> Beliefs:
-        """The distribution over parts, by the model's potentials over states; {} checks whether any row is possible.
-
-        `releasable` rules out parts without a cell that may be released. Raises `ContractError` if no row is possible.
-        """
+    def potentials(self, of_states: Mapping[Clique, Array], *, releasable: bool) -> dict[Clique, Array]:
+        """Logarithms of weights over parts: the model's over states with those of the conditions (see `beliefs`)."""
         parents = [*self.parents, *map(np.arange, self.sizes[len(self.parents) :])]
-        flat = {clique: values[np.ix_(*(parents[i] for i in clique))] for clique, values in potentials.items()}
+        flat = {clique: values[np.ix_(*(parents[i] for i in clique))] for clique, values in of_states.items()}
         for clique, factor in self.factors.items():
             flat[clique] = flat[clique] + factor if clique in flat else factor
         if releasable:
             for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
                 kept = np.where(states.allowed(column.allowed), 0.0, -np.inf)
                 flat[(index,)] = flat[(index,)] + kept if (index,) in flat else kept
+        return flat
+
+    def beliefs(self, potentials: Mapping[Clique, Array], *, releasable: bool = False) -> Beliefs:
+        """The distribution over parts, by the model's potentials over states; {} checks whether any row is possible.
+
+        `releasable` rules out parts without a cell that may be released. Raises `ContractError` if no row is possible.
+        """
+        import torch
+
+        flat = self.potentials(potentials, releasable=releasable)
         layout = Layout(self.sizes, tuple(sorted(flat, key=lambda clique: (len(clique), clique))))
         values = torch.from_numpy(np.concatenate([np.zeros(0), *(flat[clique].ravel() for clique in layout.cliques)]))
         beliefs, _ = Propagator(self.tree, layout).run(values)
         if float(beliefs.log_partition) < IMPOSSIBLE:
-            raise ContractError(
-                f"{CONSTRAINTS}: no row can keep them all, with the requested values; accepted: constraints and values "
-                "that leave some combination"
-            )
+            raise _no_row()
         return beliefs
 
 
@@ -189,7 +196,25 @@ def check_possible(domain: Domain, conditions: Conditions) -> None:
         single = np.arange(column.size, dtype=np.int32)
         even = ColumnStates(np.zeros_like(single), np.full(column.size, 1 / column.size))
         states.append(ColumnStates(single, np.ones(column.size)) if index in finely else even)
-    conditioned(domain, states, conditions.known, []).beliefs({}, releasable=True)
+    made = conditioned(domain, states, conditions.known, [])
+    weights = made.potentials({}, releasable=True)
+    joint = [clique for clique in weights if len(clique) > 1]
+    if len({index for clique in joint for index in clique}) < sum(map(len, joint)):
+        made.beliefs({}, releasable=True)
+        return
+    # No column is in two sets of columns: each is possible or not by itself, without loading torch for seconds.
+    for clique, whole in weights.items():
+        for axis, index in enumerate(clique if len(clique) > 1 else ()):
+            whole = whole + weights[(index,)].reshape([-1 if axis == other else 1 for other in range(whole.ndim)])
+        if whole.max() < IMPOSSIBLE:
+            raise _no_row()
+
+
+def _no_row() -> ContractError:
+    return ContractError(
+        f"{CONSTRAINTS}: no row can keep them all, with the requested values; accepted: constraints and values that "
+        "leave some combination"
+    )
 
 
 def with_learned(conditions: Conditions, under: Conditioned, expected: Callable[[Clique], torch.Tensor]) -> Conditions:

@@ -26,15 +26,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
 from dpsynth_platform.synth.tabular.resolution import Groups, View, coarse
+
+if TYPE_CHECKING:
+    import torch
 
 Array = npt.NDArray[np.float64]
 
@@ -170,6 +173,8 @@ class Estimator:
         self._combined[new.view] = Measurement(new.clique, counts, 1 / weight, new.levels)
 
     def _new_task(self) -> _Task:
+        import torch
+
         layout = Layout(self._attributes.sizes, tuple(self.cliques))
         counts, prior, anchors, source = [], [], [], []
         start = 0
@@ -208,6 +213,8 @@ class Estimator:
 
         Otherwise, anchors would suppress a value whose combinations with others are all unlikely by the factors.
         """
+        import torch
+
         shares = torch.exp(self._flat()) * self.total
         task = replace(self._task, counts=shares, prior=self._task.prior * ANCHOR_PRIOR).without_impossible()
         self._keep(_minimize(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
@@ -221,9 +228,13 @@ class Estimator:
             self._parameters[view] = found.parameters[ends[number] : ends[number + 1]].view(values.shape)
 
     def _flat(self) -> torch.Tensor:
+        import torch
+
         return torch.cat([values.reshape(-1) for values in self._parameters.values()])
 
     def _tensor(self, values: Array) -> torch.Tensor:
+        import torch
+
         return torch.as_tensor(values, dtype=torch.float64, device=self._device)
 
 
@@ -261,6 +272,8 @@ class _Task:
 
     def gathered(self, marginals: torch.Tensor) -> torch.Tensor:
         """Marginals of the parameters' cells."""
+        import torch
+
         if self.source is None:
             return marginals[: self.counts.numel()]
         return torch.zeros_like(self.counts).index_add_(0, self.source, marginals[: self.source.numel()])
@@ -276,6 +289,8 @@ class _Task:
 
     def without_impossible(self) -> _Task:
         """The task with count zero in cells that the factors rule out, which no parameter can fit."""
+        import torch
+
         _, marginals = self.propagator.run(self.factors)
         possible = self.gathered(marginals) > 0
         return replace(self, counts=torch.where(possible, self.counts, 0.0))

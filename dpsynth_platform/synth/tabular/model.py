@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed
@@ -89,6 +88,8 @@ class Model:
 
     def beliefs(self, *, releasable: bool) -> Beliefs:
         """The distribution; `releasable` rules out states without a cell that may be released."""
+        import torch
+
         layout = Layout(self.attributes.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
         flat = torch.from_numpy(np.concatenate([self.potentials[clique].ravel() for clique in layout.cliques]))
         if releasable:

@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-
-import torch
+from typing import TYPE_CHECKING
 
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree
+
+if TYPE_CHECKING:
+    import torch
 
 # The logarithm of zero where -inf would lead to differences of infinities.
 _NEVER = -1e30
@@ -89,6 +91,8 @@ class _Grouping:
 
 def _groupings(attributes: Attributes, axes: Clique, some: Clique, device: torch.device) -> list[_Grouping]:
     """The axes whose attribute in `some` is a group of the attribute at the same position of `axes`."""
+    import torch
+
     return [
         _Grouping(place, torch.as_tensor(attributes.groups[axis], device=device), attributes.sizes[attribute])
         for place, (axis, attribute) in enumerate(zip(axes, some, strict=True))
@@ -154,6 +158,8 @@ class Propagator:
     """
 
     def __init__(self, tree: JunctionTree, layout: Layout, device: str = "cpu") -> None:
+        import torch
+
         self.tree, self.layout = tree, layout
         attributes, where = tree.attributes, torch.device(device)
         # By clique of the tree and level: (clique of the layout, its part), and (child, its separator's part).
@@ -183,12 +189,16 @@ class Propagator:
 
         A potential of -inf rules a cell out; some row must remain possible.
         """
+        import torch
+
         conditionals, log_partition = self._up(potentials)
         marginals = torch.empty_like(potentials)
         cliques = self._down(conditionals, marginals)
         return Beliefs(self.tree, tuple(conditionals), tuple(cliques), log_partition), marginals
 
     def _up(self, potentials: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        import torch
+
         tree = self.tree
         least = torch.finfo(potentials.dtype).tiny
         count = len(tree.cliques)
@@ -248,6 +258,8 @@ class Propagator:
 
 def rows_in_groups(attributes: Attributes, first: Clique, separator: Clique, device: torch.device) -> torch.Tensor:
     """The separator's cell of each cell of the corresponding attributes (`first`) of a clique, both flat."""
+    import torch
+
     cells = torch.arange(math.prod(attributes.shape(separator)), device=device).view(attributes.shape(separator))
     for grouping in _groupings(attributes, first, separator, device):
         cells = grouping.spread(cells)
@@ -256,6 +268,8 @@ def rows_in_groups(attributes: Attributes, first: Clique, separator: Clique, dev
 
 def _by_group(scores: torch.Tensor, row_of: torch.Tensor, least: float, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Logarithm of the sum of exp(scores) of each group, and each score's share of the sum."""
+    import torch
+
     peak = scores.new_full((rows,), _NEVER).scatter_reduce_(0, row_of, scores, "amax")
     weights = torch.exp(scores - peak[row_of])
     norm = scores.new_zeros(rows).index_add_(0, row_of, weights).clamp_(min=least)
@@ -285,6 +299,8 @@ def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, t
     Pairs within a clique follow from its marginal. For the others, the states of all attributes that first occur in a
     clique are passed through the tree together: one product of matrices for each step.
     """
+    import torch
+
     tree = beliefs.tree
     found: dict[Clique, torch.Tensor] = {}
     # For each attribute the first clique with it, and for each such clique the pairs to be computed from it.
@@ -330,6 +346,8 @@ class _Move:
 
     @classmethod
     def of(cls, beliefs: Beliefs, index: int, given: Clique, target: Clique) -> _Move:
+        import torch
+
         attributes, device = beliefs.tree.attributes, beliefs.log_partition.device
         axes = attributes.together(given, target)
         first, ends = attributes.refined(given, axes), attributes.refined(target, axes)
@@ -351,6 +369,8 @@ class _Move:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """P[., target] of rows P[., given], shape (rows, sizes of the target)."""
+        import torch
+
         for grouping in self.above:
             rows = grouping.spread(rows)
         found: torch.Tensor = torch.einsum(rows, self.given, self.conditional, self.axes, self.target)
@@ -383,6 +403,8 @@ class _Steps:
 
     def singles(self, rows: torch.Tensor, index: int, given: Clique, targets: Sequence[int]) -> torch.Tensor:
         """P[., target] of rows P[., given] for several attributes that are not given, with concatenated states."""
+        import torch
+
         moves = [self.move(index, given, (target,)) for target in targets]
         # One product for all of them, except for targets whose groups are given.
         plain = [move for move in moves if not move.above]
@@ -398,6 +420,8 @@ def _walk(
     steps: _Steps, start: int, pairs: set[Clique], owner: dict[int, int]
 ) -> Iterator[tuple[Clique, torch.Tensor]]:
     """The pairs' marginals, from rows for all states of their attributes that first occur in the clique `start`."""
+    import torch
+
     tree = steps.tree
     sources = sorted({attribute for pair in pairs for attribute in pair if owner[attribute] == start})
     ends = list(accumulate((tree.sizes[attribute] for attribute in sources), initial=0))
@@ -461,6 +485,8 @@ def _labelled(beliefs: Beliefs, index: int, source: int, separator: Clique) -> t
 
 def _membership(attributes: Attributes, column: int, name: int, like: torch.Tensor) -> torch.Tensor:
     """1 for each state of a column and itself, or its group; shape (states, size of the attribute `name`)."""
+    import torch
+
     found = torch.eye(attributes.sizes[column], dtype=like.dtype, device=like.device)
     for grouping in _groupings(attributes, (column,), (name,), like.device):
         found = replace(grouping, axis=1).gather(found)
@@ -501,6 +527,8 @@ def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tens
 
 def _einsum(parts: Sequence[tuple[torch.Tensor, Clique]], target: Clique) -> torch.Tensor:
     """Product of arrays over the given axes, summed to the target's; renumbered, as torch accepts few labels."""
+    import torch
+
     operands: list[object] = []
     labels = {attribute: number for number, attribute in enumerate(sorted({a for _, axes in parts for a in axes}))}
     for values, axes in parts:

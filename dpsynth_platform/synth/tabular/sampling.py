@@ -21,7 +21,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from dpsynth_platform.contracts.constraints import Scalar, Values
 from dpsynth_platform.foundation.errors import ContractError
@@ -192,6 +191,8 @@ class Sampler:
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
     """States of all columns, shape (rows, columns)."""
+    import torch
+
     tree, attributes = beliefs.tree, beliefs.tree.attributes
     states = np.empty((rows, len(tree.sizes)), dtype=np.int32, order="F")
     for axes, separator, conditional in zip(tree.axes, tree.separators, beliefs.conditionals, strict=True):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.evolution_sealing import LEAST_OVER_NOISE, EvolutionParameters
-from dpsynth_platform.synth.text.resampling import Resampling
 
 _NOT_BY_POPULATION = "fewer rounds, variations or columns in generate.text.given"
 
@@ -24,6 +22,12 @@ def lost_votes_of(contract: DataContract, plan: SealedPlan) -> str | None:
         contract: has the expected units or records.
         plan: of this contract, of any method.
     """
+    if plan.method != "aug_pe" and "resampling" not in plan.parameters:
+        return None
+    # They load the packages of language models, which tables have no use for.
+    from dpsynth_platform.synth.text.evolution_sealing import LEAST_OVER_NOISE, EvolutionParameters
+    from dpsynth_platform.synth.text.resampling import Resampling
+
     votes, reasons = _expected_votes(contract), []
     if plan.method == "aug_pe":
         evolution = EvolutionParameters.of(plan)

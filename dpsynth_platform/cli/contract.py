@@ -33,15 +33,19 @@ def contract_check(
         str, typer.Argument(metavar="NAME|PATH", help="A dataset of this deployment, or a contract's file (YAML).")
     ],
 ) -> None:
-    """Checks a contract, alone and against its family's budget; shows all faults that it finds."""
+    """Checks a contract: alone, against its family's budget and against the source's columns. Reads no record.
+
+    Where the source cannot be read, it says so and checks the rest; a source that does not fit is a fault.
+    """
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.contracts.loading import contract_path
     from dpsynth_platform.synth.automatic import method_for
-    from dpsynth_platform.synth.planning import check_contract
+    from dpsynth_platform.synth.planning import check_contract, check_source
 
     settings = Settings.from_environment()
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
+    not_compared = check_source(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
     output.json(
@@ -52,11 +56,17 @@ def contract_check(
             "method": chosen.method,
             "why_method": chosen.why,
             "audit_shortage": shortage,
+            "source_not_compared": not_compared,
         }
     )
     texts = "no modelled column, texts alone"
     columns = f"{len(found.modelled)} modelled columns" if found.modelled else texts
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
+    output.print(
+        "source: its columns are as declared"
+        if not_compared is None
+        else f"source, not compared: {found.source.uri}: {not_compared}"
+    )
     output.print(f"method {chosen.method}: {chosen.why}")
     if shortage:
         output.print(f"audit: {shortage}")

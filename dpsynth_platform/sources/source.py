@@ -132,6 +132,26 @@ def pin(
     raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem.removeprefix(f'{uri}: ')}")
 
 
+def schema_of(contract: DataContract) -> pa.Schema:
+    """The names of the source's columns, and the types that a run reads them as; pins nothing and reads no record.
+
+    Types are the declared ones where a source has none: CSV files, JSON lines, and what a run copies from a database.
+
+    Raises:
+        SourceError: there is no readable table, or one that a run copies from a file store.
+    """
+    from dpsynth_platform.sources.csv_files import text_schema
+    from dpsynth_platform.sources.plain_files import open_files
+
+    source = contract.source
+    if source.format == "sql":
+        from dpsynth_platform.sources.database import columns_of
+
+        return text_schema(list(columns_of(source)), contract.columns)
+    opened = _open_version(source, source.version) if source.has_versions else open_files(source, contract.columns)
+    return _read_schema(contract, FlatTable(opened.table, contract.columns).schema)
+
+
 def _open_version(source: Source, version: int | None) -> DeltaVersion | IcebergVersion:
     """The newest (or the given) version of a table that has versions of its own."""
     if source.format == "iceberg":

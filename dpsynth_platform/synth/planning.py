@@ -33,7 +33,14 @@ from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractDraft, ContractError, file_problem, printable
+from dpsynth_platform.foundation.errors import (
+    ConfigurationError,
+    ContractDraft,
+    ContractError,
+    SourceError,
+    file_problem,
+    printable,
+)
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import AUDITED, Place, StepRecord, Storage, unusable_place
 from dpsynth_platform.foundation.yaml_files import read_yaml
@@ -268,6 +275,29 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
         if draft.contract is None or faults:
             raise ContractError("\n".join(faults))
         return resolve_method(draft.contract, settings)
+
+
+def check_source(contract: DataContract) -> str | None:
+    """Compares the declared columns with the names and types of the source's, without reading a record.
+
+    Returns:
+        Why they could not be compared, such as that there is no source yet; None if they were, and fit.
+
+    Raises:
+        SourceError: columns of the source are not as the contract declares them; a line for each.
+        ContractError: a type of the source cannot hold a column's declared values.
+    """
+    from dpsynth_platform.scrub.scrub import check_source_schema
+    from dpsynth_platform.sources.source import schema_of
+    from dpsynth_platform.synth.tabular.restore import release_schema
+
+    try:
+        schema = schema_of(contract)
+    except SourceError as error:
+        return str(error)
+    check_source_schema(contract, schema)
+    release_schema(contract, local_schema(schema, contract.source.period_column, contract.release.time_zone))
+    return None
 
 
 def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:

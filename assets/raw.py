@@ -90,7 +90,7 @@ STEP = Step(
     upstream=(),
     kinds=frozenset({"deltalake"}),
     zone="restricted",
-    code_version="1",
+    code_version=planning.RAW_VERSION,
     body=body,
     fields=(
         ("run_key", "string", "identifies contract, source version, period and plan together"),

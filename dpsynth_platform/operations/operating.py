@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import ConfigurationError, ReleaseRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError, ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage, steps_of
 from dpsynth_platform.operations.forking import fork_server
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.synth.planning import check_period, load_dataset
+from dpsynth_platform.synth.planning import RAW_VERSION, check_period, load_dataset
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def run_dataset(
     steps = _steps_up_to(contract, up_to, spend_again)
     if spend_again is not None:
         accounts.check_given_up(settings, place, spend_again)
+    if up_to is None and spend_again is None and _is_current(settings, contract, place):
+        progress("contract and source are those of the candidate, which is complete and intact: nothing new was spent")
+        return publish_if_approved(settings, place, progress, in_process=in_process)
     with nullcontext() if in_process is not None else fork_server(settings):
         from dpsynth_platform.operations import running  # late: its imports run beside those of the fork server
 
@@ -132,7 +135,6 @@ def publish_if_approved(
     settings: Settings, place: Place, progress: Progress, *, in_process: CodeLocation | None = None
 ) -> Outcome:
     """Publishes the current candidate if its evidence is complete; otherwise says what is missing."""
-    from dpsynth_platform.operations import running
     from dpsynth_platform.release import evidence
 
     storage = Storage(settings.restricted)
@@ -147,6 +149,8 @@ def publish_if_approved(
             f"decide, as another person: dpsynth release approve {place.arguments} --as NAME",
         )
         return Outcome(place.dataset, place.period, next_steps=next_steps)
+    from dpsynth_platform.operations import running
+
     with running.open_instance(settings) as instance:
         result = running.run_line(
             settings,
@@ -166,6 +170,41 @@ def publish_if_approved(
         f"verify it:                     dpsynth release verify {path}",
     )
     return replace(outcome, release=path, next_steps=next_steps)
+
+
+def _is_current(settings: Settings, contract: DataContract, place: Place) -> bool:
+    """Whether the candidate is of the contract and source as they are now, and its evidence is what publication checks.
+
+    Then every step would reuse its output. In doubt, and where only a step can tell (a copied source, the files of a
+    language model), the answer is no.
+    """
+    from dpsynth_platform.lifecycle.erasure import erasure_of, honoured
+    from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
+    from dpsynth_platform.release.evidence import check_content
+    from dpsynth_platform.sources.source import pin
+
+    storage, line = Storage(settings.restricted), steps_of(separate_audit_model=contract.separate_audit_model)
+    records = [storage.read(place, step) for step in line[: line.index("released")]]
+    made = [record for record in records if record is not None and storage.exists(record)]
+    raw = next((record for record in made if record.step == "raw"), None)
+    if raw is None or len(made) < len(records) or any(record.run_key != raw.run_key for record in made):
+        return False
+    same = {"contract": contract.snapshot(), "code_version": RAW_VERSION}
+    if not same.items() <= raw.facts.items() or contract.source.is_copied or contract.generate.base_model is not None:
+        return False
+    ledger = accounts.ledger(settings)
+    try:
+        source = pin(contract, storage.root).named_as(raw.facts["source"]).name
+        check_content(storage, place, contract, ledger)
+        account = ledger.account(contract.family)
+        erased = erasure_of(ledger, account.namespace)
+    except DpsynthError:
+        return False  # the step that finds it says more
+    content = {record.step: record.content_hash for record in made}
+    linked = all(content.get(step, digest) == digest for record in made for step, digest in record.inputs.items())
+    scrubbed = next(record for record in made if record.step == "scrubbed")
+    kept = scrubbed.facts.get(KEY_IDS) == list(account.key_ids) and honoured(scrubbed, erased)
+    return linked and kept and source == raw.facts["source"]
 
 
 def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | None) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.sources.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
 
+RAW_VERSION = "1"
+"""Of the code of the step `raw`; raised whenever it would seal another plan for the same contract and source."""
 _LONGEST_NAME = 255
 _LONGEST_PATH = 3500
 """The limit of Linux in bytes, less the paths inside of a release."""

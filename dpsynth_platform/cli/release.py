@@ -65,6 +65,7 @@ def release_approve(
 
     Refused from a person who ran one of its steps or withdrew a release of it, and where other evidence is missing.
     """
+    from dpsynth_platform.definitions import build_definitions
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.operations.operating import publish_if_approved
     from dpsynth_platform.reviewing import decisions
@@ -76,7 +77,7 @@ def release_approve(
     who, why = acting(by, settings.user), recorded(reason, "--reason", optional=True)
     decision = decisions.approve(settings, place, who, why, after_withdrawal=after_withdrawal)
     output.print(f"approved by {decision.by}: candidate {decision.candidate}")
-    outcome = publish_if_approved(settings, place, output.print)
+    outcome = publish_if_approved(settings, place, output.print, in_process=build_definitions)
     output.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
     for line in outcome.next_steps:
         output.print(line)

@@ -129,7 +129,7 @@ def test_every_command_has_help_and_json(words, tmp_path, use):
         (["release", "verify", "people"], {"ok", "path", "problems", "key_fingerprint"}),
         (["audit", "show", "people"], {"verdict", "reasons", "attacks", "family", "summary"}),
         (["release", "key"], {"public_key", "fingerprint"}),
-        (["plan", "people", "--mock-rows", "0"], {"claimed", "left", "fits", "noise", "error", "filled"}),
+        (["plan", "people"], {"claimed", "left", "fits", "noise", "error", "filled"}),
     ],
 )
 def test_json_is_one_value(published, use, arguments, keys):
@@ -214,15 +214,15 @@ def test_an_approved_raise_must_be_declared(candidate, use):
     assert f"runs are refused until {file} declares: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
     assert "asks for" not in use(candidate, "ledger", "show")[1]
     told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
-    status, out, _ = use(candidate, "plan", "people", "--mock-rows", "0")
+    status, out, _ = use(candidate, "plan", "people")
     assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
-    forecast = json.loads(use(candidate, "plan", "people", "--mock-rows", "0", "--json")[1])
+    forecast = json.loads(use(candidate, "plan", "people", "--json")[1])
     assert (forecast["cap"]["epsilon"], forecast["fits"], told in forecast["refusal"]) == (5, False, True)
     again = run_here(candidate, accelerator=inside(candidate))
     assert told in again.failures["raw"]
     candidate.family["cap"]["epsilon"] = 5.0
     candidate.write()
-    forecast = json.loads(use(candidate, "plan", "people", "--mock-rows", "0", "--json")[1])
+    forecast = json.loads(use(candidate, "plan", "people", "--json")[1])
     assert (forecast["fits"], forecast["refusal"]) == (True, None)
     assert forecast["standing"] is not None
 
@@ -307,7 +307,9 @@ def test_errors_are_clear_in_both_forms(published, use, arguments, code, words):
 def test_wrong_usage_has_a_status_of_its_own(published, use):
     assert use(published, "run")[0] == 2
     assert use(published, "nonsense")[0] == 2
-    assert use(published, "plan", "people", "--mock-rows", "-1")[0] == 2
+    assert use(published, "plan", "people", "--rehearse", "--mock-rows", "0")[0] == 2
+    status, _, err = use(published, "plan", "people", "--mock-rows", "5")
+    assert status == 1 and "accepted: together with --rehearse" in err
 
 
 def test_releases_are_verified_together_and_against_an_export_of_the_ledger(published, use, tmp_path):
@@ -365,6 +367,29 @@ def test_contract_check_names_what_is_wrong(tmp_path, use):
     assert status == 1
     assert "privacy.guarantee.epsilon" in err
     assert "-1" in err
+
+
+def test_contract_check_compares_with_the_source(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    contract = deployment.settings.contracts / "people.yaml"
+    status, out, _ = use(deployment, "contract", "check", "people")
+    assert status == 0 and "source: its columns are as declared" in out
+    document = yaml.safe_load(contract.read_text())
+    (numeric,) = (name for name, column in document["columns"].items() if column["type"] == "integer")
+    changed = copy.deepcopy(document)
+    changed["columns"]["height"] = {"type": "integer", "min": 0, "max": 9}
+    changed["columns"][numeric] = {"type": "date", "min": "2020-01-01", "max": "2020-12-31"}
+    contract.write_text(yaml.safe_dump(changed))
+    status, _, err = use(deployment, "contract", "check", "people")
+    assert status == 1
+    assert "'height' (integer) is declared, but not in the source" in err
+    assert f"columns.{numeric}: declared date, found Arrow type" in err
+    contract.write_text(yaml.safe_dump(document))
+    (deployment.settings.home / "sources" / "people").rename(tmp_path / "elsewhere")
+    status, out, _ = use(deployment, "contract", "check", "people")
+    assert status == 0 and "source, not compared" in out and "there is no Delta table at this place" in out
+    answer = json.loads(use(deployment, "contract", "check", "people", "--json")[1])
+    assert answer["valid"] and "no Delta table" in answer["source_not_compared"]
 
 
 def test_contract_check_names_all_faults_at_once(tmp_path, use):
@@ -503,7 +528,7 @@ def test_plan_tries_the_line_and_costs_nothing(tmp_path):
     deployment = small_deployment(tmp_path)
     source = deployment.settings.home / "sources"
     source.rename(tmp_path / "elsewhere")  # a plan needs no source
-    forecast = deployment.json("plan", "people", "--mock-rows", "300")
+    forecast = deployment.json("plan", "people", "--rehearse", "--mock-rows", "300")
     assert forecast["fits"]
     assert forecast["rehearsal"] == {"rows": 300, "success": True}
     assert 0.9 < forecast["claimed"] <= 1.0
@@ -516,17 +541,17 @@ def test_plan_says_that_a_run_would_be_blocked(tmp_path, use):
     deployment = small_deployment(tmp_path)
     deployment.family["cap"]["epsilon"] = 0.9
     deployment.write()
-    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0", "--json")
+    status, out, _ = use(deployment, "plan", "people", "--json")
     assert status == 3
     assert json.loads(out)["fits"] is False
-    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    status, out, _ = use(deployment, "plan", "people")
     assert status == 3
     assert "would be blocked" in out
     assert ledger_of(deployment).history() == []
 
 
 def test_plan_needs_no_knowledge_of_the_field(published, use):
-    _, out, _ = use(published, "plan", "people", "--mock-rows", "0")
+    _, out, _ = use(published, "plan", "people")
     told = out[: out.index("for experts")]
     assert "each user, with at most 2 records used" in told
     assert "noise in counts of one column, by this plan" in told
@@ -544,7 +569,7 @@ def test_plan_says_when_an_edited_contract_would_pay_a_second_time(tmp_path, use
         deployment.contract = copy.deepcopy(first)
         deployment.contract["privacy"].update(privacy)
         deployment.write()
-        forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+        forecast = json.loads(use(deployment, "plan", "people", "--json")[1])
         return forecast["standing"], forecast["paid_before"], forecast["changed"]
 
     assert plan() == (None, None, [])
@@ -556,7 +581,7 @@ def test_plan_says_when_an_edited_contract_would_pay_a_second_time(tmp_path, use
         paid,
         ["privacy.max_contributions", "privacy.expected_units"],
     )
-    _, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    _, out, _ = use(deployment, "plan", "people")
     assert f"ledger entry {paid} has paid for a model already" in " ".join(re.sub("│", " ", out).split())
     # Once raw has sealed the edit, what changed is not known any more; that it would pay twice is.
     assert run_here(deployment, steps=["raw"]).success
@@ -566,7 +591,7 @@ def test_plan_says_when_an_edited_contract_would_pay_a_second_time(tmp_path, use
 
 def test_plan_after_a_run_knows_what_is_left(published, use):
     before = ledger_of(published).history()
-    _, out, _ = use(published, "plan", "people", "--mock-rows", "0", "--json")
+    _, out, _ = use(published, "plan", "people", "--json")
     assert 0 < json.loads(out)["left"] < json.loads(out)["cap"]["epsilon"]
     assert ledger_of(published).history() == before
 
@@ -579,12 +604,12 @@ def test_plan_has_one_number_for_what_is_left(tmp_path, use):
     def plan(epsilon):
         deployment.contract["privacy"]["guarantee"]["epsilon"] = epsilon
         deployment.write()
-        return json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+        return json.loads(use(deployment, "plan", "people", "--json")[1])
 
     cap = plan(1.0)["cap"]["epsilon"]
     refused = plan(cap)
     assert not refused["fits"] and f"epsilon left at this delta: {refused['left']:g}." in refused["refusal"]
-    _, shown, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    _, shown, _ = use(deployment, "plan", "people")
     assert f"up to epsilon {refused['left']:g} like this one, at its own delta," in " ".join(
         re.sub("│", " ", shown).split()
     )

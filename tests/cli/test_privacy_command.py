@@ -232,7 +232,7 @@ def test_reads_plan_dossier_and_its_own_results(use, tmp_path, document):
 
 def test_explains_the_event_of_a_real_plan(use, tmp_path):
     deployment = small_deployment(tmp_path)
-    forecast = deployment.json("plan", "people", "--mock-rows", "0")
+    forecast = deployment.json("plan", "people")
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(forecast))
     told = answer(use("explain", file, "--json"))

@@ -80,8 +80,8 @@ def test_a_plan_says_the_engine_or_what_is_wrong_with_it(tmp_path: Path) -> None
     deployment = small_deployment(tmp_path)
     chosen = deployment.settings.deploy / "compute.yaml"
     chosen.write_text("datasets: {people: {engine: duckdb, memory: 3GB}}")
-    assert deployment.json("plan", "people", "--mock-rows", "0")["engine"] == "DuckDB, 3GB, 2 threads"
+    assert deployment.json("plan", "people")["engine"] == "DuckDB, 3GB, 2 threads"
     chosen.write_text("default: {engine: duckdb, memry: 3GB}")
-    refused = deployment.here("plan", "people", "--mock-rows", "0")
+    refused = deployment.here("plan", "people")
     assert refused.returncode == 1
     assert "default: memry: unknown key (did you mean 'memory'?); accepted: engine, memory, threads" in refused.stderr

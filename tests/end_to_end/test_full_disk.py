@@ -226,7 +226,7 @@ def test_the_command_on_a_full_disk(tmp_path: Path, disk: Disk, leave: int) -> N
         ("ledger", "show"),
         ("ledger", "verify"),
         ("release", "list"),
-        ("plan", "people", "--mock-rows", "0"),
+        ("plan", "people"),
         ("purge",),
         ("lineage", "status"),
     ],

@@ -11,7 +11,7 @@ Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget, 4 
 
 from __future__ import annotations
 
-import os
+import runpy
 import socket
 import sys
 from typing import Annotated, Any, Literal
@@ -229,7 +229,8 @@ def up(
     arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
     output.print(f"Dagster is starting at http://127.0.0.1:{port}")
     output.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
-    os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - nothing but our own arguments
+    sys.argv = arguments
+    runpy.run_module("dagster", run_name="__main__", alter_sys=True)  # here, where it is loaded already
 
 
 @app.command()

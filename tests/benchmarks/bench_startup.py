@@ -1,28 +1,13 @@
-"""How long commands take that have next to nothing to do, and the shortest run of a line. Not a test.
+"""How long people wait for a command, before and after a change. Not a test.
 
-    python tests/benchmarks/bench_startup.py                 # every command twice, on an empty deployment
-    python tests/benchmarks/bench_startup.py --run           # a run of the small test deployment as well
+    python tests/benchmarks/bench_startup.py                       # commands that have next to nothing to do
+    python tests/benchmarks/bench_startup.py --run                 # a run, the same run again, approval, and the page
+    python tests/benchmarks/bench_startup.py --run --beside DIR    # those of another checkout (with a .venv), in turn
 
-Prints the lower of two values each: processor seconds, of all processes together, and seconds by the clock.
+Prints the lower of two values each: processor seconds, of all processes together, and seconds by the clock; with
+`--beside`, those of the other checkout and the ratio of processor seconds.
 
-Processor seconds on two cores that other work shared, and what they were when all was imported at load:
-
-| | | before |
-| --- | --- | --- |
-| dpsynth --help | 0.6 | 4.9 |
-| dpsynth ledger show | 1.1 | 4.6 |
-| dpsynth release list | 2.2 | 4.6 |
-| dpsynth contract check, census | 6.7 | 8.0 |
-| dpsynth run, an unknown dataset | 0.8 | 5.6 |
-| import dpsynth_platform.definitions, of which dagster 1.5 | 3.5 | 5.7 |
-| dpsynth run, small: least of three | 34 | 41 |
-
-By the clock the three runs took 25, 29 and 37 seconds, before that 37, 37 and 37; the first step began after 9, 10 and
-14 seconds, before that after 15, 17 and 17.
-
-Then the garbage collector was kept from what modules load (`collecting`), and more was loaded before steps fork. On
-one machine at rest, the lower of two runs: 16.3 processor seconds and 11.0 by the clock, before that 23.6 and 17.2; of
-`import dpsynth_platform.definitions` 1.8, and 2.3.
+{TABLE}
 
 What belongs here: timing. What does not: asserting; what is loaded is held by `tests/cli/test_startup.py`.
 """
@@ -31,68 +16,158 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
+import math
 import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "--help",
-    "ledger show --help",
     "ledger show",
     "release list",
-    "lineage show --help",
     "contract check deploy/contracts/census.yaml",
+    "plan census",
     "run nothing",
 )
 PR_SET_CHILD_SUBREAPER = 36
 MODULES = ("dagster", "dpsynth_platform.synth.planning", "dpsynth_platform.definitions")
+PAGE = b'{"query": "{assetNodes{id}}"}'
+Times = tuple[float, float]
+"""Processor seconds, and seconds by the clock."""
 
 
-def seconds(arguments: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Processor seconds of one process with all its own, and seconds by the clock until it ended."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True)
-    clock = time.monotonic() - began
-    with suppress(ChildProcessError):
-        while True:  # what it left to end by itself, as steps' processes do, has come to this one
-            os.wait()
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime, clock
+class Tree:
+    """A checkout with an environment of its own, and a small deployment that is made by it."""
+
+    def __init__(self, root: Path, place: Path) -> None:
+        self.root, self.place = root, place
+        python = root / ".venv" / "bin" / "python"
+        self.python = str(python) if python.is_file() else sys.executable
+        unwritten = {"PYTHONDONTWRITEBYTECODE"}  # or everything is compiled again by every command
+        self.environment = {name: value for name, value in os.environ.items() if name not in unwritten}
+        self.environment |= {"DPSYNTH_HOME": str(place / "home"), "PYTHONPATH": str(root)}
+
+    def seconds(self, *arguments: str) -> Times:
+        """Of one process with all its own, until it has ended."""
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        subprocess.run([self.python, *arguments], env=self.environment, cwd=self.root, capture_output=True)
+        clock = time.monotonic() - began
+        with suppress(ChildProcessError):
+            while True:  # what it left to end by itself, as steps' processes do, has come to this one
+                os.wait()
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime, clock
+
+    def command(self, words: str) -> Times:
+        return self.seconds("-m", "dpsynth_platform", *words.split())
+
+    def deploy(self) -> None:
+        """A small deployment in place of the present one."""
+        made = "import sys; sys.path.append('tests/end_to_end'); from line_cases import small_deployment; from pathlib "
+        made += "import Path; print(small_deployment(Path(sys.argv[1])).settings.deploy)"
+        self.place = Path(tempfile.mkdtemp(dir=self.place))
+        done = subprocess.run(
+            [self.python, "-c", made, str(self.place)],
+            env=self.environment,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+        )
+        self.environment |= {
+            "DPSYNTH_HOME": str(self.place / "home"),
+            "DPSYNTH_DEPLOY": done.stdout.split()[-1],
+            "DPSYNTH_USER": "runner",
+            "DPSYNTH_DEVICE": "cpu",
+        }
+
+    def page(self) -> Times:
+        """Until `dpsynth up` answers with the dataset's assets. No processor seconds: its processes live on."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        began = time.monotonic()
+        up = subprocess.Popen(
+            [self.python, "-m", "dpsynth_platform", "up", "--port", str(port)],
+            env=self.environment,
+            cwd=self.root,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/graphql", PAGE, {"Content-Type": "application/json"})
+        try:
+            while up.poll() is None:
+                with suppress(OSError, ValueError, KeyError, TypeError):
+                    if json.loads(urllib.request.urlopen(asked, timeout=10).read())["data"]["assetNodes"]:
+                        break
+                time.sleep(0.1)
+            return math.nan, time.monotonic() - began
+        finally:
+            os.killpg(up.pid, signal.SIGINT)
+            up.wait()
 
 
-def show(name: str, times: list[tuple[float, float]]) -> None:
-    """One row of the table."""
-    processor, clock = (min(column) for column in zip(*times, strict=True))
-    print(f"| {name} | {processor:.1f} | {clock:.1f} |", flush=True)
+def show(name: str, measures: Sequence[Callable[[], Times]]) -> None:
+    """One row of the table: the lower of two, of each tree in turn."""
+    rounds = [[measure() for measure in measures] for _ in range(2)]
+    row(name, [[turn[place] for turn in rounds] for place in range(len(measures))])
 
 
-def run(root: Path, number: int) -> tuple[float, float]:
-    """A whole run of a small deployment that is made for it."""
-    from line_cases import small_deployment
+def row(name: str, times: Sequence[Sequence[Times]]) -> None:
+    """Processor seconds and seconds by the clock of each tree, and the ratio of the first to the other."""
+    least = [tuple(min(column) for column in zip(*tree, strict=True)) for tree in times]
+    cells = [f"{value:.1f}" if value == value else "" for tree in least for value in tree]
+    measured = len(least) > 1 and least[1][0] == least[1][0]
+    ratio = [f"{least[0][0] / least[1][0]:.2f}" if measured else ""] * (len(least) > 1)
+    print(f"| {' | '.join([name, *cells, *ratio])} |", flush=True)
 
-    deployment = small_deployment(root / str(number))
-    return seconds(["-m", "dpsynth_platform", "run", "people"], dict(os.environ) | deployment.environment)
+
+def lines(trees: Sequence[Tree]) -> None:
+    """A run of a new deployment, the same again, its approval with publication, and the page."""
+    found: dict[str, list[list[Times]]] = {
+        name: [[] for _ in trees]
+        for name in ("dpsynth run", "dpsynth run, nothing changed", "dpsynth release approve, until published")
+    }
+    said = ("run people", "run people", "release approve people --as other")
+    for _ in range(2):
+        for place, tree in enumerate(trees):
+            tree.deploy()
+            for name, words in zip(
+                found, ("run people", "run people", "release approve people --as other"), strict=True
+            ):
+                found[name][place].append(tree.command(words))
+    for name, times in found.items():
+        row(name, times)
+    show("dpsynth up, until the page lists the assets", [tree.page for tree in trees])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", action="store_true", help="a run of the small test deployment as well")
+    parser.add_argument("--run", action="store_true", help="also a run, the same again, an approval and the page")
+    parser.add_argument("--beside", type=Path, help="another checkout, with a .venv, for a comparison")
     chosen = parser.parse_args()
-    sys.path.append(str(ROOT / "tests" / "end_to_end"))
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1):
         sys.exit("processor seconds of all processes can be told on Linux alone")
-    print("| | processor | clock |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as made:
-        empty = dict(os.environ) | {"DPSYNTH_HOME": str(Path(made) / "home")}
+        places = [ROOT, *([chosen.beside.resolve()] if chosen.beside else [])]
+        trees = [Tree(place, Path(tempfile.mkdtemp(dir=made))) for place in places]
+        named = ["", "processor", "clock", *(["processor, beside", "clock, beside", "ratio"] if chosen.beside else [])]
+        print(f"| {' | '.join(named)} |\n|{' --- |' * len(named)}")
         for command in COMMANDS:
-            show(f"dpsynth {command}", [seconds(["-m", "dpsynth_platform", *command.split()], empty) for _ in range(2)])
+            show(f"dpsynth {command}", [partial(tree.command, command) for tree in trees])
         for module in MODULES:
-            show(f"import {module}", [seconds(["-c", f"import {module}"], empty) for _ in range(2)])
+            show(f"import {module}", [partial(tree.seconds, "-c", f"import {module}") for tree in trees])
         if chosen.run:
-            show("dpsynth run, small", [run(Path(made), number) for number in range(2)])
+            lines(trees)

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
 from dataclasses import replace
@@ -749,18 +750,19 @@ def test_up_starts_dagster_on_this_deployment(tmp_path, use, monkeypatch):
     deployment = small_deployment(tmp_path)
     started = []
 
-    def execute(program, arguments):
-        started.append((program, arguments, os.environ["DAGSTER_HOME"]))
+    def execute(module, **_):
+        started.append((module, sys.argv, os.environ["DAGSTER_HOME"]))
         raise SystemExit(0)
 
     for name in ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr(sys, "argv", ["dpsynth"])
+    monkeypatch.setattr(runpy, "run_module", execute)
     status, out, _ = use(deployment, "up", "--port", "3999", "--json")
     assert status == 0
     assert json.loads(out)["url"] == "http://127.0.0.1:3999"
-    ((program, arguments, home),) = started
-    assert program == sys.executable
+    ((module, arguments, home),) = started
+    assert (module, arguments[1]) == ("dagster", "dev")
     assert "dpsynth_platform.definitions" in arguments
     assert Path(home) == deployment.settings.dagster_home
     assert (Path(home) / "dagster.yaml").read_bytes() == (deployment.settings.deploy / "dagster.yaml").read_bytes()

@@ -109,7 +109,8 @@ def run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpsynth_platform.foundation.serving.serve", lambda *_, **__: None)
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
-    monkeypatch.setattr(os, "execv", lambda *_: sys.exit(0))
+    monkeypatch.setattr(sys, "argv", ["dpsynth"])
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: sys.exit(0))
     monkeypatch.setattr("getpass.getpass", lambda *_, **__: MARK)
 
     def dpsynth(arguments: Sequence[str]) -> tuple[int, str]:

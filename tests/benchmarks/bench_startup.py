@@ -136,17 +136,16 @@ def row(name: str, times: Sequence[Sequence[Times]]) -> None:
 
 def lines(trees: Sequence[Tree]) -> None:
     """A run of a new deployment, the same again, its approval with publication, and the page."""
-    found: dict[str, list[list[Times]]] = {
-        name: [[] for _ in trees]
-        for name in ("dpsynth run", "dpsynth run, nothing changed", "dpsynth release approve, until published")
+    said = {
+        "dpsynth run": "run people",
+        "dpsynth run, nothing changed": "run people",
+        "dpsynth release approve, until published": "release approve people --as other",
     }
-    said = ("run people", "run people", "release approve people --as other")
+    found: dict[str, list[list[Times]]] = {name: [[] for _ in trees] for name in said}
     for _ in range(2):
         for place, tree in enumerate(trees):
             tree.deploy()
-            for name, words in zip(
-                found, ("run people", "run people", "release approve people --as other"), strict=True
-            ):
+            for name, words in said.items():
                 found[name][place].append(tree.command(words))
     for name, times in found.items():
         row(name, times)

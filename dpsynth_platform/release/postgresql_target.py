@@ -196,7 +196,9 @@ def _check(
 
     with connection.cursor("rows", binary=True) as cursor:
         cursor.itersize = _AT_ONCE
-        cursor.execute(sql.SQL("SELECT {} FROM {} WHERE release = %s").format(names, table), (release.release_id,))
+        # Without parameters: among these, a % in a column's name would be read as one.
+        query = sql.SQL("SELECT {} FROM {} WHERE release = {}").format(names, table, sql.Literal(release.release_id))
+        cursor.execute(query)
         there = digest_of_rows(cursor)
     if there != digest_of_rows(signed_rows(release)):
         raise PublicationFailed(

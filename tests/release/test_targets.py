@@ -20,7 +20,9 @@ from object_store import SECRET, made
 
 from dpsynth_platform.contracts.release import Target
 from dpsynth_platform.foundation import signature
+from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import PublicationFailed
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.release import delta_target, postgresql_target
 from dpsynth_platform.release.target_files import SignedRelease
 from dpsynth_platform.release.targets import put
@@ -171,7 +173,11 @@ def test_a_delta_table_in_a_store(
 
 
 def test_a_table_in_postgresql(
-    of_month: Months, rows: list[pa.RecordBatch], postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    of_month: Months,
+    rows: list[pa.RecordBatch],
+    postgresql_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = Target(uri=postgresql_url, format="postgresql", table="visits")
     first, second = of_month("2026-01"), of_month("2026-02")
@@ -202,6 +208,20 @@ def test_a_table_in_postgresql(
         )
         assert (dataset, count, digests) == ("visits", 400, release.digests)
         assert dossier == (release.directory / "dossier.json").read_text()
+
+    # Names of columns may hold what a driver's statement gives a meaning to.
+    odd = {"patient_id": '100% of "them"', "minutes": "%s {0} :x"}
+    named = tmp_path / "odd"
+    shutil.copytree(first.directory, named, ignore=shutil.ignore_patterns("data"))
+    renamed = pa.Table.from_batches(rows).rename_columns([odd.get(name, name) for name in rows[0].schema.names])
+    write_table(named / "data", renamed.schema, renamed.to_batches())
+    files = {name for name in first.digests if not name.startswith("data/")}
+    files |= {str(path.relative_to(named)) for path in (named / "data").rglob("*") if path.is_file()}
+    other = replace(first, directory=named, digests={name: digest_file(named / name) for name in files})
+    assert [
+        put(Target(uri=postgresql_url, format="postgresql", table="odd"), other, note=lambda _: None) for _ in range(2)
+    ] == [True, False]
+    assert query('SELECT count("100% of ""them""") FROM odd'.replace("%", "%%")) == [(400,)]
 
     for other in (replace(first, dataset="people"), replace(first, release_id="visits-1", dataset="people")):
         with pytest.raises(PublicationFailed, match="releases of another dataset"):

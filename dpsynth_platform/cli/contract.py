@@ -10,13 +10,13 @@ import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, plain
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError
 from dpsynth_platform.foundation.settings import Settings
 
 _DATABASES = "Databases and Iceberg catalogs"
@@ -30,46 +30,62 @@ contract_app = Commands(
 def contract_check(
     output: TerminalOutput,
     contract: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A dataset of this deployment, or a contract's file (YAML).")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[NAME|PATH]",
+            help="A dataset of this deployment, or a contract's file (YAML); default: all of the deployment.",
+        ),
+    ] = None,
 ) -> None:
     """Checks a contract: alone, against its family's budget and against the source's columns. Reads no record.
 
     Where the source cannot be read, it says so and checks the rest; a source that does not fit is a fault.
     """
+    settings = Settings.from_environment()
+    if contract is not None:
+        output.json(_check(output, settings, contract))
+        return
+    answers, faults = [], []
+    for file in sorted(settings.contracts.glob("*.yaml")):
+        try:
+            answers.append(_check(output, settings, str(file)))
+        except (ContractError, SourceError) as error:
+            faults.append((file.stem, str(error)))
+    output.json({"contracts": answers, "faults": dict(faults)})
+    if faults:
+        output.print_failures(faults)
+        raise typer.Exit(1)
+
+
+def _check(output: TerminalOutput, settings: Settings, contract: str) -> dict[str, Any]:
+    """Checks one contract and prints what is worth knowing. Raises `ContractError` or `SourceError` with its faults."""
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.contracts.loading import contract_path
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract, check_source
 
-    settings = Settings.from_environment()
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
     not_compared = check_source(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
-    output.json(
-        {
-            "dataset": found.dataset,
-            "digest": found.digest(),
-            "valid": True,
-            "method": chosen.method,
-            "why_method": chosen.why,
-            "audit_shortage": shortage,
-            "source_not_compared": not_compared,
-        }
-    )
     texts = "no modelled column, texts alone"
     columns = f"{len(found.modelled)} modelled columns" if found.modelled else texts
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
-    output.print(
-        "source: its columns are as declared"
-        if not_compared is None
-        else f"source, not compared: {found.source.uri}: {not_compared}"
-    )
+    why = "its columns are as declared"
+    output.print(f"source: {why if not_compared is None else f'not compared: {found.source.uri}: {not_compared}'}")
     output.print(f"method {chosen.method}: {chosen.why}")
     if shortage:
         output.print(f"audit: {shortage}")
+    return {
+        "dataset": found.dataset,
+        "digest": found.digest(),
+        "valid": True,
+        "method": chosen.method,
+        "why_method": chosen.why,
+        "audit_shortage": shortage,
+        "source_not_compared": not_compared,
+    }
 
 
 @contract_app.command("schema")

@@ -388,9 +388,20 @@ def test_contract_check_compares_with_the_source(tmp_path, use):
     contract.write_text(yaml.safe_dump(document))
     (deployment.settings.home / "sources" / "people").rename(tmp_path / "elsewhere")
     status, out, _ = use(deployment, "contract", "check", "people")
-    assert status == 0 and "source, not compared" in out and "there is no Delta table at this place" in out
+    assert status == 0 and "source: not compared" in out and "there is no Delta table at this place" in out
     answer = json.loads(use(deployment, "contract", "check", "people", "--json")[1])
     assert answer["valid"] and "no Delta table" in answer["source_not_compared"]
+
+
+def test_contract_check_looks_at_every_contract(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    good = deployment.settings.contracts / "people.yaml"
+    document = yaml.safe_load(good.read_text()) | {"dataset": "others"}
+    good.with_name("others.yaml").write_text(yaml.safe_dump(document | {"family": "nobody"}))
+    status, out, err = use(deployment, "contract", "check")
+    assert status == 1 and f"{good}: valid" in out and "others failed: " in err and "nobody" in err
+    answer = json.loads(use(deployment, "contract", "check", "--json")[1])
+    assert ([item["dataset"] for item in answer["contracts"]], list(answer["faults"])) == (["people"], ["others"])
 
 
 def test_contract_check_names_all_faults_at_once(tmp_path, use):

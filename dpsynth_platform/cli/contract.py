@@ -258,7 +258,7 @@ def _check_place(settings: Settings, target: Path) -> None:
     """Says where files will be written, and asks where that is not the user's own place."""
     from dpsynth_platform.drafting.draft import is_ours
 
-    typer.echo(plain(f"writes {target}, and a new family's budget into {settings.families}"), err=True)
+    typer.echo(plain(f"to be written: {target}, and a new family's budget in {settings.families}"), err=True)
     if is_ours(settings):
         return
     if sys.stdin.isatty() and typer.confirm("That is not below the working directory. Write there?", err=True):

@@ -136,7 +136,7 @@ def _reason(error: Exception) -> str:
     """The error's type, that of the driver, and PostgreSQL's code of it."""
     original = getattr(error, "orig", None)
     code = getattr(original, "sqlstate", None)
-    kinds = [type(error).__name__, *([] if original is None else [type(original).__name__])]
+    kinds = dict.fromkeys(type(item).__name__ for item in (error, original) if item is not None)
     return ", ".join([*kinds, *([f"SQLSTATE {code}"] if isinstance(code, str) and code.isalnum() else [])])
 
 

@@ -19,6 +19,7 @@ from assets.process import live_with_run
 from assets.shown import console_page, declared_columns, metadata_value
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.foundation.addresses import dataset_page
 from dpsynth_platform.foundation.people import REQUESTED_BY_TAG, recorded_name
 from dpsynth_platform.foundation.restricted_log import logs_of
@@ -76,12 +77,15 @@ def shown_owners(contract: DataContract) -> list[str]:
     return [owner if usual.fullmatch(owner) else f"team:{owner}" for owner in contract.owners if owner.strip()]
 
 
-def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | None:
-    """Monthly partitions (`YYYY-MM`) for a contract with a cadence."""
-    if contract.release.cadence is None:
-        return None
+def partitions_of(contract: DataContract) -> dg.TimeWindowPartitionsDefinition | None:
+    """A partition for each period of a contract with a cadence, under the period's name."""
     release = contract.release
-    return dg.MonthlyPartitionsDefinition(start_date=str(release.start), fmt="%Y-%m", timezone=release.time_zone)
+    if release.cadence is None:
+        return None
+    cadence = CADENCES[release.cadence]
+    return dg.TimeWindowPartitionsDefinition(
+        cron_schedule=cadence.cron, fmt=cadence.format, start=str(release.start), timezone=release.time_zone
+    )
 
 
 def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, console: str) -> dg.AssetsDefinition:

@@ -51,7 +51,7 @@ class Contract:
         """What a run would do and cost, from the contract and the ledger at `DPSYNTH_HOME`; reads no data.
 
         Args:
-            period: a month (YYYY-MM), for datasets with a cadence.
+            period: for datasets with a cadence, such as 2026-01 for a month.
 
         Raises:
             ContractError, ConfigurationError, AccountingError: it cannot be planned.

@@ -23,7 +23,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.forking import PRELOADING
 from dpsynth_platform.synth.planning import load_all, load_dataset
 from sensors import build_sensors
-from sensors.monthly import monthly_schedule
+from sensors.cadence import cadence_schedule
 
 
 def build_definitions(
@@ -71,7 +71,7 @@ def _assembled(
         asset_checks=[check for contract, family in loaded for check in build_checks(contract, family)],
         jobs=[*candidates, *releases],
         schedules=[
-            monthly_schedule(settings, contract, job)
+            cadence_schedule(settings, contract, job)
             for contract, job in zip(contracts, candidates, strict=True)
             if contract.release.cadence is not None
         ],

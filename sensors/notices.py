@@ -8,11 +8,11 @@ verdict depends on public facts; so failed runs with that code are left out.
 """
 
 import datetime as dt
-import re
 from collections.abc import Iterator
 
 import dagster as dg
 
+from dpsynth_platform.contracts.periods import cadence_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.notices.notifying import SENTENCES, DeliveryReport, Stream, StreamEvent
@@ -21,7 +21,6 @@ from dpsynth_platform.worker.codes import KILLED, code_of, status_of
 from sensors.safe import safe_sensor
 
 EVENT = "run-failed"
-_PERIOD = re.compile(r"[0-9]{4}-[0-9]{2}")
 _PAGE = 100
 
 
@@ -86,7 +85,7 @@ def _notice(instance: dg.DagsterInstance, run_id: str, at: str) -> Notice | None
         return None
     period = run.tags.get("dagster/partition", "")
     dataset, _, step = asset.partition("__")
-    place = Place(dataset, period if _PERIOD.fullmatch(period) else None) if step in STEPS else None
+    place = Place(dataset, period if cadence_of(period) else None) if step in STEPS else None
     sentence = SENTENCES[EVENT]["in-step" if place else "outside"]
     text = sentence.format(job=run.job_name, step=step, code=code, run=run_id)
     return Notice(

@@ -124,7 +124,7 @@ def without_canaries(table: pa.Table) -> pa.Table:
 def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int, period: str | None) -> CanarySet:
     """Draws `count` canary owners with b records each from the contract, never from data.
 
-    `schema` has the types of the scrubbed table; `period` is a month (`YYYY-MM`) that limits a period column, or None.
+    `schema` has the types of the scrubbed table; `period` limits a period column, or None.
 
     Raises:
         SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.

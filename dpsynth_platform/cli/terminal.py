@@ -44,7 +44,7 @@ By = Annotated[str | None, typer.Option("--as", help="Who acts; default: DPSYNTH
 Reason = Annotated[
     str, typer.Option(help="Why; kept forever, so it must contain no data and name no person whose data it is about.")
 ]
-Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
+Period = Annotated[str | None, typer.Option(help="Period (YYYY-MM for a month), for datasets with a cadence.")]
 _JSON = inspect.Parameter(
     "as_json",
     inspect.Parameter.KEYWORD_ONLY,

@@ -34,6 +34,7 @@ from dpsynth_platform.console.views.listing import ReleaseState
 from dpsynth_platform.console.views.overview import Overview
 from dpsynth_platform.console.views.raises import Asked, Raised
 from dpsynth_platform.console.views.releases import ReleasesView, ReleaseView
+from dpsynth_platform.contracts.periods import PERIOD_PATTERN
 from dpsynth_platform.foundation.people import MOST_CHARACTERS
 from dpsynth_platform.foundation.settings import Settings
 
@@ -48,8 +49,7 @@ Family = Annotated[str, Path(pattern=_NAME, description="A family's name.")]
 ReleaseId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="A release's id.")]
 EntryId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="A ledger entry's id.")]
 EventNumber = Annotated[int, Path(ge=0, le=_LAST_EVENT, description="Number of an event in the ledger's chain.")]
-_PERIOD = r"^\d{4}-(0[1-9]|1[0-2])$"
-Period = Annotated[str | None, Query(pattern=_PERIOD, description="Month, for datasets with a cadence.")]
+Period = Annotated[str | None, Query(pattern=PERIOD_PATTERN, description="Period, for datasets with a cadence.")]
 Text = Annotated[str, Query(max_length=200, description="Part of the text to find.")]
 Page = Annotated[int, Query(ge=1, le=_LAST_PAGE, description="From 1 on.")]
 NodeName = Annotated[str, Query(max_length=_LONGEST_NAME, description="A node's key or name.")]
@@ -74,7 +74,7 @@ class _Body(BaseModel):
 
 class _Decision(_Body):
     seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="`seen` of GET of the candidate.")
-    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
+    period: Annotated[str, StringConstraints(pattern=PERIOD_PATTERN)] | None = None
 
 
 class Approval(_Decision):

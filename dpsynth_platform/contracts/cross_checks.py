@@ -22,6 +22,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload
 from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, INFERENCE_METHODS, TEXT_METHODS, TOPIC_METHODS
+from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import LONGEST_COLUMN, PERIOD, RELEASE, SYSTEM_COLUMNS, Release
@@ -376,6 +377,9 @@ class Parts:
             yield "release.cadence and source.period_column go together: declare both or neither"
         if release and (release.cadence is None) != (release.start is None):
             yield "release.cadence and release.start go together: declare both or neither"
+        if release and release.cadence and release.start and not CADENCES[release.cadence].first_day(release.start):
+            cadence = CADENCES[release.cadence]
+            yield f"release.start: {release.start!r}; accepted for the cadence {release.cadence}: {cadence.form}"
         column = self.columns.get(source.period_column) if source and source.period_column else None
         if column and column.type != "date":
             yield f"source.period_column: of type {column.type}; accepted: a column of type date"
@@ -386,6 +390,9 @@ class Parts:
                 f"release.on_new_version: a source of the format {source.format} that is not on this machine does not "
                 "show new versions; accepted: a Delta table, or local files"
             )
+        for key in ("schedule", "overdue_after"):
+            if release and release.cadence is None and getattr(release, key) is not None:
+                yield f"release.{key}: without release.cadence no release is expected; accepted: with a cadence"
         if release and release.cadence is None and release.time_zone != "UTC":
             yield "release.time_zone: without release.cadence there are no periods; accepted: with a cadence"
 

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Duration, Name, Part, duration_of, key_path, refuse
+from dpsynth_platform.contracts.periods import CADENCES, PERIOD_PATTERN, Cron
 from dpsynth_platform.contracts.uris import (
     FOREIGN_ACCOUNT,
     KNOWN_PARAMETERS,
@@ -36,6 +37,9 @@ LONGEST_COLUMN = 63
 """Bytes of a column's name in PostgreSQL, which cuts longer ones."""
 SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 """Columns that every table of PostgreSQL has already."""
+
+OVERDUE_AFTER = "3d"
+"""Default of `release.overdue_after`."""
 
 
 def _one_or_list(schema: dict[str, Any]) -> None:
@@ -129,9 +133,25 @@ class Release(Part):
 
     uri: str = Field(min_length=1)
     approvals: int = Field(default=1, ge=0, le=10)
-    cadence: Literal["monthly"] | None = None
-    start: Annotated[str, StringConstraints(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")] | None = Field(
-        default=None, description="First period (YYYY-MM) of a dataset with a cadence."
+    cadence: Literal["weekly", "monthly", "quarterly"] | None = Field(
+        default=None, description="How often there is a release, each of the records of one period."
+    )
+    start: Annotated[str, StringConstraints(pattern=PERIOD_PATTERN)] | None = Field(
+        default=None,
+        description="First period of a dataset with a cadence: a month (YYYY-MM), the Monday of a week "
+        "(YYYY-MM-DD-week) or the first month of a quarter (YYYY-MM-quarter).",
+    )
+    schedule: str | None = Field(
+        default=None,
+        exclude_if=lambda cron: cron is None,
+        description="When runs of periods that have ended are started, as cron with one minute and one hour, in the "
+        'time zone: "0 6 3 * *" is the third of each month at 6. Default: the midnight that ends a period.',
+    )
+    overdue_after: Duration | None = Field(
+        default=None,
+        exclude_if=lambda grace: grace is None,
+        description="How long after its run is due a period may be without a release before it is reported as overdue. "
+        "Default: 3d.",
     )
     time_zone: str = Field(
         default="UTC",
@@ -151,6 +171,16 @@ class Release(Part):
             ZoneInfo(name)
             return name
         raise ValueError(f"{name!r}; accepted: UTC, or an IANA name such as Europe/Berlin")
+
+    @field_validator("schedule")
+    @classmethod
+    def _cron(cls, text: str | None) -> str | None:
+        with suppress(ValueError):
+            return text if text is None or Cron.parse(text) else None
+        raise ValueError(
+            f"{text!r}; accepted: cron with one minute, one hour, and * or numbers with commas for days (1 to 28), "
+            "months and weekdays (0 to 6, without days), such as '0 6 3 * *'"
+        )
 
     @field_validator("max_missing", mode="before")
     @classmethod
@@ -184,6 +214,16 @@ class Release(Part):
     def limited(self) -> list[str]:
         """Columns with a separate limit of missing values."""
         return list(self.max_missing) if isinstance(self.max_missing, dict) else []
+
+    @property
+    def cron(self) -> str:
+        """When the schedule of a dataset with a cadence starts runs."""
+        return self.schedule or CADENCES[str(self.cadence)].cron
+
+    @property
+    def grace(self) -> dt.timedelta:
+        """How long after its run is due a period may be without a release."""
+        return duration_of(self.overdue_after or OVERDUE_AFTER)
 
     @property
     def pace(self) -> dt.timedelta | None:

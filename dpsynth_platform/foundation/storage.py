@@ -76,7 +76,7 @@ def steps_of(*, separate_audit_model: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Place:
-    """A dataset and, for datasets with a cadence, one period (`YYYY-MM`)."""
+    """A dataset and, for datasets with a cadence, one period (`YYYY-MM` for a month)."""
 
     dataset: str
     period: str | None = None

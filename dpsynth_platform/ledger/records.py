@@ -29,7 +29,7 @@ class CostRequest:
     """The cost of a mechanism. Make it with `CostRequest.of`, so that event and curve agree.
 
     Attributes:
-        period: `YYYY-MM` where the dataset has a cadence.
+        period: (`contracts.periods`) where the dataset has a cadence.
         guarantee: what the release will claim, with its unit and adjacency.
         event: the event tree's JSON form.
         curve: its Renyi curve, an upper bound (`RenyiCurve.stored`).

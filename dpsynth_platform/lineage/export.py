@@ -68,7 +68,7 @@ DIGEST = matching(r"[0-9a-f]{64}")
 ENTRY = matching(r"[0-9a-f]{32}")
 DATASET = {"namespace": NAME, "name": NAME}
 # A random name, or a release's id with 16 digits of a hiding commitment. No hash of content has either form.
-VERSION = matching(r"[0-9a-f]{16}|[0-9a-f]{32}|[a-z][a-z0-9_]{0,62}-(\d{4}-\d{2}-)?[0-9a-f]{16}")
+VERSION = matching(r"[0-9a-f]{16}|[0-9a-f]{32}|[a-z][a-z0-9_]{0,62}-(\d{4}-\d{2}-(\d{2}-week-|quarter-)?)?[0-9a-f]{16}")
 PRODUCER = matching(r"urn:dpsynth-platform:\d[0-9A-Za-z.+-]{0,40}")
 UNIT = one_of("example", "user", "group")
 ADJACENCY = one_of("add-or-remove", "zero-out", "replace-one", "fixed-graph")

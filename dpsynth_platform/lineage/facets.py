@@ -21,6 +21,7 @@ from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, JobFace
 
 from dpsynth_platform.compute.plain_types import type_name
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.periods import period_bounds
 from dpsynth_platform.lineage.columns import ColumnDescent, ColumnOrigin
 from dpsynth_platform.lineage.custom_facets import AUDIT_ASSERTION, CUSTOM_FACETS, ROWS_ASSERTION, schema_url
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
@@ -307,9 +308,9 @@ def parent(run_id: str, namespace: str, name: str) -> dict[str, RunFacet]:
 
 
 def nominal_time(period: str) -> dict[str, RunFacet]:
-    """The month (`YYYY-MM`) of a run, from its first day to the first of the next, in UTC."""
-    start = dt.datetime.strptime(period, "%Y-%m").replace(tzinfo=dt.UTC)
-    end = (start + dt.timedelta(days=32)).replace(day=1)
+    """The period of a run, from its first day to the first of the next, in UTC."""
+    first, last = period_bounds(period)
+    start, end = (dt.datetime.combine(day, dt.time(), dt.UTC) for day in (first, last + dt.timedelta(days=1)))
     facet = ol.nominal_time_run.NominalTimeRunFacet(
         nominalStartTime=start.isoformat(), nominalEndTime=end.isoformat(), producer=PRODUCER
     )

@@ -185,9 +185,9 @@ class SyntheticRecord:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value (`schemas/records-1-1-0/SyntheticRecord.json`).
+        """As a JSON value (`schemas/records-1-2-0/SyntheticRecord.json`).
 
-        Only a record with a second mechanism has `audited`: all others conform to 1-0-0, too.
+        Records of months conform to 1-1-0, and without a second mechanism (`audited`) to 1-0-0, too.
         """
         document = {"format": FORMAT, **json.loads(json.dumps(asdict(self)))}
         if self.further_checks.audited is None:

@@ -73,7 +73,7 @@ def run_dataset(
     """Runs the line up to its candidate, and publishes it if it is already approved.
 
     Args:
-        period: `YYYY-MM`, for datasets with a cadence.
+        period: such as `2026-01`, for datasets with a cadence.
         spend_again: id of a started ledger entry that is given up for a second spend.
         up_to: the last step to run, before `released`; None: all that the candidate needs.
         in_process: see `running.run_line`.

@@ -12,6 +12,7 @@ from typing import Any
 from dpsynth_platform.contracts import columns
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import INFERENCE_METHODS
+from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import tier
@@ -110,7 +111,9 @@ def _rows(contract: DataContract) -> str:
 
 def _when(release: Release) -> str:
     if release.cadence:
-        return f"each month, from {release.start}; a month ends at midnight in {release.time_zone}"
+        noun = CADENCES[release.cadence].noun
+        when = f", and is run by {release.schedule!r}" if release.schedule else ""
+        return f"each {noun}, from {release.start}; a {noun} ends at midnight in {release.time_zone}{when}"
     if release.on_new_version:
         return f"for a new version of the source, at most once in {release.on_new_version}; and when a person runs it"
     return "when a person runs it"

@@ -1,6 +1,6 @@
-"""Periods: the boundaries of a month in the time zone of its contract.
+"""Periods: their boundaries in the time zone of a contract.
 
-What belongs here: every boundary of a period. What does not: which months a contract has, and when they are run.
+What belongs here: every boundary of a period. What does not: names of periods and their days (`contracts.periods`).
 
 A period begins at the first instant at which clocks show its first day, and ends where the next one begins, so that
 each instant is in exactly one. If clocks are set back over midnight of that day (Newfoundland in 2009), the repeated
@@ -9,37 +9,29 @@ hour belongs to the later period both times. Dates and timestamps without a time
 
 from __future__ import annotations
 
-import calendar
 import datetime as dt
-import re
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
+
+from dpsynth_platform.contracts.periods import period_bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpsynth_platform.foundation.reading import Span
 
-MONTH = re.compile(r"(?!0000|9999)\d{4}-(0[1-9]|1[0-2])", re.ASCII)
-"""A period, `YYYY-MM`, but not in the years 0 and 9999, whose bounds may be outside the range of Python's dates."""
 _DAY = dt.timedelta(days=1)
 _STEP = dt.timedelta(microseconds=1)
 
 
-def period_bounds(period: str) -> tuple[dt.date, dt.date]:
-    """First and last day of a month."""
-    year, month = (int(part) for part in period.split("-"))
-    return dt.date(year, month, 1), dt.date(year, month, calendar.monthrange(year, month)[1])
-
-
 def period_instants(period: str, zone: str) -> tuple[dt.datetime, dt.datetime]:
-    """The first instant of a month in a time zone and the first one after it, in UTC."""
+    """The first instant of a period in a time zone and the first one after it, in UTC."""
     first, last = period_bounds(period)
     return _begin(first, zone), _begin(last + _DAY, zone)
 
 
 def has_ended(period: str, zone: str, now: dt.datetime) -> bool:
-    """Whether a month in a time zone is over at an instant."""
+    """Whether a period in a time zone is over at an instant."""
     return _begin(period_bounds(period)[1] + _DAY, zone) <= now
 
 

@@ -71,7 +71,7 @@ class SealedPlan:
     and the grant name the digest, and the worker runs no other plan.
 
     Attributes:
-        period: `YYYY-MM` for datasets with a cadence.
+        period: such as `2026-01`, for datasets with a cadence.
         mechanism_digest: digest of `DataContract.mechanism_snapshot()`.
         columns: the modelled columns' public domains (`tabular.domain`).
         release: the released table's schema and the treatment of each column (`tabular.restore`).

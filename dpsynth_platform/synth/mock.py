@@ -41,7 +41,7 @@ def source_schema_of(contract: DataContract) -> pa.Schema:
 def mock_table(contract: DataContract, rows: int, period: str | None = None) -> pa.Table:
     """`rows` fictional records of `source_schema_of(contract)`; an owner has 1 to `max_contributions` + 1 of them.
 
-    All rows fall into the period (`YYYY-MM`). Raises `ContractError` if it lies outside the declared range.
+    All rows fall into the period. Raises `ContractError` if it lies outside the declared range.
     """
     rng = np.random.default_rng()
     domain = domain_of(contract, period)

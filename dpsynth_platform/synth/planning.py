@@ -28,6 +28,7 @@ from dpsynth_platform.contracts.loading import (
     load_contract,
     names_of,
 )
+from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.source import Source
@@ -45,7 +46,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import AUDITED, Place, StepRecord, Storage, unusable_place
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.sources.periods import MONTH, has_ended, local_schema
+from dpsynth_platform.sources.periods import has_ended, local_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +144,7 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
 
 
 def in_zone(raw: StepRecord, zone: str) -> bool:
-    """Whether a run used the months of a time zone."""
+    """Whether a run used the periods of a time zone."""
     return bool(raw.facts["contract"]["release"].get("time_zone", "UTC") == zone)
 
 
@@ -179,19 +180,22 @@ def check_choice(
 
 
 def check_period(contract: DataContract, period: str | None) -> None:
-    """Raises `ConfigurationError` unless the period is None without a cadence, or with one a month that has ended."""
+    """Raises `ConfigurationError` unless the period is None without a cadence, or with one a period that has ended."""
     if contract.release.cadence is None:
         if period is not None:
             raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
         return
-    first = str(contract.release.start)
+    first, cadence = str(contract.release.start), CADENCES[contract.release.cadence]
     if period is None:
-        raise ConfigurationError(f"{contract.dataset} is released by month; give --period YYYY-MM, from {first}")
+        raise ConfigurationError(
+            f"{contract.dataset} is released by {cadence.noun}; give --period {cadence.form}, from {first}"
+        )
     # Text of this form sorts chronologically.
-    ended = MONTH.fullmatch(period) and has_ended(period, contract.release.time_zone, dt.datetime.now(dt.UTC))
+    ended = cadence.first_day(period) and has_ended(period, contract.release.time_zone, dt.datetime.now(dt.UTC))
     if not ended or period < first:
         raise ConfigurationError(
-            f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
+            f"{contract.dataset}: --period {period!r}; accepted: a {cadence.noun} ({cadence.form}) from {first} that "
+            "has ended"
         )
 
 

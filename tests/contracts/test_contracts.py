@@ -301,6 +301,8 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("release.cadence", "monthly", "release.cadence and source.period_column go together: declare both or neither"),
     ("release.start", "2026-01", "release.cadence and release.start go together: declare both or neither"),
     ("release.time_zone", "Europe/Berlin", "release.time_zone: without release.cadence there are no periods"),
+    ("release.schedule", "0 6 3 * *", "release.schedule: without release.cadence no release is expected"),
+    ("release.overdue_after", "2d", "release.overdue_after: without release.cadence no release is expected"),
     ("release.time_zone", "Mars/Olympus", "accepted: UTC, or an IANA name such as Europe/Berlin"),
     ("release.time_zone", "../../etc/passwd", "accepted: UTC, or an IANA name such as Europe/Berlin"),
     ("release.on_new_version", True, "release.on_new_version"),
@@ -372,7 +374,7 @@ def test_a_period_column_is_a_date() -> None:
 
 
 def test_what_nobody_asks_for_changes_no_contract_that_is_sealed() -> None:
-    assert not {"time_zone", "on_new_version"} & parsed().snapshot()["release"].keys()
+    assert not {"time_zone", "on_new_version", "schedule", "overdue_after"} & parsed().snapshot()["release"].keys()
     paced = parsed("release.on_new_version", "12h")
     assert paced.snapshot()["release"]["on_new_version"] == "12h"
     assert paced.mechanism_snapshot() == parsed().mechanism_snapshot()

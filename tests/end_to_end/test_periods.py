@@ -52,7 +52,7 @@ def test_every_asset_is_partitioned_by_month(repository):
     graph = repository.asset_graph
     for key in graph.get_all_asset_keys():
         partitions = graph.get(key).partitions_def
-        assert isinstance(partitions, dg.MonthlyPartitionsDefinition)
+        assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
         months = partitions.get_partition_keys(current_time=dt.datetime(2026, 4, 15, tzinfo=dt.UTC))
         assert list(months) == ["2026-01", "2026-02", "2026-03"]
 

@@ -42,10 +42,18 @@ def visits(tmp_path) -> Deployment:
     return Deployment(tmp_path, *documents).write()
 
 
-def tick(deployment: Deployment, at: dt.datetime) -> dg.RunRequest:
+def evaluated(
+    deployment: Deployment, at: dt.datetime, name: str, instance: dg.DagsterInstance | None
+) -> dg.ScheduleExecutionData:
     repository = build_definitions(deployment.settings).get_repository_def()
-    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
-    (request,) = repository.get_schedule_def("visits_monthly").evaluate_tick(context).run_requests or ()
+    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository, instance=instance)
+    return repository.get_schedule_def(name).evaluate_tick(context)
+
+
+def tick(
+    deployment: Deployment, at: dt.datetime, name: str = "visits_monthly", instance: dg.DagsterInstance | None = None
+) -> dg.RunRequest:
+    (request,) = evaluated(deployment, at, name, instance).run_requests or ()
     return request
 
 
@@ -64,6 +72,60 @@ def test_each_month_ends_once_at_midnight_there_also_where_clocks_are_changed(vi
     assert [(item.partition_key, item.run_key) for item in requests] == [
         (month, month) for month in ("2026-01", "2026-03", "2026-12")
     ]
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "ticks", "periods"),
+    [
+        (
+            {"cadence": "weekly", "start": "2026-02-02-week"},
+            "visits_weekly",
+            ["2026-02-09T00:00", "2026-02-16T00:00", "2026-02-23T00:00", "2026-03-02T00:00", "2026-03-09T00:00"],
+            ["2026-02-02-week", "2026-02-09-week", "2026-02-16-week", "2026-02-23-week", "2026-03-02-week"],
+        ),
+        (
+            {"cadence": "quarterly", "start": "2026-01-quarter"},
+            "visits_quarterly",
+            ["2026-04-01T00:00", "2026-07-01T00:00", "2026-10-01T00:00", "2027-01-01T00:00"],
+            ["2026-01-quarter", "2026-04-quarter", "2026-07-quarter", "2026-10-quarter"],
+        ),
+        (
+            {"schedule": "30 6 3,17 * *"},
+            "visits_monthly",
+            ["2026-02-03T06:30", "2026-02-17T06:30", "2026-03-03T06:30", "2026-03-17T06:30"],
+            ["2026-01", "2026-01", "2026-02", "2026-02"],
+        ),
+    ],
+)
+def test_other_cadences_and_other_times(visits, release, name, ticks, periods):
+    visits.contract["release"] |= release
+    visits.write()
+    schedule = build_definitions(visits.settings).get_repository_def().get_schedule_def(name)
+    start = dt.datetime(2026, 2, 2, 1, tzinfo=NEW_YORK)
+    times = schedule_execution_time_iterator(
+        start.timestamp(), schedule.cron_schedule, schedule.execution_timezone, ascending=True
+    )
+    found = list(itertools.islice(times, len(ticks)))
+    assert [at.astimezone(NEW_YORK).strftime("%Y-%m-%dT%H:%M") for at in found] == ticks
+    with dg.instance_for_test() as instance:
+        assert [tick(visits, at, name, instance).partition_key for at in found] == periods
+
+
+def test_a_time_that_comes_twice_in_a_month_asks_once(visits):
+    """Unless the run failed for want of its source."""
+    visits.contract["release"]["schedule"] = "0 6 3,17 * *"
+    visits.write()
+    with dg.instance_for_test() as instance:
+        run = instance.create_run_for_job(
+            build_definitions(visits.settings).resolve_job_def("visits_candidate"),
+            tags={"dagster/partition": "2026-01"},
+        )
+        at = dt.datetime(2026, 2, 17, 6, tzinfo=NEW_YORK)
+        for code, asks in ((None, 0), ("source", 1), ("budget", 0)):
+            if code:
+                report_failed(instance, run, code)
+            requests = evaluated(visits, at, "visits_monthly", instance).run_requests or ()
+            assert [item.partition_key for item in requests] == ["2026-01"] * asks, code
 
 
 def test_a_demonstration_waits_for_somebody(visits):

@@ -30,6 +30,7 @@ FROZEN = {
     "1-1-0/GuaranteeDatasetFacet.json": "4a54605d65b8c8a99fb881cf7418fe657547a77a5649a675aa7c20dcd9c487a2",
     "records-1-0-0/SyntheticRecord.json": "b9051c86ee2131c175a391586603e3e7400f860dd5ac0693bf7640cd1fddc710",
     "records-1-1-0/SyntheticRecord.json": "7417c5e091364ef00cf9d1cd623eda11e09dcf10a761c3da7a2d4c3252b74d63",
+    "records-1-2-0/SyntheticRecord.json": "7a7ad6cd8901cf5ff19d38025b392944aedfaf5761ebf57d110b5d11e774011e",
 }
 """SHA-256 of every schema that was ever shipped. Lines are added, never changed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from zoneinfo import ZoneInfo, available_timezones
 
 import dagster as dg
@@ -11,15 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.sources.periods import (
-    MONTH,
-    has_ended,
-    local,
-    local_schema,
-    period_bounds,
-    period_instants,
-    period_span,
-)
+from dpsynth_platform.contracts.periods import CADENCES, cadence_of, period_bounds, periods_from
+from dpsynth_platform.sources.periods import has_ended, local, local_schema, period_instants, period_span
 
 ZONES = sorted(available_timezones())
 HOUR = dt.timedelta(hours=1)
@@ -29,14 +23,26 @@ def month(day: dt.date) -> str:
     return f"{day.year:04}-{day.month:02}"
 
 
+def week(day: dt.date) -> str:
+    return f"{day - dt.timedelta(days=day.weekday())}-week"
+
+
+def quarter(day: dt.date) -> str:
+    return f"{day.year:04}-{(day.month - 1) // 3 * 3 + 1:02}-quarter"
+
+
+NAMED = {"weekly": week, "monthly": month, "quarterly": quarter}
+
+
 def around(period: str) -> list[str]:
-    """A month and those beside it."""
+    """A period and those beside it."""
+    named = next(name for key, name in NAMED.items() if CADENCES[key] is cadence_of(period))
     first, last = period_bounds(period)
-    return [month(first - dt.timedelta(days=1)), period, month(last + dt.timedelta(days=1))]
+    return [named(first - dt.timedelta(days=1)), period, named(last + dt.timedelta(days=1))]
 
 
 def counted(values: pa.Array, period: str, zone: str) -> list[int]:
-    """In how many of a month and those beside it each value is."""
+    """In how many of a period and those beside it each value is."""
     batch = pa.record_batch({"at": values})
     masks = [period_span("at", values.type, each, zone).mask(batch).to_pylist() for each in around(period)]
     return [sum(found) for found in zip(*masks, strict=True)]
@@ -46,10 +52,24 @@ def test_period_bounds() -> None:
     assert period_bounds("2028-02") == (dt.date(2028, 2, 1), dt.date(2028, 2, 29))
     assert period_bounds("2026-12") == (dt.date(2026, 12, 1), dt.date(2026, 12, 31))
 
+    assert period_bounds("2026-12-28-week") == (dt.date(2026, 12, 28), dt.date(2027, 1, 3))
+    assert period_bounds("2026-10-quarter") == (dt.date(2026, 10, 1), dt.date(2026, 12, 31))
+    assert list(itertools.islice(periods_from("2026-12-28-week"), 2)) == ["2026-12-28-week", "2027-01-04-week"]
+    assert list(itertools.islice(periods_from("2026-10-quarter"), 2)) == ["2026-10-quarter", "2027-01-quarter"]
+    assert list(periods_from("9998-11")) == ["9998-11", "9998-12"]
+
 
 def test_which_texts_are_periods() -> None:
-    assert [bool(MONTH.fullmatch(text)) for text in ("2026-01", "0001-01", "9998-12")] == [True] * 3
-    assert not any(MONTH.fullmatch(text) for text in ("0000-01", "9999-12", "2026-13", "2026-1", "\u0662026-01"))
+    ours = ("2026-01", "0001-01", "9998-12", "2026-01-05-week", "2026-10-quarter")
+    assert [cadence_of(text) for text in ours] == [
+        *[CADENCES["monthly"]] * 3,
+        CADENCES["weekly"],
+        CADENCES["quarterly"],
+    ]
+    others = ("0000-01", "9999-12", "2026-13", "2026-1", "\u0662026-01", "2026-01\n", "2026-01-06-week")
+    assert not any(map(cadence_of, (*others, "2026-02-31-week", "2026-02-quarter", "2026-01-05", "")))
+    with pytest.raises(ValueError, match="no name of a period"):
+        period_bounds("2026-01-05")
 
 
 @pytest.mark.parametrize(
@@ -125,10 +145,14 @@ def test_days_and_clocks_without_a_zone_are_compared_as_they_stand(zone: str, mo
         assert period_span("at", values.type, period, zone).mask(batch).to_pylist() == [True]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(zone=st.sampled_from(ZONES), period=st.dates(dt.date(1975, 1, 1), dt.date(2035, 12, 31)).map(month))
-def test_the_schedule_asks_for_a_month_no_sooner_than_it_has_ended(zone: str, period: str) -> None:
-    partitions = dg.MonthlyPartitionsDefinition(start_date=period, fmt="%Y-%m", timezone=zone)
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.sampled_from(ZONES), st.dates(dt.date(1975, 1, 6), dt.date(2035, 12, 30)), st.sampled_from(sorted(CADENCES)))
+def test_the_schedule_asks_for_a_period_no_sooner_than_it_has_ended(zone: str, day: dt.date, cadence: str) -> None:
+    """Dagster's partitions have the names of our periods, and their ends."""
+    period, known = NAMED[cadence](day), CADENCES[cadence]
+    partitions = dg.TimeWindowPartitionsDefinition(
+        cron_schedule=known.cron, fmt=known.format, start=period, timezone=zone
+    )
     end = period_instants(period, zone)[1]
     assert partitions.get_partition_keys(current_time=end - dt.timedelta(seconds=1)) == []
     assert partitions.get_partition_keys(current_time=end + 2 * HOUR) == [period]

@@ -34,9 +34,9 @@ from dpsynth_platform.contracts.columns import (
     TimeColumn,
 )
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.periods import period_bounds
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed
 from dpsynth_platform.sources.declared_types import read_as
-from dpsynth_platform.sources.periods import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
 from dpsynth_platform.synth.tabular.derivation import Derivation
@@ -415,7 +415,7 @@ class Domain:
 
 
 def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool = False) -> Domain:
-    """The cells that a contract declares; the period column is narrowed to the period (`YYYY-MM`), which is public.
+    """The cells that a contract declares; the period column is narrowed to the period, which is public.
 
     Owner columns are never modelled. `coarse` gives few equal bins for display, in place of a fine grid. Raises
     `ContractError` if the period has no day inside the period column's declared range.
@@ -424,7 +424,7 @@ def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool
     for name in contract.modelled:
         declared = contract.columns[name]
         if period and name == contract.source.period_column and isinstance(declared, DateColumn):
-            declared = _narrowed(contract, name, declared, period_bounds(period))
+            declared = _narrowed(contract, name, declared, period)
         columns.append(_column(name, declared, coarse))
     return Domain(tuple(columns))
 
@@ -470,11 +470,12 @@ def _counted(values: Sequence[float], decimals: int | None) -> list[int]:
     return [round(value * 10 ** (decimals or 0)) for value in values]
 
 
-def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: tuple[dt.date, dt.date]) -> DateColumn:
+def _narrowed(contract: DataContract, name: str, declared: DateColumn, period: str) -> DateColumn:
+    bounds = period_bounds(period)
     first, last = max(declared.min, bounds[0]), min(declared.max, bounds[1])
     if first > last:
         raise ContractError(
-            f"{contract.dataset}: columns.{name}: the period {bounds[0]:%Y-%m} lies outside the declared range; "
+            f"{contract.dataset}: columns.{name}: the period {period} lies outside the declared range; "
             f"accepted: {declared.min} to {declared.max}"
         )
     return declared.model_copy(update={"min": first, "max": last})

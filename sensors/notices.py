@@ -15,7 +15,7 @@ import dagster as dg
 from dpsynth_platform.contracts.periods import cadence_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS, Place
-from dpsynth_platform.notices.notifying import SENTENCES, DeliveryReport, Stream, StreamEvent
+from dpsynth_platform.notices.notifying import SENTENCES, DeliveryReport, Stream, StreamEvent, link_to
 from dpsynth_platform.notices.receivers import Notice
 from dpsynth_platform.worker.codes import KILLED, code_of, status_of
 from sensors.safe import safe_sensor
@@ -47,7 +47,7 @@ def failure_sensor(settings: Settings) -> dg.SensorDefinition:
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_platform.notices.notifying import deliver
 
-        return _summary(deliver(settings, failed_runs(context.instance), name="runs"))
+        return _summary(deliver(settings, failed_runs(context.instance, settings.console_url), name="runs"))
 
     return sensor
 
@@ -58,8 +58,8 @@ def _summary(report: DeliveryReport) -> dg.SkipReason:
     return dg.SkipReason(f"{sum(report.sent.values())} notices sent, {waiting} wait")
 
 
-def failed_runs(instance: dg.DagsterInstance) -> Stream:
-    """The failed runs, in the order of Dagster's records."""
+def failed_runs(instance: dg.DagsterInstance, console: str = "") -> Stream:
+    """The failed runs, in the order of Dagster's records. `console` is the console's address, for links."""
 
     def stream(after: int) -> Iterator[StreamEvent]:
         while True:
@@ -68,14 +68,14 @@ def failed_runs(instance: dg.DagsterInstance) -> Stream:
             for record in page.records:
                 after = record.storage_id
                 at = dt.datetime.fromtimestamp(record.timestamp, dt.UTC).isoformat()
-                yield StreamEvent(after, at, _notice(instance, record.event_log_entry.run_id, at))
+                yield StreamEvent(after, at, _notice(instance, record.event_log_entry.run_id, at, console))
             if not page.has_more:
                 return
 
     return stream
 
 
-def _notice(instance: dg.DagsterInstance, run_id: str, at: str) -> Notice | None:
+def _notice(instance: dg.DagsterInstance, run_id: str, at: str, console: str) -> Notice | None:
     """The notice of a failed run; None if the budget refused it, or Dagster no longer has the run."""
     run = instance.get_run_by_id(run_id)
     if run is None:
@@ -96,6 +96,7 @@ def _notice(instance: dg.DagsterInstance, run_id: str, at: str) -> Notice | None
         period=place.period if place else None,
         release=None,
         text=f"{place.label}: {text}" if place else text,
+        link=link_to(console, place) if place else console or None,
     )
 
 

@@ -183,19 +183,33 @@ def _rehearsed(
 def notify(
     output: TerminalOutput,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which notices wait.")] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Only send a notice that says it is a test, to every receiver.")
+    ] = False,
 ) -> None:
-    """Sends notices about candidates and releases to the receivers in DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL and _MAIL.
+    """Sends notices about candidates and releases to the receivers in DPSYNTH_NOTIFY, and in DPSYNTH_NOTIFY_URL,
+    _SLACK, _TEAMS and _MAIL.
 
     Where Dagster's daemon runs, a sensor does the same every half minute, and another one sends notices of failed runs.
     """
     from dpsynth_platform.notices.notifying import notify as send
+    from dpsynth_platform.notices.notifying import send_test
     from dpsynth_platform.notices.receivers import receivers_of
 
     settings = Settings.from_environment()
     if not receivers_of(settings):
         raise ConfigurationError(
-            "there is no receiver of notices; name one in DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL or DPSYNTH_NOTIFY_MAIL"
+            "there is no receiver of notices; name one in DPSYNTH_NOTIFY, or in DPSYNTH_NOTIFY_URL, _SLACK, _TEAMS or "
+            "_MAIL"
         )
+    if test:
+        failures = send_test(settings)
+        output.json({name: {"ok": not why, "why": why} for name, why in failures.items()})
+        for name, why in failures.items():
+            output.print(f"{name}: {f'FAIL: {why}' if why else 'OK'}")
+        if any(failures.values()):
+            raise typer.Exit(1)
+        return
     report = send(settings, dry_run=dry_run)
     output.json(report.to_json())
     for item in report.cursors:

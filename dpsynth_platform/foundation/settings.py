@@ -15,6 +15,8 @@ its contract), and OpenLineage's transport, which its client reads from the stan
 | DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_NOTIFY | command that gets each notice on its standard input; started without a shell | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that gets each notice; its address is never shown | none |
+| DPSYNTH_NOTIFY_SLACK | incoming webhook of Slack (https) that gets each notice; never shown | none |
+| DPSYNTH_NOTIFY_TEAMS | webhook of a workflow of Teams (https) that gets each notice; never shown | none |
 | DPSYNTH_NOTIFY_MAIL | mail server: `smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS` | none |
 | DPSYNTH_MEMORY | memory of a mechanism, such as `8GB`; a plan that may need more is refused unpaid | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
@@ -80,6 +82,8 @@ class Settings:
     memory: int | None = None
     notify: tuple[str, ...] = ()
     notify_url: str = ""
+    notify_slack: str = ""
+    notify_teams: str = ""
     notify_mail: str = ""
     require_encrypted: str = "no"
     lineage_tokens: Path | None = None
@@ -109,7 +113,9 @@ class Settings:
             worker=_chosen("DPSYNTH_WORKER", env, deploy / "worker.yaml"),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
-            notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
+            notify_url=_webhook("DPSYNTH_NOTIFY_URL", env),
+            notify_slack=_webhook("DPSYNTH_NOTIFY_SLACK", env),
+            notify_teams=_webhook("DPSYNTH_NOTIFY_TEAMS", env),
             notify_mail=_mail(env.get("DPSYNTH_NOTIFY_MAIL") or ""),
             require_encrypted=_one_of(REQUIREMENTS, "DPSYNTH_REQUIRE_ENCRYPTED", env) or "no",
             lineage_tokens=_path("DPSYNTH_LINEAGE_TOKENS", env),
@@ -135,7 +141,7 @@ class Settings:
     @property
     def has_receivers(self) -> bool:
         """Whether notices of candidates, releases and failed runs have a receiver."""
-        return bool(self.notify or self.notify_url or self.notify_mail)
+        return bool(self.notify or self.notify_url or self.notify_slack or self.notify_teams or self.notify_mail)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -214,6 +220,8 @@ class Settings:
             DPSYNTH_MEMORY=size_of(self.memory) if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
+            DPSYNTH_NOTIFY_SLACK=self.notify_slack,
+            DPSYNTH_NOTIFY_TEAMS=self.notify_teams,
             DPSYNTH_NOTIFY_MAIL=self.notify_mail,
             DPSYNTH_REQUIRE_ENCRYPTED=self.require_encrypted,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
@@ -284,11 +292,12 @@ def _arguments(text: str) -> tuple[str, ...]:
         raise ConfigurationError("DPSYNTH_NOTIFY: an open quotation; accepted: a command as for a shell") from None
 
 
-def _webhook(text: str) -> str:
+def _webhook(name: str, env: Mapping[str, str]) -> str:
     """A URL that may be secret: the error does not show it."""
+    text = env.get(name) or ""
     if text and not is_protected(text):
         raise ConfigurationError(
-            "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
+            f"{name}: accepted: https://HOST/..., or http://localhost/...; without user and password"
         )
     return text
 

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.foundation.addresses import candidate_page, dataset_page, release_page
 from dpsynth_platform.foundation.errors import NotificationFailed, file_problem
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.redaction import reason_of
@@ -44,6 +45,7 @@ EVENTS = {
     chain.LINEAGE_ALERT: "lineage-alert",
 }
 """The notice's event for each kind of chain event that is sent."""
+_OF_CANDIDATES = (chain.CANDIDATE, chain.APPROVED, chain.REFUSED)
 PUBLIC_REASONS = ("cap", "delta", "slack", "incomparable")
 """Reasons of blocked requests that depend on public facts alone (`ledger.verdicts`)."""
 STUCK_AFTER = 5
@@ -78,12 +80,14 @@ Stream = Callable[[int], Iterable[StreamEvent]]
 """Maps a number to the events after it, in order."""
 
 
-def notice_of(event: ChainEvent, store: Ledger) -> Notice | None:
-    """The notice about an event of the chain, or None."""
+def notice_of(event: ChainEvent, store: Ledger, console: str = "") -> Notice | None:
+    """The notice about an event of the chain, or None. `console` is the console's address, for links."""
     if event.kind not in EVENTS:
         return None
     if event.kind == chain.LINEAGE_ALERT:
-        return Notice(event.sequence, EVENTS[event.kind], event.at, None, None, None, SENTENCES[event.kind])
+        return Notice(
+            event.sequence, EVENTS[event.kind], event.at, None, None, None, SENTENCES[event.kind], console or None
+        )
     if event.kind == chain.BLOCKED:
         if event.payload["reason"] not in PUBLIC_REASONS:
             return None
@@ -101,7 +105,30 @@ def notice_of(event: ChainEvent, store: Ledger) -> Notice | None:
         period=place.period,
         release=release,
         text=f"{place.label}: {sentence}",
+        link=link_to(console, place, release=release, candidate=event.kind in _OF_CANDIDATES),
     )
+
+
+def link_to(console: str, place: Place, *, release: str | None = None, candidate: bool = False) -> str | None:
+    """The address of a release's page, of a candidate's or of a dataset's; None without the console's address."""
+    if not console:
+        return None
+    if release:
+        return console + release_page(release)
+    return console + (candidate_page(place.dataset, place.period) if candidate else dataset_page(place.dataset))
+
+
+def send_test(settings: Settings) -> dict[str, str]:
+    """Sends a test notice to every receiver; returns why it failed by the receiver's name, empty where it did not."""
+    at, failures = _now().isoformat(), {}
+    notice = Notice(f"test-{at}", "test", at, None, None, None, SENTENCES["test"], settings.console_url or None)
+    for receiver in receivers_of(settings):
+        failures[receiver.name] = ""
+        try:
+            receiver.send(notice)
+        except NotificationFailed as failure:
+            failures[receiver.name] = str(failure)
+    return failures
 
 
 @dataclass(frozen=True)
@@ -171,8 +198,8 @@ class DeliveryReport:
         ]
         if stuck:
             raise NotificationFailed(
-                "; ".join(stuck) + ". Only its notices wait. Repair the receiver, or unset "
-                "DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL or DPSYNTH_NOTIFY_MAIL"
+                "; ".join(stuck)
+                + ". Only its notices wait. Repair the receiver, or unset its variable, DPSYNTH_NOTIFY..."
             )
 
 
@@ -189,7 +216,7 @@ def notify(settings: Settings, *, dry_run: bool = False) -> DeliveryReport:
 
     def stream(after: int) -> Iterator[StreamEvent]:
         for event in store.history(after=after, kinds=EVENTS):
-            yield StreamEvent(event.sequence, event.at, notice_of(event, store))
+            yield StreamEvent(event.sequence, event.at, notice_of(event, store, settings.console_url))
 
     return deliver(settings, stream, before=lambda: _note_lineage(settings, store), dry_run=dry_run)
 

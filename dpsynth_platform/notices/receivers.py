@@ -1,4 +1,4 @@
-"""Receivers of notices: a command, a webhook, a mail server.
+"""Receivers of notices: a command, webhooks, a mail server.
 
 What belongs here: a notice's fields, and delivering one. What does not: the choice and order of events, and further
 attempts (`notifying`). Errors never show a receiver's answer, which is untrusted text.
@@ -16,6 +16,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from email import policy
 from email.message import EmailMessage
@@ -38,11 +39,13 @@ class Notice:
     """A message to a receiver. Every field is public.
 
     Attributes:
-        id: the number of the ledger's event, or `run-` with the id of the run; equal in repeated deliveries.
-        event: one of the values of `notifying.EVENTS`, or `run-failed`.
+        id: the number of the ledger's event, `run-` with the id of the run, or `watch-` with the number of what
+            `dpsynth watch` found; equal in repeated deliveries.
+        event: one of the values of `notifying.EVENTS`, `run-failed`, one of `watching.watch`, or `test`.
         at: time of the event, ISO 8601, UTC.
         dataset, period: None for notices about the deployment.
         text: a sentence, with what to do.
+        link: of the console's page about it; None where the console's address is not configured.
     """
 
     id: int | str
@@ -52,6 +55,7 @@ class Notice:
     period: str | None
     release: str | None
     text: str
+    link: str | None = None
 
     def to_bytes(self) -> bytes:
         """One line of JSON in UTF-8."""
@@ -106,7 +110,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Webhook:
-    """A URL that receives one notice per POST request and answers with status 200 to 299. May contain a secret."""
+    """A URL that receives one notice per POST request and answers with status 200 to 299. May contain a secret.
+
+    `name` is also the form of the request: the notice itself (`webhook`), or a message (`slack`, `teams`).
+    """
 
     url: str = field(repr=False)
     name: str = "webhook"
@@ -119,7 +126,7 @@ class Webhook:
         here = urlsplit(self.url).hostname in THIS_MACHINE
         handlers = (_NoRedirection(), urllib.request.ProxyHandler({})) if here else (_NoRedirection(),)
         request = urllib.request.Request(  # noqa: S310 - https, or this machine: settings see to it
-            self.url, data=notice.to_bytes(), headers={"Content-Type": "application/json"}, method="POST"
+            self.url, data=_FORMS[self.name](notice), headers={"Content-Type": "application/json"}, method="POST"
         )
         try:
             with urllib.request.build_opener(*handlers).open(request, timeout=_SECONDS):
@@ -129,6 +136,33 @@ class Webhook:
             raise NotificationFailed(f"it answered with status {error.code}") from None
         except (OSError, HTTPException, ValueError) as error:  # `URLError` is an `OSError`
             raise NotificationFailed(f"it cannot be reached ({reason_of(error)})") from None
+
+
+def _slack(notice: Notice) -> bytes:
+    """Of Slack's incoming webhooks, whose texts have three characters to escape."""
+    escaped = notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    link = f"\n<{notice.link}>" if notice.link else ""
+    return json.dumps({"text": f"dpsynth, {notice.event}: {escaped}{link}", "unfurl_links": False}).encode()
+
+
+def _teams(notice: Notice) -> bytes:
+    """Of Teams' workflows: an adaptive card. Its texts know Markdown, and a run of text (`RichTextBlock`) does not."""
+    text = {"type": "TextRun", "text": notice.text}
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": [
+            {"type": "TextBlock", "text": f"dpsynth: {notice.event}", "weight": "Bolder", "wrap": True},
+            {"type": "RichTextBlock", "inlines": [text]},
+        ],
+        "actions": [{"type": "Action.OpenUrl", "title": "Open the console", "url": notice.link}] if notice.link else [],
+    }
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+    return json.dumps({"type": "message", "attachments": [attachment]}).encode()
+
+
+_FORMS: dict[str, Callable[[Notice], bytes]] = {"webhook": Notice.to_bytes, "slack": _slack, "teams": _teams}
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
@@ -190,7 +224,8 @@ class Mail:
         at = re.sub("[^0-9]", "", notice.at)
         message["Message-ID"] = f"<{notice.id}.{at}.dpsynth@{sender.rpartition('@')[2]}>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(f"{notice.text}\n\n{notice.to_bytes().decode()}")
+        link = f"\n\n{notice.link}" if notice.link else ""
+        message.set_content(f"{notice.text}{link}\n\n{notice.to_bytes().decode()}")
         return message
 
 
@@ -201,6 +236,10 @@ def receivers_of(settings: Settings) -> tuple[Receiver, ...]:
         found.append(Command(settings.notify))
     if settings.notify_url:
         found.append(Webhook(settings.notify_url))
+    if settings.notify_slack:
+        found.append(Webhook(settings.notify_slack, "slack"))
+    if settings.notify_teams:
+        found.append(Webhook(settings.notify_teams, "teams"))
     if settings.notify_mail:
         found.append(Mail(settings.notify_mail))
     return tuple(found)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dpsynth_platform.cli import main as cli
 from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError, NotificationFailed
+from dpsynth_platform.foundation.errors import BudgetExceeded, ConfigurationError, LedgerError, NotificationFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import CostRequest
@@ -176,7 +176,7 @@ def test_each_is_told_once_and_in_order(settings, ledger, told, receiver):
 def test_only_public_facts_are_told(settings, ledger, receiver):
     """No person, no free word, no hash of restricted content, no entry and no amount."""
     notify(settings)
-    fields = {"id", "event", "at", "dataset", "period", "release", "text"}
+    fields = {"id", "event", "at", "dataset", "period", "release", "text", "link"}
     assert all(notice.keys() == fields for notice in receiver.bodies)
     said = json.dumps(receiver.bodies)
     entry = ledger.entries()[0]
@@ -187,6 +187,56 @@ def test_only_public_facts_are_told(settings, ledger, receiver):
     assert by_event["candidate-ready"]["release"] is None
     assert by_event["candidate-ready"]["text"].endswith("dpsynth release show visits --period 2026-01")
     assert {(notice["dataset"], notice["period"]) for notice in receiver.bodies} == {("visits", "2026-01")}
+
+
+def test_notices_lead_to_the_console(settings, ledger, receiver):
+    notify(replace(settings, console_url="https://console.example.org"))
+    candidate, release = "candidates/visits/2026-01", "releases/visits-2026-01-0123456789abcdef"
+    paths = [candidate, candidate, candidate, release, release, "datasets/visits"]
+    assert [notice["link"] for notice in receiver.bodies] == [f"https://console.example.org/{path}" for path in paths]
+
+
+def test_slack_and_teams_get_their_forms_and_are_shown_nowhere(settings, ledger, receiver, monkeypatch):
+    notice = Notice(
+        7, "released", "2026-11-20T00:00:00+00:00", "visits", None, "visits-0", "a <b> & *c*", "https://c/r"
+    )
+    Webhook(receiver.url, "slack").send(notice)
+    Webhook(receiver.url, "teams").send(notice)
+    Webhook(receiver.url, "teams").send(replace(notice, link=None))
+    slack, teams, without = receiver.bodies
+    assert slack == {"text": "dpsynth, released: a &lt;b&gt; &amp; *c*\n<https://c/r>", "unfurl_links": False}
+    (attachment,) = teams["attachments"]
+    assert (teams["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")
+    card = attachment["content"]
+    assert (card["type"], card["body"][1]["inlines"][0]["text"]) == ("AdaptiveCard", "a <b> & *c*")
+    assert [action["url"] for action in card["actions"]] == ["https://c/r"]
+    assert without["attachments"][0]["content"]["actions"] == []
+
+    environment = {"DPSYNTH_NOTIFY_SLACK": receiver.url, "DPSYNTH_NOTIFY_TEAMS": receiver.url}
+    found = receivers.receivers_of(Settings.from_environment(environment))
+    assert [item.name for item in found] == ["slack", "teams"]
+    assert SECRET not in repr(found)
+    for name in environment:
+        with pytest.raises(ConfigurationError, match=rf"^{name}: accepted: https") as refused:
+            Settings.from_environment({name: f"http://hooks.example.org/{SECRET}"})
+        assert SECRET not in str(refused.value)
+
+
+def test_a_test_reaches_every_receiver_and_says_which_failed(settings, told, receiver, monkeypatch):
+    changed = replace(settings, notify_slack=f"http://127.0.0.1:9/{SECRET}")
+    monkeypatch.setattr(cli.Settings, "from_environment", lambda: changed)
+    done = CliRunner().invoke(cli.app, ["notify", "--test", "--json"])
+    assert done.exit_code == 1
+    away = {"ok": False, "why": "it cannot be reached (ConnectionRefusedError)"}
+    assert json.loads(done.stdout) == {
+        "command": {"ok": True, "why": ""},
+        "webhook": {"ok": True, "why": ""},
+        "slack": away,
+    }
+    assert [notice["event"] for notice in (*told.notices(), *receiver.bodies)] == ["test", "test"]
+    assert "this is a test" in receiver.bodies[0]["text"]
+    assert SECRET not in done.output
+    assert not settings.has_ledger
 
 
 def test_a_verdict_that_looked_at_the_data_is_not_told(settings, ledger, receiver):

@@ -21,6 +21,7 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 TimeLimit = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[smh]$")]
 EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
+Sentences = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=2000)]
 MOST_ROWS = 100_000_000
 MOST_UNITS = 10**15
 MOST_CAP = 1000.0

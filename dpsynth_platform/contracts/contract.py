@@ -11,7 +11,16 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from dpsynth_platform.contracts.audit import Audit
-from dpsynth_platform.contracts.base import FamilyName, Name, NameOrNone, Part, caseless, refuse
+from dpsynth_platform.contracts.base import (
+    FamilyName,
+    Name,
+    NameOrNone,
+    Part,
+    Phrase,
+    Sentences,
+    caseless,
+    refuse,
+)
 from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column, conditioning_values, modelled_columns
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
@@ -37,6 +46,17 @@ class DataContract(Part):
     description: str = Field(min_length=1)
     demo: bool = Field(default=False, description="Marks a demonstration dataset: its people are fictional.")
     owners: list[str] = Field(min_length=1, description="People to ask, not privacy units.")
+    purpose: Sentences | None = Field(
+        default=None,
+        exclude_if=lambda purpose: purpose is None,
+        description="What releases of this dataset are made for. Public; changes no row.",
+    )
+    recipients: list[Phrase] = Field(
+        default_factory=list,
+        max_length=100,
+        exclude_if=lambda recipients: not recipients,
+        description="Who is to receive the releases: organisations or groups of people. Public; changes no row.",
+    )
     source: Source
     family: FamilyName
     privacy: Privacy

@@ -34,6 +34,10 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     privacy, release = contract.privacy, contract.release
     epsilon, unit = privacy.guarantee.epsilon, privacy.unit
     yield "what it is", contract.description
+    if contract.purpose is not None:
+        yield "what it is for", contract.purpose
+    if contract.recipients:
+        yield "who receives it", "; ".join(contract.recipients)
     yield (
         "whom it protects",
         f"each {unit}, known by {', '.join(privacy.owner_columns)}, with at most "

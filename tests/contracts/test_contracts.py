@@ -382,6 +382,25 @@ def test_what_nobody_asks_for_changes_no_contract_that_is_sealed() -> None:
     assert paced.release.pace == dt.timedelta(hours=12)
 
 
+def test_purpose_and_recipients_are_sealed_and_change_no_row() -> None:
+    assert not {"purpose", "recipients"} & parsed().snapshot().keys()
+    assert parsed("recipients", []).digest() == parsed().digest()
+    for key, value in (("purpose", "Method courses."), ("recipients", ["University of Example", "Press office"])):
+        declared = parsed(key, value)
+        assert declared.snapshot()[key] == value
+        assert declared.digest() != parsed().digest()
+        assert declared.mechanism_snapshot() == parsed().mechanism_snapshot()
+        assert DataContract.model_validate(declared.snapshot()) == declared
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("purpose", " "), ("purpose", 5), ("recipients", "all"), ("recipients", [""])]
+)
+def test_a_purpose_is_a_text_and_recipients_are_a_list_of_texts(key: str, value: Any) -> None:
+    with pytest.raises(ContractError, match=key):
+        parsed(key, value)
+
+
 def test_a_column_is_needed_to_model_anything() -> None:
     document = changed("columns", {"customer": {"type": "identifier"}, "remark": {"type": "text", "pii": "drop"}})
     document["source"]["key"] = ["customer"]

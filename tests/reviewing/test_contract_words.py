@@ -44,6 +44,8 @@ def test_the_words_of_a_contract():
         ),
         ({"generate": {"method": "mst", "rows": "auto"}}, "rows", "noisy counts"),
         ({"privacy": {"on_overlap": "exclude"}}, "people of earlier releases", "excluded silently"),
+        ({"purpose": "Method courses."}, "what it is for", "Method courses."),
+        ({"recipients": ["University", "Press"]}, "who receives it", "University; Press"),
         ({"release": {"license": "CC-BY-4.0"}}, "where", "license CC-BY-4.0"),
         (
             {"privacy": {"guarantee": {"epsilon": 12.0}, "accept_weak_guarantee": "asked for by nobody else"}},

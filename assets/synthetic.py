@@ -10,6 +10,7 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
 from dpsynth_platform.operations.drawing import drawn_as_asked
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
+from dpsynth_platform.synth.tabular.measured import write_measured
 from dpsynth_platform.synth.tabular.missing import (
     MOSTLY_MISSING,
     check_missing,
@@ -54,6 +55,8 @@ def body(step: StepContext) -> Outcome:
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)
         write_missing(directory, drawing.missing)
+        if drawing.measured is not None:
+            write_measured(directory, dict(drawing.measured))
         drawn = drawing.texts
         if drawn is not None:
             step.progress(drawn.in_words)

@@ -18,6 +18,7 @@ from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.release.budget import budget_shares
 from dpsynth_platform.release.commitments import NonceBook
 from dpsynth_platform.release.dossier import (
     CANDIDATE,
@@ -31,6 +32,7 @@ from dpsynth_platform.release.evidence import CheckedEvidence, check_unchanged
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.target_files import SignedRelease
 from dpsynth_platform.release.targets import put
+from dpsynth_platform.synth.tabular.measured import read_measured
 from dpsynth_platform.synth.tabular.missing import read_missing
 
 if TYPE_CHECKING:
@@ -118,6 +120,10 @@ def evidence_of(
         software=software_versions(),
         texts=_texts_drawn(checked.records["synthetic"].directory),
         missing=read_missing(checked.records["synthetic"].directory) or (),
+        measured=read_measured(checked.records["synthetic"].directory),
+        budget=budget_shares(
+            step.ledger.account(step.family.family), step.ledger.entries(step.family.family), candidate.entry_id
+        ),
     )
 
 

@@ -29,6 +29,7 @@ from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.release.fidelity import fidelity
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
@@ -103,6 +104,8 @@ class Evidence:
         commitments: hiding commitments by label; must include `candidate`, the approved content.
         texts: `synth.text.terms.TextsDrawn` as JSON if a trained model wrote texts.
         missing: share of missing or unlisted values per column, from noisy counts; () if not recorded.
+        measured: the mechanism's noisy counts (`synth.tabular.measured`); None where there are none.
+        budget: shares of the family's cap (`budget.budget_shares`).
     """
 
     contract: DataContract
@@ -129,6 +132,8 @@ class Evidence:
     software: Mapping[str, str]
     texts: Mapping[str, Any] | None = None
     missing: tuple[MissingShare, ...] = ()
+    measured: Mapping[str, Any] | None = None
+    budget: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if CANDIDATE not in self.commitments:
@@ -149,6 +154,9 @@ def build_dossier(
     evidence: Evidence, schema: pa.Schema, rows: int, profile: Profiler, files: Sequence[PublishedFile]
 ) -> dict[str, Any]:
     """The dossier as JSON values. All arguments after `evidence` describe the published table."""
+    comparison = None
+    if evidence.measured is not None and profile.fidelity is not None:
+        comparison = fidelity(evidence.measured, profile.fidelity.tables())
     contract, family = evidence.contract, evidence.family
     return {
         "format": FORMAT,
@@ -161,6 +169,8 @@ def build_dossier(
             "owners": list(contract.owners),
             "created_at": evidence.created_at,
             "license": contract.release.license,
+            "purpose": contract.purpose,
+            "recipients": list(contract.recipients),
         },
         "guarantee": evidence.guarantee.to_json()
         | {
@@ -182,6 +192,7 @@ def build_dossier(
             "cap": family.cap.model_dump(),
             "claim": "Of all releases of the family together, only the cap is claimed.",
             "head": asdict(evidence.ledger_head),
+            "budget": None if evidence.budget is None else dict(evidence.budget),
         },
         "audit": {"report": dict(evidence.audit_report), "plots": dict(evidence.audit_plots)},
         "quality": {
@@ -192,8 +203,10 @@ def build_dossier(
                 "measured for reviewers and is not published: such numbers depend on the data."
             ),
         },
+        "fidelity": comparison,
         "synthetic": {
             "rows": rows,
+            "sample": profile.sample,
             "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),

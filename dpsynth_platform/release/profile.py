@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from dpsynth_platform.contracts.columns import (
     TimeColumn,
 )
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.release.fidelity import FidelityCounter
+from dpsynth_platform.release.sample import sample_of
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
@@ -49,9 +52,16 @@ def treatment(contract: DataContract, name: str) -> str:
 
 
 class Profiler:
-    """Counts the values of each modelled column, batch by batch."""
+    """Counts the values of each modelled column, batch by batch, and what the dossier shows of the rows besides.
 
-    def __init__(self, contract: DataContract) -> None:
+    Attributes:
+        fidelity: counts in the cells of the mechanism's noisy tables; None where there are none.
+        sample: the first rows; None before there is any.
+    """
+
+    def __init__(self, contract: DataContract, measured: Mapping[str, Any] | None = None) -> None:
+        self.fidelity = None if measured is None else FidelityCounter(measured)
+        self.sample: dict[str, Any] | None = None
         self._columns = {name: contract.columns[name] for name in contract.modelled}
         self._domains = {column.name: column for column in domain_of(contract)}
         self._edges = {name: _edges(column) for name, column in self._columns.items()}
@@ -63,6 +73,10 @@ class Profiler:
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Counts a batch and returns it."""
+        if self.sample is None and batch.num_rows:
+            self.sample = sample_of(batch)
+        if self.fidelity is not None:
+            self.fidelity.add(batch)
         for name in set(self._columns) & set(batch.schema.names):
             values = batch.column(name)
             self._missing[name] += values.null_count

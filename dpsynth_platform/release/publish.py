@@ -116,7 +116,7 @@ def _stage_and_show(
     stage = directory.with_name(_STAGING + secrets.token_hex(8))
     stage.mkdir(mode=0o700)
     try:
-        profile = Profiler(evidence.contract)
+        profile = Profiler(evidence.contract, evidence.measured)
         rows = write_table(stage / layout.DATA, schema, (profile.add(batch) for batch in batches))
         files = [
             PublishedFile(name, digest_file(path), path.stat().st_size)

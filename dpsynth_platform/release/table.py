@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -53,6 +53,16 @@ def read_rows(data: Path, names: Collection[str]) -> pa.Table:
     read_facts(data, names)
     with _reading():
         return pa.concat_tables([part.read() for part in _footers(data, names)])
+
+
+def batches(data: Path, names: Collection[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of the table's rows, batch by batch; arguments and errors are those of `read_facts`."""
+    with _reading():
+        for part in _footers(data, names):
+            lacking = set(columns) - set(part.schema_arrow.names)
+            if lacking:
+                raise VerificationFailed("the table lacks a column")
+            yield from part.iter_batches(columns=list(columns))
 
 
 def _footers(data: Path, names: Collection[str]) -> list[ParquetFile]:

@@ -239,7 +239,7 @@ class _Verification:
             if dossier is not None:
                 head = self._check_names(dossier, statement["predicate"])
                 whole = self.reads_rows and not self.withdrawn
-                rows = self._check_table(dossier["synthetic"]) if whole else None
+                rows = self._check_table(dossier) if whole else None
         return VerificationReport(
             path=self.path,
             release_id=statement["predicate"]["release"] if statement else None,
@@ -440,8 +440,9 @@ class _Verification:
             self._report("chain-head", layout.DOSSIER, problem, "$.ledger.head")
         return DatedHead(release["id"], release["created_at"], head["sequence"], head["hash"])
 
-    def _check_table(self, synthetic: dict[str, Any]) -> int | None:
+    def _check_table(self, dossier: dict[str, Any]) -> int | None:
         """Opens the table, which is safe only if all its files match the attestation."""
+        synthetic = dossier["synthetic"]
         if self._damaged(layout.DATA, f"{layout.DATA}/", layout.ATTESTATION, layout.PUBLIC_KEY):
             return None
         names = [name.removeprefix(f"{layout.DATA}/") for name in self.regular if name.startswith(f"{layout.DATA}/")]
@@ -457,7 +458,25 @@ class _Verification:
         for name, kind in sorted(actual ^ described):
             side = "the table" if (name, kind) in actual else "the dossier"
             self._report("table", layout.DATA, f"column {name} is of type {kind} in {side} only", "$.synthetic.columns")
+        self._check_rows(dossier, names)
         return facts.rows
+
+    def _check_rows(self, dossier: dict[str, Any], names: Sequence[str]) -> None:
+        """What the dossier shows of the rows must follow from them. Dossiers of earlier formats show less."""
+        from pyarrow import ArrowException
+
+        from dpsynth_platform.release import fidelity, sample
+
+        shown, comparison = dossier["synthetic"].get("sample"), dossier.get("fidelity")
+        data = self.path / layout.DATA
+        try:
+            for place in sample.not_found(shown, table.batches(data, names, shown["columns"])) if shown else ():
+                self._report("table", layout.DOSSIER, "is no row of the table", f"$.synthetic.sample.rows[{place}]")
+            columns = fidelity.columns_of(comparison) if comparison else []
+            for where, message in fidelity.breaches(comparison, table.batches(data, names, columns)) if columns else ():
+                self._report("table", layout.DOSSIER, message, where)
+        except (ArrowException, LookupError, TypeError, ValueError, VerificationFailed):
+            self._report("table", layout.DOSSIER, "its sample or its comparison is not of the table's columns")
 
 
 def _is_inside(name: str) -> bool:

@@ -177,6 +177,7 @@ class Drawing:
         batches: drawn one by one; raises `ContractError` where next to no row keeps all constraints.
         texts: counts of the texts that were drawn for the rows, where a trained model writes texts.
         missing: the share of each counted column that was missing or unlisted in the mechanism's input.
+        measured: the noisy counts for publication (`tabular.measured`), where columns are counted.
     """
 
     schema: pa.Schema
@@ -184,6 +185,7 @@ class Drawing:
     batches: Iterator[pa.RecordBatch]
     texts: TextsDrawn | None = None
     missing: tuple[MissingShare, ...] = ()
+    measured: Mapping[str, Any] | None = None
 
     def table(self) -> pa.Table:
         """All rows in memory."""

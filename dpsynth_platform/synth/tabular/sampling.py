@@ -31,6 +31,7 @@ from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
 from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, Order
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.measured import measured_tables
 from dpsynth_platform.synth.tabular.model import Model, joint_codes
 from dpsynth_platform.synth.tabular.placing import Placed, cells_of_weekdays
 from dpsynth_platform.synth.tabular.propagation import Beliefs, rows_in_groups
@@ -57,7 +58,13 @@ def drawing(
     """
     sampler = Sampler.of(model, given)
     wanted = max(1, round(model.total)) if rows is None else rows
-    return Drawing(sampler.release.schema, wanted, sampler.batches(wanted, progress), missing=model.missing)
+    return Drawing(
+        sampler.release.schema,
+        wanted,
+        sampler.batches(wanted, progress),
+        missing=model.missing,
+        measured=measured_tables(model),
+    )
 
 
 def drawing_counted(
@@ -69,7 +76,7 @@ def drawing_counted(
     table = pa.Table.from_batches(parts).take(pa.array(rng.permutation(rows))).combine_chunks()
     arrays = {name: table.column(name).chunk(0) for name in table.column_names}
     batches = iter([completed(arrays, rows, model.release)])
-    return Drawing(model.release.schema, rows, batches, missing=model.missing)
+    return Drawing(model.release.schema, rows, batches, missing=model.missing, measured=measured_tables(model))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ class DpFinetune(TextGenerator[TextParameters]):
         written, kept = texts.chosen(Counter(prompts))
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
         counts = TextsDrawn.of(kept, requested=table.num_rows, made=whole.num_rows)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), counts, drawn.missing)
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), counts, drawn.missing, drawn.measured)
 
 
 def _in_words(parameters: TextParameters, trains: str, delta: float) -> str:

@@ -201,7 +201,9 @@ class AugPe(TextGenerator[EvolutionParameters]):
             votes = resampling.read_votes(directory)
             written = resampling.taken(votes, texts.divided(chosen.pools(counts)), counts, SentenceEncoder("cpu"))
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing)
+        return Drawing(
+            whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing, measured=drawn.measured
+        )
 
 
 def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:

@@ -185,7 +185,9 @@ class DpInference(TextGenerator[InferenceParameters]):
         whole = with_texts(table, release, layout.fields[0], prompts, documents)
         whole = whole.slice(0, most if rows is None else rows)
         request.progress(TEXTS, whole.num_rows, whole.num_rows)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing)
+        return Drawing(
+            whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing, measured=drawn.measured
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,189 @@
+"""Fidelity at no further cost: the published rows counted beside the mechanism's own noisy counts.
+
+What belongs here: counting rows into the cells of noisy tables (`synth.tabular.measured`), the noise bars, and both
+sides' differences. What does not: real data, of which nothing but the noisy counts is known here. Verifiers count the
+rows again, so that this module needs pyarrow only.
+
+**Bars.** A figure adds `parts` noisy counts, each with Gaussian noise of deviation sigma that was rounded to whole
+records. Its error is at most z sigma sqrt(parts), apart from a probability that z is chosen for, and `_ROUNDING` for
+each part. All bars hold at once with probability `CONFIDENCE`: half of the rest is shared by all figures of order 0,
+whose number is known before any is drawn. The k-th chosen table has 1 / (k (k+1)) of the other half, shared by its
+cells. Its cells are known before its own noise is drawn, so that the sum over all tables bounds the chance of any miss
+even though earlier noise decides which tables follow, and how many (union bound over the conditional probabilities).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.compute.plain_types import plain, whole_texts
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+CONFIDENCE = 0.95
+_ROUNDING = 0.50001
+"""Most error of one rounding to whole records; where owners are weighed, of two: to 1/65536 of a record before."""
+
+
+class FidelityCounter:
+    """Counts rows into the cells of noisy tables, batch by batch."""
+
+    def __init__(self, measured: Mapping[str, Any]) -> None:
+        self._axes: Sequence[Mapping[str, Any]] = measured["axes"]
+        self._tables: Sequence[Mapping[str, Any]] = measured["tables"]
+        self._counts: list[Counter[int]] = [Counter() for _ in self._tables]
+
+    def add(self, batch: RecordBatch) -> RecordBatch:
+        """Counts a batch and returns it. Raises `KeyError` or `ArrowException` for a batch without these values."""
+        groups = [_groups(batch.column(axis["column"]), axis) for axis in self._axes]
+        for table, counts in zip(self._tables, self._counts, strict=True):
+            cells = groups[table["axes"][0]]
+            for place in table["axes"][1:]:
+                cells = pc.add(pc.multiply(cells, len(self._axes[place]["labels"])), groups[place])
+            for pair in pc.value_counts(cells).to_pylist():
+                counts[pair["values"]] += pair["counts"]
+        return batch
+
+    def tables(self) -> list[list[int]]:
+        """The counts of each table's cells, in the order of its noisy counts."""
+        return [
+            [counts[cell] for cell in range(len(table["measured"]))]
+            for table, counts in zip(self._tables, self._counts, strict=True)
+        ]
+
+
+def columns_of(measured: Mapping[str, Any]) -> list[str]:
+    """Names of the columns that are counted."""
+    return list(dict.fromkeys(axis["column"] for axis in measured["axes"]))
+
+
+def fidelity(measured: Mapping[str, Any], synthetic: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The comparison as JSON: every table with its synthetic counts, noise bars and differences.
+
+    Args:
+        measured: as of `measured_tables`; members that this function computes are replaced.
+        synthetic: counts of rows, as of `FidelityCounter.tables`.
+    """
+    axes = measured["axes"]
+    first = sum(len(table["measured"]) for table in measured["tables"] if not table["order"])
+    tables = []
+    for table, counts in zip(measured["tables"], synthetic, strict=True):
+        shown = {name: table[name] for name in ("axes", "order", "sigma", "parts", "measured") if name in table}
+        tables.append(shown | {"synthetic": list(counts)} | _compared(shown, counts, axes, first))
+    return {
+        "unit": measured["unit"],
+        "noise": "Gaussian, rounded to whole counts",
+        "confidence": CONFIDENCE,
+        "axes": [dict(axis) for axis in axes],
+        "tables": tables,
+        "left_out": measured["left_out"],
+    }
+
+
+def _compared(
+    table: Mapping[str, Any], synthetic: Sequence[int], axes: Sequence[Mapping[str, Any]], first: int
+) -> dict[str, Any]:
+    """Bars of all cells, and differences over the cells that rows can be in, as shares of the noisy total there."""
+    parts = table.get("parts") or [1] * len(table["measured"])
+    z = _quantile(table["order"], len(table["measured"]), first)
+    bars = [round(z * table["sigma"] * math.sqrt(part) + _ROUNDING * part, 5) for part in parts]
+    kept = list(_kept([axes[place] for place in table["axes"]]))
+    cells = [cell for cell, keep in enumerate(kept) if keep]
+    total, rows = sum(table["measured"][cell] for cell in cells), sum(synthetic[cell] for cell in cells)
+    found: dict[str, Any] = {"bars": bars, "total": total}
+    if total <= 0 or not rows:
+        return found
+    scaled = {cell: synthetic[cell] * total / rows for cell in cells}
+    noise = math.sqrt(2 / math.pi) * table["sigma"]
+    return found | {
+        "difference": round(sum(abs(scaled[cell] - table["measured"][cell]) for cell in cells) / (2 * total), 5),
+        "by_noise": round(sum(noise * math.sqrt(parts[cell]) for cell in cells) / (2 * total), 5),
+        "cells": len(cells),
+        "within": sum(abs(scaled[cell] - table["measured"][cell]) <= bars[cell] for cell in cells),
+    }
+
+
+def _quantile(order: int, cells: int, first: int) -> float:
+    """Of the normal distribution, two-sided, for one cell's part of the chance of a miss."""
+    part = 1 / first if not order else 1 / (order * (order + 1) * cells)
+    return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 * part / 2)
+
+
+def _kept(axes: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
+    """For each cell, whether published rows can be in it: not where missing values of a column are replaced."""
+    if not axes:
+        yield True
+        return
+    for group in range(len(axes[0]["labels"])):
+        possible = axes[0]["nullable"] or group != axes[0]["missing"]
+        for rest in _kept(axes[1:]):
+            yield possible and rest
+
+
+def _groups(column: pa.Array, axis: Mapping[str, Any]) -> pa.Array:
+    """The group of each value, as int64; missing and unlisted values are in the group that has them."""
+    if "groups" in axis:
+        listed = [(text, group) for group, texts in enumerate(axis["groups"]) for text in texts]
+        texts = _texts(plain(column))
+        places = pc.index_in(texts, value_set=pa.array([text for text, _ in listed], pa.string()))
+        found = pa.array([group for _, group in listed], pa.int64()).take(places)
+    else:
+        numbers = _numbers(plain(column), axis["kind"])
+        found = pc.if_else(pc.is_null(numbers), pa.scalar(None, pa.int64()), pa.scalar(0, pa.int64()))
+        for cut in axis["cuts"]:
+            found = pc.add(found, pc.cast(pc.greater_equal(numbers, pa.scalar(float(cut))), pa.int64()))
+    return pc.fill_null(found, axis["missing"])
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    return whole_texts(column) if pa.types.is_floating(column.type) else column.cast(pa.string())
+
+
+def _numbers(column: pa.Array, kind: str) -> pa.Array:
+    """Numbers, days since 1970, or microseconds since 1970, in double precision; null for NaN."""
+    if kind == "date":
+        column = column.cast(pa.date32(), safe=False).cast(pa.int32())
+    elif kind == "datetime":
+        column = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64())
+    numbers = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+
+
+def breaches(published: Mapping[str, Any], batches: Iterable[RecordBatch]) -> list[tuple[str, str]]:
+    """Where a published comparison does not follow from its own noisy counts and the published rows.
+
+    Pairs of a JSON path and what is wrong. Nothing in `published` is trusted beyond its schema.
+    """
+    where = "$.fidelity"
+    try:
+        counter = FidelityCounter(published)
+        for batch in batches:
+            counter.add(batch)
+        again = fidelity(published, counter.tables())
+    except (pa.ArrowException, LookupError, TypeError, ValueError, ArithmeticError):
+        return [(where, "its cells are not those of the table's columns")]
+    problems = [
+        (f"{where}.tables[{place}].{name}", "does not follow from the table and the noisy counts")
+        for place, (told, found) in enumerate(zip(published["tables"], again["tables"], strict=True))
+        for name in sorted({*told, *found})
+        if not _alike(told.get(name), found.get(name))
+    ]
+    others = [name for name in ("noise", "confidence") if published[name] != again[name]]
+    return [*problems, *((f"{where}.{name}", "is not what the bars are computed for") for name in others)]
+
+
+def _alike(told: Any, found: Any) -> bool:
+    """Equal, up to the rounding of numbers that are no whole ones: processors differ in their last bits."""
+    if isinstance(told, list) and isinstance(found, list):
+        return len(told) == len(found) and all(map(_alike, told, found))
+    if isinstance(told, float) or isinstance(found, float):
+        return told is not None and found is not None and math.isclose(told, found, rel_tol=1e-9, abs_tol=2e-5)
+    return bool(told == found)

@@ -1,0 +1,179 @@
+"""Published rows beside noisy counts: bars hold as often as they say, and comparisons follow from the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from scipy.stats import binom
+from test_verify import pem, rewrite
+
+from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.release.fidelity import CONFIDENCE, FidelityCounter, fidelity
+from dpsynth_platform.release.publish import Published
+from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+
+FALSE_ALARM = 1e-6
+RUNS = 1_500
+
+
+def table(order: int, exact: np.ndarray[Any, Any], sigma: float, parts: int = 1) -> dict[str, Any]:
+    """A table of true counts and fresh noise of the mechanisms' own sampler; a figure adds `parts` noisy counts."""
+    noisy = sum(sample_rounded_gaussian(exact if part == 0 else 0 * exact, sigma) for part in range(parts))
+    found = {"axes": [0], "order": order, "sigma": sigma, "measured": noisy.tolist()}
+    return found | ({} if order else {"parts": [parts] * exact.size})
+
+
+def missed(exact: np.ndarray[Any, Any], tables: list[dict[str, Any]]) -> bool:
+    """Whether any true count is outside of its bar."""
+    axis = {"column": "x", "nullable": True, "missing": 0, "labels": ["x"] * exact.size}
+    measured = {"unit": "records", "axes": [axis], "tables": tables, "left_out": 0}
+    shown = fidelity(measured, [[1] * exact.size for _ in tables])
+    return any(
+        np.any(np.abs(np.array(found["measured"]) - exact) > np.array(found["bars"])) for found in shown["tables"]
+    )
+
+
+@pytest.mark.parametrize(("sigma", "parts"), [(0.12, 1), (0.3, 3), (25.0, 1), (80.0, 4)])
+def test_all_bars_hold_at_once_as_often_as_they_say(sigma: float, parts: int) -> None:
+    """Also where earlier noise decides how many tables follow and with which noise, as annealing mechanisms do.
+
+    Of RUNS runs, those with a miss are at most binomial with 1 - CONFIDENCE: the limit is exceeded with less than
+    FALSE_ALARM.
+    """
+    exact, misses = np.arange(40) * 3, 0
+    for _ in range(RUNS):
+        tables = [table(0, exact, sigma, parts), table(0, exact, sigma, parts)]
+        for order in range(1, 9):
+            tables.append(table(order, exact, sigma if tables[-1]["measured"][0] < 0 else 2 * sigma))
+            if tables[-1]["measured"][1] > 3 + sigma:
+                break
+        misses += missed(exact, tables)
+    assert misses <= binom.isf(FALSE_ALARM, RUNS, 1 - CONFIDENCE)
+
+
+def test_bars_are_no_wider_than_they_need_to_be() -> None:
+    """With tables of order 0 alone, 1 - (1 - a/M)^M of the runs miss, where a is half of 1 - CONFIDENCE.
+
+    Rounding widens bars of 300 by half a record, which lowers that by less than a percent of itself: 2.4% is a safe
+    lower bound. Of RUNS, fewer than the limit miss with less than FALSE_ALARM.
+    """
+    exact = np.arange(60) * 3
+    misses = sum(missed(exact, [table(0, exact, 80.0)]) for _ in range(RUNS))
+    assert misses >= binom.ppf(FALSE_ALARM, RUNS, 0.024)
+
+
+def test_the_comparison_of_a_release(released: Published) -> None:
+    dossier = json.loads((released.path / layout.DOSSIER).read_text())
+    shown = dossier["fidelity"]
+    assert [sum(found["synthetic"]) for found in shown["tables"]] == [400] * 4
+    department, insured, minutes, joint = shown["tables"]
+    assert department["synthetic"] == dossier["synthetic"]["columns"][3]["histogram"]["counts"] + [0]
+    assert department["total"] == 28_790 + 14_420 + 4_810, "no row can be in the cell of missing values"
+    assert (department["cells"], insured["cells"], joint["cells"]) == (3, 3, 9)
+    assert minutes["bars"][1] / minutes["bars"][2] == pytest.approx(2, abs=0.02), "a sum of four has twice the noise"
+    assert joint["by_noise"] > department["by_noise"] > 0
+    assert dossier["synthetic"]["sample"]["rows"][0][0] == "S0000000"
+    assert dossier["release"]["recipients"] == ["The clinic's planners"]
+
+
+def changed_count(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["tables"][0]["synthetic"][0] += 1
+    dossier["fidelity"]["tables"][0]["synthetic"][1] -= 1
+
+
+def narrow_bars(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["tables"][3]["bars"][0] *= 0.9
+
+
+def flattering_difference(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["tables"][2]["difference"] = 0.0
+
+
+def other_cells(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["axes"][2]["cuts"][0] = 25
+
+
+def no_such_column(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["axes"][2]["column"] = "elsewhere"
+
+
+def no_such_axis(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["tables"][1]["axes"] = [77]
+
+
+def more_confidence(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["confidence"] = 0.999
+
+
+def invented_row(dossier: dict[str, Any]) -> None:
+    dossier["synthetic"]["sample"]["rows"][2][0] = "S9999999"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (changed_count, "$.fidelity.tables[0].synthetic"),
+        (narrow_bars, "$.fidelity.tables[3].bars"),
+        (flattering_difference, "$.fidelity.tables[2].difference"),
+        (other_cells, "$.fidelity.tables[2].synthetic"),
+        (no_such_column, None),
+        (no_such_axis, "$.fidelity"),
+        (more_confidence, "$.fidelity.confidence"),
+        (invented_row, "$.synthetic.sample.rows[2]"),
+    ],
+)
+def test_what_does_not_follow_from_the_published_table_is_found(
+    released: Published, signing_key: Ed25519PrivateKey, change: Callable[[dict[str, Any]], None], where: str | None
+) -> None:
+    """Although the publisher signed it."""
+    rewrite(released.path, signing_key, change)
+    report = verify_release(released.path, pem(signing_key))
+    assert [problem.kind for problem in report.problems] == ["table"] * len(report.problems)
+    assert where in [problem.where for problem in report.problems]
+
+
+def test_rows_are_counted_whatever_their_types() -> None:
+    """Values of every accepted type, with missing ones; the last group is that of missing values."""
+    axes: list[dict[str, Any]] = [
+        {"column": "code", "groups": [["4"], ["5", "6"], []]},
+        {"column": "day", "kind": "date", "cuts": [20_000]},
+        {"column": "moment", "kind": "datetime", "cuts": [1_000_000]},
+        {"column": "amount", "kind": "float", "cuts": [0.5]},
+        {"column": "exact", "kind": "float", "cuts": [0.145]},
+    ]
+    for axis in axes:
+        axis |= {"labels": ["low", "high", "missing"], "missing": 2, "nullable": True}
+    rows = pa.table(
+        {
+            "code": pa.array(["4", "6", None, "5"]).dictionary_encode(),
+            "day": pa.array([19_999, 20_000, 20_001, None], pa.int32()).cast(pa.date32()),
+            "moment": pa.array([0, 999_999, 1_000_000, None], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "amount": pa.array([0.25, 0.5, float("nan"), None], pa.float32()),
+            "exact": pa.array(["0.14", "0.15", "0.16", None]).cast(pa.decimal128(5, 2)),
+        }
+    )
+    tables = [{"axes": [place], "order": 0, "sigma": 1.0, "measured": [0, 0, 0]} for place in range(5)]
+    counter = FidelityCounter({"axes": axes, "tables": tables})
+    for batch in rows.to_batches():
+        counter.add(batch)
+    assert counter.tables() == [[1, 2, 1], [1, 2, 1], [2, 1, 1], [1, 1, 2], [1, 2, 1]]
+
+
+def test_a_release_without_counted_columns_says_nothing_of_fidelity(
+    with_approvals: Callable[..., Any], rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
+) -> None:
+    from dpsynth_platform.release.publish import publish
+
+    made = publish(
+        with_approvals(measured=None, budget=None), rows, rows[0].schema, tmp_path / "other", signing_key,
+        announce=lambda: None,
+    )  # fmt: skip
+    assert json.loads((made.path / layout.DOSSIER).read_text())["fidelity"] is None

@@ -258,16 +258,21 @@ class AuditReport:
 
     @property
     def _finding(self) -> str:
-        bound = f"With {self.confidence:.0%} confidence the privacy loss epsilon is at least"
         if self.verdict == "fail":
             # In a report without reasons, of an older version, the bound is the only possible reason.
             why = " ".join(self.reasons) or _beyond(self.epsilon_lower_bound, self.threshold, self.confidence)
             return f"FAIL: {why} The mechanism leaks more than it claims, or than its contract accepts."
         if self.verdict == "inconclusive":
             return "INCONCLUSIVE: " + (" ".join(self.reasons) or _powerless(self.highest_bound, self.threshold))
+        terms = f"the claim of {self.claimed_epsilon:g} (accepted: up to {self.threshold:g})"
+        if self.epsilon_lower_bound < 0.005:
+            return (
+                f"PASS: The attacks found nothing: with {self.confidence:.0%} confidence they show no privacy loss at "
+                f"all, which does not contradict {terms}, and is no proof of safety."
+            )
         return (
-            f"PASS: {bound} {self.epsilon_lower_bound:.2f}, which does not contradict the claim of "
-            f"{self.claimed_epsilon:g} (accepted: up to {self.threshold:g})."
+            f"PASS: With {self.confidence:.0%} confidence the privacy loss epsilon is at least "
+            f"{self.epsilon_lower_bound:.2f}, which does not contradict {terms}."
         )
 
     @property

@@ -98,6 +98,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
             }
         ],
         "rai:dataCollection": dossier["statement"]["setting"],
+        **({"rai:dataUseCases": [release["purpose"]]} if release["purpose"] else {}),
         "rai:personalSensitiveInformation": list(dossier["guarantee"]["plain_words"]),
         "rai:dataLimitations": _limits(dossier),
         "rai:dataManipulationProtocol": f"{dossier['mechanism']['method']}: {dossier['mechanism']['why']}",

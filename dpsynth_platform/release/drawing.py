@@ -1,4 +1,4 @@
-"""The small drawings of the dossier page: the lineage graph and a column's histogram.
+"""The small drawings of the dossier page: the lineage graph, a column's histogram, and shares of a budget.
 
 What belongs here: turning steps or counts into inline SVG. What does not: charts with axes (`svg`). All text is
 escaped; colours come from the page's palette.
@@ -14,6 +14,7 @@ from typing import Any
 _BOX, _HEIGHT, _GAP, _ROW = 104, 38, 26, 66
 _LONGEST = 14
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_BARS = 176, 34, 48
+_CHART_HEIGHT, _BAR_WIDTH = 44, 600
 _PUBLIC, _RESTRICTED, _INK, _LINE = "#dff0e4", "#f4f1ea", "#26332c", "#8a958e"
 
 
@@ -74,6 +75,59 @@ def sparkline_text(histogram: Mapping[str, Any]) -> str:
         return f"{len(counts)} values; most often {histogram['labels'][top]} ({share})"
     edges = histogram["edges"]
     return f"{edges[0]} to {edges[-1]}; most in {edges[top]} to {edges[top + 1]} ({share})"
+
+
+def compared(table: Mapping[str, Any], axis: Mapping[str, Any]) -> str:
+    """A table of one column (`fidelity`): bars of the rows, scaled to the noisy total, and the noise bars as lines."""
+    scale = table["total"] / sum(table["synthetic"])
+    # Lines end at zero: a count is never below.
+    shown = [
+        (count * scale, max(0.0, measured - bar), max(0.0, measured + bar))
+        for count, measured, bar in _possible(table, axis)
+    ]
+    top = max(max(each) for each in shown) or 1.0
+    slot = _SPARK_WIDTH / len(shown)
+    shapes = []
+    for index, each in enumerate(shown):
+        bar, low, high = (_CHART_HEIGHT * (1 - count / top) for count in each)
+        shapes.append(
+            f'<rect x="{index * slot:.1f}" y="{bar:.1f}" width="{max(1.0, slot - 1):.1f}" '
+            f'height="{max(0.6, _CHART_HEIGHT - bar):.1f}"/>'
+            f'<path class="noise" d="M{(index + 0.5) * slot:.1f} {high:.1f}V{low:.1f}"/>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SPARK_WIDTH} {_CHART_HEIGHT}" class="spark compared" '
+        f'role="img" preserveAspectRatio="none"><title>{escape(compared_text(table, axis))}</title>{"".join(shapes)}'
+        "</svg>"
+    )
+
+
+def compared_text(table: Mapping[str, Any], axis: Mapping[str, Any]) -> str:
+    """The same in words, for its title and for screen readers."""
+    counts = table["synthetic"]
+    top = max(range(len(counts)), key=counts.__getitem__)
+    share = f"{counts[top] / sum(counts):.0%}"
+    return f"most often {axis['labels'][top]} ({share}); {table['within']} of {table['cells']} bars within the noise"
+
+
+def _possible(table: Mapping[str, Any], axis: Mapping[str, Any]) -> list[tuple[float, ...]]:
+    """Counts of rows, noisy counts and bars of the groups that rows can be in."""
+    every = zip(table["synthetic"], table["measured"], table["bars"], strict=True)
+    return [each for group, each in enumerate(every) if axis["nullable"] or group != axis["missing"]]
+
+
+def budget_bar(shares: Mapping[str, float]) -> str:
+    """Shares of a budget, by the name of their class, from left to right; together at most one."""
+    parts, at = [], 0.0
+    for name, share in shares.items():
+        width = min(share, 1 - at) * _BAR_WIDTH
+        parts.append(f'<rect class="{escape(name)}" x="{at * _BAR_WIDTH:.1f}" y="0" width="{width:.1f}" height="24"/>')
+        at = min(1.0, at + share)
+    title = ", ".join(f"{name.replace('_', ' ')} {share:.1%}" for name, share in shares.items())
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_BAR_WIDTH} 24" class="budget" role="img" '
+        f'preserveAspectRatio="none"><title>{escape(title)} of the cap</title>{"".join(parts)}</svg>'
+    )
 
 
 def _with_upstream(

@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.figures import moment, upper_bound
 from dpsynth_platform.release.dossier import check_svg
-from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
+from dpsynth_platform.release.drawing import (
+    budget_bar,
+    compared,
+    compared_text,
+    lineage_graph,
+    sparkline,
+    sparkline_text,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+EXAMPLES = 3
+"""Rows of the sample that the page shows."""
 TREATMENTS = {
     "modelled": "modelled with differential privacy",
     "written": "written by a language model, with differential privacy",
@@ -39,10 +48,69 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
                 lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"])
             ),
             plots=_drawings(dossier["audit"]["plots"]),
-            spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
+            columns=_column_rows(dossier),
+            measured_together=_measured_together(dossier),
+            budget=_budget(dossier),
             treatments=TREATMENTS,
         )
     )
+
+
+def _column_rows(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For each published column its values in the first rows, its drawing, and how far it is from the noisy counts."""
+    from markupsafe import Markup
+
+    fidelity, sample = dossier["fidelity"], dossier["synthetic"]["sample"] or {"columns": [], "rows": []}
+    axes = fidelity["axes"] if fidelity else []
+    single = {
+        axes[table["axes"][0]]["column"]: table
+        for table in (fidelity["tables"] if fidelity else [])
+        if not table["order"] and "difference" in table
+    }
+    rows = []
+    for column in dossier["synthetic"]["columns"]:
+        if column["treatment"] == "absent":
+            continue
+        name, histogram, drawing, in_words = column["name"], column.get("histogram"), None, ""
+        table = single.get(name)
+        if table is not None:
+            drawing, in_words = compared(table, axes[table["axes"][0]]), compared_text(table, axes[table["axes"][0]])
+        elif histogram is not None:
+            drawing, in_words = sparkline(histogram), sparkline_text(histogram)
+        place = sample["columns"].index(name) if name in sample["columns"] else None
+        rows.append(
+            {
+                **column,
+                "examples": [] if place is None else [row[place] for row in sample["rows"][:EXAMPLES]],
+                "drawing": drawing and Markup(drawing),  # noqa: S704 - made and escaped in `drawing`
+                "in_words": in_words,
+                "table": table,
+            }
+        )
+    return rows
+
+
+def _measured_together(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tables of several columns, those that differ most beyond what noise explains first."""
+    fidelity = dossier["fidelity"]
+    if fidelity is None:
+        return []
+    found = [
+        {**table, "columns": tuple(fidelity["axes"][place]["column"] for place in table["axes"])}
+        for table in fidelity["tables"]
+        if table["order"] and "difference" in table
+    ]
+    return sorted(found, key=lambda table: table["by_noise"] - table["difference"])
+
+
+def _budget(dossier: Mapping[str, Any]) -> Any:
+    from markupsafe import Markup
+
+    budget = dossier["ledger"]["budget"]
+    if budget is None:
+        return None
+    shares = {name: budget[name] for name in ("earlier", "this_release", "left")}
+    return Markup(budget_bar(shares))  # noqa: S704 - made and escaped in `drawing`
 
 
 def render_reviewers(dossier: Mapping[str, Any]) -> str:
@@ -70,7 +138,7 @@ def environment(*, html: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=not html,
     )
-    made.filters.update(moment=moment, small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text)
+    made.filters.update(moment=moment, small=small, upper_bound=upper_bound, words=words)
     return made
 
 

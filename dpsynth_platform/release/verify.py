@@ -472,9 +472,10 @@ class _Verification:
         try:
             for place in sample.not_found(shown, table.batches(data, names, shown["columns"])) if shown else ():
                 self._report("table", layout.DOSSIER, "is no row of the table", f"$.synthetic.sample.rows[{place}]")
-            columns = fidelity.columns_of(comparison) if comparison else []
-            for where, message in fidelity.breaches(comparison, table.batches(data, names, columns)) if columns else ():
-                self._report("table", layout.DOSSIER, message, where)
+            if comparison:
+                counted = table.batches(data, names, fidelity.columns_of(comparison))
+                for where, message in fidelity.breaches(comparison, counted):
+                    self._report("table", layout.DOSSIER, message, where)
         except (ArrowException, LookupError, TypeError, ValueError, VerificationFailed):
             self._report("table", layout.DOSSIER, "its sample or its comparison is not of the table's columns")
 

@@ -194,3 +194,14 @@ def test_a_weak_guarantee_says_why(released: Published) -> None:
     described = dossier(released.path)
     described["guarantee"]["why_weak"] = "a reason that was given"
     assert "a reason that was given" in cards.dataset_card(described, "f1")
+
+
+def test_purpose_and_recipients_are_said_where_they_are_known(released: Published) -> None:
+    described = dossier(released.path)
+    card = cards.dataset_card(described, "f1")
+    assert "Made for: Planning of staff." in card
+    assert "For: The clinic's planners" in card
+    assert cards.croissant(described)["rai:dataUseCases"] == ["Planning of staff."]
+    described["release"] |= {"purpose": None, "recipients": []}
+    assert "For:" not in cards.dataset_card(described, "f1")
+    assert "rai:dataUseCases" not in cards.croissant(described)

@@ -476,7 +476,9 @@ def test_the_recipe_of_the_page_works_and_leaves_no_trace(released: Published) -
     if any(shutil.which(tool) is None for tool in ("bash", "jq", "openssl", "sha256sum")):
         pytest.skip("needs bash, jq, openssl and sha256sum")
     page = (released.path / layout.PAGE).read_text()
-    (recipe,) = (html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL) if "jq" in block)
+    (recipe,) = (
+        html.unescape(block) for block in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL) if "jq" in block
+    )
     command = ["bash", "-e", "-o", "pipefail", "-c", recipe]
     done = subprocess.run(command, cwd=released.path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -105,15 +105,16 @@ class _Tables:
         ]
         known = [axis for axis in axes if axis is not None]
         counts = noisy.counts
-        if not order and grouped[0][1] is not None:
-            counts = np.bincount(grouped[0][1], weights=counts).astype(np.int64)
+        blocks = None if order else grouped[0][1]
+        if blocks is not None:
+            counts = np.bincount(blocks, weights=counts).astype(np.int64)
         if len(known) < len(axes) or counts.size > self._left:
             self.left_out += 1
             return
         self._left -= counts.size
         table: dict[str, Any] = {"axes": [self._place(axis) for axis in known], "order": order, "sigma": noisy.sigma}
-        if not order:
-            table["parts"] = np.bincount(grouped[0][1]).tolist()
+        if blocks is not None:
+            table["parts"] = np.bincount(blocks).tolist()
         self.tables.append(table | {"measured": counts.ravel().tolist()})
 
     def _place(self, axis: dict[str, Any]) -> int:
@@ -176,7 +177,7 @@ def _ordered_axis(column: ColumnDomain, type_: pa.DataType, groups: npt.NDArray[
 def _cut(column: ColumnDomain, edge: float) -> float:
     """An edge in the unit in which values are counted: numbers, days, or microseconds since 1970."""
     if column.decimals is not None:
-        return (edge - 0.5) / 10**column.decimals  # between two values, so that no rounding matters
+        return float((edge - 0.5) / 10**column.decimals)  # between two values, so that no rounding matters
     return edge * column.step
 
 

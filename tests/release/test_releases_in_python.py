@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,21 @@ def test_a_library_that_is_missing_is_named(released: Published, monkeypatch: py
     monkeypatch.setattr("dpsynth.frames.nw.from_arrow", missing)
     with pytest.raises(dpsynth.ConfigurationError, match="pip install polars"):
         dpsynth.load_release(released.path, "polars")
+
+
+def test_the_path_of_a_recipient(
+    released: Published,
+    publisher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The tutorial's code, block after block, beside a release and its publisher's key."""
+    monkeypatch.chdir(tmp_path)
+    released.path.rename(tmp_path / "received")
+    page = Path(__file__).parents[2] / "docs/tutorials/recipient.md"
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(block, names)  # noqa: S102 - the page's own code
+    assert "dermatology" in capsys.readouterr().out
+    assert len(pd.read_parquet("received/data")) == len(names["release"].data) == 400

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.lineage.uses import Contamination
 
 CONTAMINATED = 5
+_MOST_NAMES = 30
 
 lineage_app = Commands(no_args_is_help=True, help="Lineage: origins, descendants, producers of events, contamination.")
 
@@ -105,6 +106,46 @@ def show(
     if record:
         output.heading("Records")
         output.print(json.dumps(found["record"], indent=2, ensure_ascii=False))
+
+
+@lineage_app.command("impact")
+def impact(
+    output: TerminalOutput,
+    dataset: Annotated[
+        str, typer.Option(help="A dataset with a contract (for its source table), or a dataset's or release's name.")
+    ],
+    column: Annotated[str | None, typer.Option(help="A column of it; without one, the whole dataset.")] = None,
+) -> None:
+    """Everything that is drawn from a column: columns, tables, models and releases after it, nearest first."""
+    from dpsynth_platform.lineage import column_walks, words
+
+    settings = Settings.from_environment()
+    store = _store(settings)
+    node = _data(settings, store, dataset)
+    known = column_walks.columns_of(node.facets)
+    if column is not None and known and column not in known:
+        some = ", ".join(list(known)[:_MOST_NAMES]) + (", ..." if len(known) > _MOST_NAMES else "")
+        raise LineageRefused(f"{node.name} has no column {column!r}; accepted: {some}")
+    found = column_walks.impact(store, node.name, column, lambda item: item.facets)
+    rows = [] if found is None else words.impact_rows(found)
+    output.json({"name": str(node.name), "column": column, "drawn": rows})
+    if not rows:
+        output.print(f"{node.name}: nothing in the graph is drawn from it")
+        return
+    output.table(
+        ("dataset", "column", "kind", "values", "original values", "steps", "how"),
+        [
+            (
+                row["name"],
+                row["column"] or "(the whole)",
+                row["kind"],
+                *words.impact_words(row),
+                row["steps"],
+                row["how"],
+            )
+            for row in rows
+        ],
+    )
 
 
 @lineage_app.command("check")

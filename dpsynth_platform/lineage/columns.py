@@ -1,8 +1,8 @@
 """Column lineage of the asset line: which column of a step comes from which earlier columns, and how.
 
 What belongs here: the descent of every column of every step that has a table, from the contract and the schemas alone,
-in fixed sentences. What does not: OpenLineage's classes (`facets.column_lineage` makes the facet), names of places, or
-reading rows.
+in fixed sentences; and reading a descent back from a stored facet. What does not: OpenLineage's classes
+(`facets.column_lineage` makes the facet), names of places, or reading rows.
 
     source -> scrubbed -> bounded -> (model: no columns) -> synthetic -> released
                  canaries -^
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.contracts.contract import DataContract
@@ -95,6 +95,46 @@ class ColumnDescent:
     origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[ColumnOrigin, ...] = ()
+
+
+def descent_of(facet: Any) -> ColumnDescent | None:
+    """The descent that a `columnLineage` facet reports, whoever sent it; None if there is no such facet.
+
+    What has another form than the specification's is skipped. An origin without transformations counts as direct and
+    not masked.
+    """
+    fields = facet.get("fields") if isinstance(facet, Mapping) else None
+    if not isinstance(fields, Mapping):
+        return None
+    found = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
+    read = {name: tuple(_origins(value.get("inputFields"))) for name, value in found.items()}
+    reasons = {name: value.get("transformationDescription") for name, value in found.items()}
+    return ColumnDescent(
+        {name: listed for name, listed in read.items() if listed},
+        {name: str(reasons[name] or "") for name, listed in read.items() if not listed},
+        tuple(_origins(facet.get("dataset"))),
+    )
+
+
+def _origins(listed: Any) -> Iterable[ColumnOrigin]:
+    for item in listed if isinstance(listed, list) else ():
+        if not isinstance(item, Mapping):
+            continue
+        namespace, name, column = (item.get(key) for key in ("namespace", "name", "field"))
+        if not (isinstance(namespace, str) and isinstance(name, str) and isinstance(column, str)):
+            continue
+        steps = item.get("transformations")
+        steps = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+        first = steps[0] if steps else {}
+        usual = "CONDITIONAL" if first.get("type") == "INDIRECT" else "TRANSFORMATION" if steps else "IDENTITY"
+        subtype, description = first.get("subtype"), first.get("description")
+        yield ColumnOrigin(
+            DatasetName(namespace, name),
+            column,
+            subtype if subtype in SUBTYPES else usual,
+            any(step.get("masking") is True for step in steps),
+            description if isinstance(description, str) else "",
+        )
 
 
 def scrubbed(contract: DataContract, source: DatasetName, columns: Iterable[str]) -> ColumnDescent:

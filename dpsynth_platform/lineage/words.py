@@ -1,4 +1,4 @@
-"""The lineage graph as text and as JSON, for `dpsynth lineage show`.
+"""The lineage graph as text and as JSON, for `dpsynth lineage show` and `dpsynth lineage impact`.
 
 What belongs here: sentences and trees from the graph's objects. What does not: querying the graph (`cli.lineage`).
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.lineage.column_walks import ColumnWalk
 from dpsynth_platform.lineage.distrust import Distrust
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, StoredEvent
 from dpsynth_platform.lineage.survey import path_of
@@ -108,6 +109,30 @@ def distrust_words(distrust: Distrust) -> str:
         f"distrusted: event {distrust.event} of the producer {distrust.source}, by {distrust.by} at "
         f"{moment(distrust.at)}: {distrust.reason}"
     )
+
+
+def impact_rows(walk: ColumnWalk) -> list[dict[str, Any]]:
+    """Everything that a downward walk over columns reached, as JSON, nearest first; each part once."""
+    found: dict[tuple[int, str | None], dict[str, Any]] = {}
+    for item in walk.reached[1:]:
+        node = walk.nodes[item.part.node]
+        step = item.step
+        row = {
+            "name": str(node.name),
+            "column": item.part.column,
+            "kind": node.kind,
+            "direct": item.direct,
+            "masked": item.masked,
+            "steps": item.distance,
+            "how": "" if step is None else step.description or step.subtype,
+        }
+        found.setdefault((node.id, item.part.column), row)
+    return list(found.values())
+
+
+def impact_words(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Whether values come from the column or only depend on it, and whether the original ones are hidden."""
+    return "from it" if row["direct"] else "depend on it", "masked" if row["masked"] else "not masked"
 
 
 def node_json(node: Node) -> dict[str, Any]:

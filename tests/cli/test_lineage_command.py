@@ -337,3 +337,30 @@ def test_a_withdrawn_release_is_used_with_a_warning(use: Use, store: LineageStor
         assert "WITHDRAWN: release visits-1 was withdrawn by Cy" in out
         assert "(a wrong table)" in out
     assert json.loads(use(*words, "--json")[1])["withdrawn"]["by"] == "Cy"
+
+
+def test_the_impact_of_a_column_is_a_list(use: Use, settings: Settings) -> None:
+    def described(path: str, before: str, version: str = "1", **more: Any) -> Any:
+        origin = {"namespace": "file", "name": before, "field": "age", "transformations": [more]}
+        return place(
+            path,
+            version,
+            schema={"fields": [{"name": "age"}]},
+            columnLineage={"fields": {"age": {"inputFields": [origin]}}},
+        )
+
+    source = place("/data/visits", schema={"fields": [{"name": "age"}, {"name": "patient_id"}]})
+    scrubbed = described("/r/scrubbed", "/data/visits", type="DIRECT", subtype="IDENTITY")
+    rows = described("/r/rows", "/r/scrubbed", type="DIRECT", subtype="AGGREGATION", masking=True)
+    store = LineageStore(settings.ledger_url)
+    store.record(told("COMPLETE", [source], [scrubbed], "visits.scrubbed", "dpsynth"))
+    store.record(told("COMPLETE", [place("/r/scrubbed")], [rows], "visits.synthetic", "dpsynth"))
+    status, out, _ = use("impact", "--dataset", "visits", "--column", "age", "--json")
+    assert (status, json.loads(out)["name"], json.loads(out)["column"]) == (0, "file:/data/visits", "age")
+    found = [(row["name"], row["column"], row["direct"], row["masked"]) for row in json.loads(out)["drawn"]]
+    assert found == [("file:/r/scrubbed", "age", True, False), ("file:/r/rows", "age", True, True)]
+    assert "masked" in use("impact", "--dataset", "visits", "--column", "age")[1]
+    assert json.loads(use("impact", "--dataset", "visits", "--json")[1])["drawn"][0]["column"] is None
+    assert "nothing in the graph is drawn from it" in use("impact", "--dataset", "visits", "--column", "patient_id")[1]
+    status, _, err = use("impact", "--dataset", "visits", "--column", "height")
+    assert (status, "has no column 'height'; accepted: age, patient_id" in err) == (1, True)

@@ -29,7 +29,15 @@ from dpsynth_platform.console.views.datasets import DatasetsView, DatasetView, P
 from dpsynth_platform.console.views.dossiers import VerificationView
 from dpsynth_platform.console.views.families import FamiliesView, FamilyView
 from dpsynth_platform.console.views.ledger import EntryView, LedgerVerificationView, LedgerView
-from dpsynth_platform.console.views.lineage import DEEPEST, GraphView, NodeView, PathView, SearchView
+from dpsynth_platform.console.views.lineage import (
+    DEEPEST,
+    ColumnsView,
+    GraphView,
+    NodeView,
+    PathView,
+    SearchView,
+    TraceView,
+)
 from dpsynth_platform.console.views.listing import ReleaseState
 from dpsynth_platform.console.views.overview import Overview
 from dpsynth_platform.console.views.raises import Asked, Raised
@@ -278,15 +286,33 @@ def _lineage(settings: Settings, _: AccessServices) -> APIRouter:
 
     @api.get("", summary="The neighbourhood of a node of the graph; without one, of the newest release")
     def get_graph(
-        who: _Reading, node: NodeName = "", up: Depth = 2, down: Depth = 2, collapse: bool = True
+        who: _Reading,
+        node: NodeName = "",
+        up: Depth = 2,
+        down: Depth = 2,
+        collapse: bool = True,
+        periods: Annotated[bool, Query(description="Many months of a dataset as one place.")] = True,
     ) -> GraphView | None:
-        return lineage.graph(settings, who.actions, node, up, down, collapse)
+        return lineage.graph(settings, who.actions, node, up, down, collapse, periods)
 
     @api.get("/path", summary="A shortest path between two nodes")
     def get_path(who: _Reading, one: NodeName, other: NodeName) -> PathView:
         return lineage.path(settings, who.actions, one, other)
 
-    @api.get("/search", summary="Nodes by a part of their name")
+    @api.get("/columns", summary="The columns of a node: types, tags, and where each comes from")
+    def get_columns(who: _Reading, node: NodeName) -> ColumnsView:
+        return lineage.columns(settings, who.actions, node)
+
+    @api.get("/trace", summary="Where a column comes from, and everything that is drawn from it")
+    def get_trace(
+        who: _Reading,
+        node: NodeName,
+        column: Annotated[str, Query(max_length=_LONGEST_NAME, description="Empty: the whole dataset.")] = "",
+        collapse: Annotated[bool, Query(description="Months of a dataset as one part.")] = True,
+    ) -> TraceView:
+        return lineage.trace(settings, who.actions, node, column, collapse)
+
+    @api.get("/search", summary="Nodes, columns and jobs by a part of a name or tag")
     def get_search(who: _Reading, text: Text) -> SearchView:
         return lineage.search(settings, who.actions, text)
 

@@ -214,6 +214,46 @@ def containing(connection: Connection, text: str, most: int) -> list[Node]:
     return [_node(row) for row in connection.execute(query)]
 
 
+def described_with(connection: Connection, text: str, most: int) -> list[Node]:
+    """Nodes with a text somewhere in their facets; see `LineageStore.described_with`."""
+    # JSON escapes what is not ASCII, and each case of a letter differently: then any escape may be it.
+    stored = json.dumps(text)[1:-1] if text.isascii() else "\\u"
+    column = tables.node.c
+    query = select(tables.node).where(column.facets.icontains(stored, autoescape=True))
+    return [_node(row) for row in connection.execute(query.order_by(column.id.desc()).limit(most))]
+
+
+def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName, int, list[Node]]]:
+    """Jobs with a text in their name; see `LineageStore.jobs`."""
+    event, access = tables.event.c, tables.access.c
+    query = (
+        select(event.job_namespace, event.job_name, func.max(event.sequence).label("last"))
+        .where(event.job_name.icontains(text, autoescape=True), event.run_id != "")
+        .group_by(event.job_namespace, event.job_name)
+        .order_by(func.max(event.sequence).desc())
+        .limit(most)
+    )
+    found = connection.execute(query).all()
+    written = (
+        select(event.sequence, access.node)
+        .distinct()
+        .join(tables.access, (event.origin == access.origin) & (event.run_id == access.run_id))
+        .where(access.role == "output")
+    )
+    outputs: dict[int, list[int]] = {}
+    for row in in_parts(connection, written, event.sequence, [row.last for row in found]):
+        outputs.setdefault(row.sequence, []).append(row.node)
+    nodes = nodes_by_id(connection, {node for listed in outputs.values() for node in listed})
+    return [
+        (
+            DatasetName(row.job_namespace, row.job_name),
+            row.last,
+            [nodes[item] for item in sorted(outputs.get(row.last, ()))],
+        )
+        for row in found
+    ]
+
+
 def _behind(connection: Connection, node: Node) -> list[Node]:
     """The targets of a name that was only mentioned as a symlink; any other node itself."""
     if node.facets:

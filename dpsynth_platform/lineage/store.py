@@ -149,6 +149,17 @@ class LineageStore:
         """Nodes whose name or namespace contains a text, in any case, newest first; without mere aliases."""
         return self.database.read(lambda connection: rows.containing(connection, text, most))
 
+    def described_with(self, text: str, *, most: int) -> list[Node]:
+        """Nodes whose facets contain a text, in any case, newest first: in whatever place, so the caller must look.
+
+        A text that is not ASCII gives all nodes that any such text describes.
+        """
+        return self.database.read(lambda connection: rows.described_with(connection, text, most))
+
+    def jobs(self, text: str, *, most: int) -> list[tuple[DatasetName, int, list[Node]]]:
+        """Jobs whose name contains a text, in any case, the last active first: with the last event and its outputs."""
+        return self.database.read(lambda connection: rows.jobs(connection, text, most))
+
     def edges(self, name: DatasetName) -> list[Edge]:
         """Every edge at a node, above and below, as reported."""
         return self.database.read(lambda connection: rows.edges_at(connection, name))

@@ -21,6 +21,21 @@ _RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", 
 """The relations of a walk, in the order in which they are shown."""
 MOST_EVENTS = 20
 """Events of other producers that are listed."""
+_STEPS = {
+    "IDENTITY": "Taken over as it is.",
+    "TRANSFORMATION": "Computed from its values.",
+    "AGGREGATION": "Aggregated from its values.",
+    "FILTER": "Decides which rows there are.",
+    "SORT": "Decides the order in which rows are taken.",
+    "GROUP_BY": "Rows are grouped by it.",
+    "CONDITIONAL": "Its values decide what happens.",
+    "ROWS": "Its rows come from those rows.",
+    "derived": "Made from the whole; no column lineage says more.",
+    "trained-on": "Trained on the whole.",
+    "base": "Started from this model.",
+    "used-by": "Used; no column lineage says more.",
+}
+"""Steps of column lineage by OpenLineage's subtype, or by the relation of datasets without column lineage."""
 _USE = {"product": " {}", "by": ", by {}", "source": ", reported by the producer {}", "reason": ": {}"}
 
 
@@ -111,6 +126,11 @@ def distrust_words(distrust: Distrust) -> str:
     )
 
 
+def step_words(subtype: str, description: str) -> str:
+    """What a step of column lineage does: its own sentence, or one for its subtype or relation."""
+    return description or _STEPS.get(subtype, subtype)
+
+
 def impact_rows(walk: ColumnWalk) -> list[dict[str, Any]]:
     """Everything that a downward walk over columns reached, as JSON, nearest first; each part once."""
     found: dict[tuple[int, str | None], dict[str, Any]] = {}
@@ -124,7 +144,7 @@ def impact_rows(walk: ColumnWalk) -> list[dict[str, Any]]:
             "direct": item.direct,
             "masked": item.masked,
             "steps": item.distance,
-            "how": "" if step is None else step.description or step.subtype,
+            "how": "" if step is None else step_words(step.subtype, step.description),
         }
         found.setdefault((node.id, item.part.column), row)
     return list(found.values())

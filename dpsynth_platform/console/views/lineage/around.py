@@ -1,17 +1,24 @@
 """The neighbourhood of a node in the lineage graph, as it is drawn.
 
-What belongs here: grouping the steps of one run. What does not: walking the graph (`lineage.neighbourhood`), the parts
-of each node (`nodes`), and drawing (`pages`).
+What belongs here: grouping the steps of one run, and the months of a dataset. What does not: walking the graph
+(`lineage.neighbourhood`), the parts of each node (`nodes`), and drawing (`pages`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import require
-from dpsynth_platform.console.views.lineage.nodes import GraphNode, NodeReader, node_called, step_of, store_of
+from dpsynth_platform.console.views.lineage.nodes import (
+    FindingView,
+    GraphNode,
+    NodeReader,
+    node_called,
+    step_of,
+    store_of,
+)
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.settings import Settings
@@ -22,6 +29,11 @@ from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 MOST_NODES = 150
 """Nodes in each direction of a drawing."""
+MOST_COLLAPSED = 1500
+"""Nodes in each direction where the months of a dataset are one place."""
+FEW = 3
+"""Months of a dataset that stay places of their own."""
+_MANY = {"run": "runs", "released": "releases", "mechanism": "ledger entries"}
 DEEPEST = 10
 """Most steps in each direction."""
 
@@ -43,14 +55,15 @@ class GraphEdge:
 class GraphView:
     """A part of the graph around the node `start`, the farthest above first.
 
-    `up`, `down` and `collapse` are the requested ones within the limits; `left_out` is how many nodes within the depth
-    are not shown, because there are too many.
+    `up`, `down`, `collapse` and `periods` are the requested ones within the limits; `left_out` is how many nodes within
+    the depth are not shown, because there are too many.
     """
 
     start: str
     up: int
     down: int
     collapse: bool
+    periods: bool
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
     left_out: int
@@ -64,6 +77,7 @@ def graph(
     up: int = 2,
     down: int = 2,
     collapse: bool = True,
+    periods: bool = True,
 ) -> GraphView | None:
     """The neighbourhood of a node, or None if no node is given and the graph is empty.
 
@@ -71,6 +85,7 @@ def graph(
         node: its key or name; empty: the newest release's, or else the newest node.
         up, down: steps above and below, up to `DEEPEST`.
         collapse: show the restricted steps of one run as one place.
+        periods: show more than `FEW` months of a dataset as one place; those of the node's own month stay apart.
 
     Raises `NotFound` if the graph does not contain the node, or several have the name.
     """
@@ -86,12 +101,12 @@ def graph(
         start.name,
         up=up,
         down=down,
-        most=MOST_NODES,
+        most=MOST_COLLAPSED if periods else MOST_NODES,
         group=lambda item: _group(item, own_place) if collapse else None,
     )
     if found is None:
         raise NotFound("the lineage graph no longer contains the node")
-    return _Drawing(settings, known, found, own_place, collapse).view(up, down)
+    return _Drawing(settings, known, found, own_place, collapse, periods).view(up, down)
 
 
 class _Drawing:
@@ -102,13 +117,18 @@ class _Drawing:
         found: near.Neighbourhood,
         own_place: tuple[Place, str] | None,
         collapse: bool,
+        periods: bool,
     ) -> None:
         self._found = found
+        self._periods = periods
         self._reader = NodeReader(settings, known)
         self._keys = {here: self._reader.names.key(node) for here, node in found.nodes.items()}
         self._groups: dict[str, list[int]] = {}
+        self._months: dict[str, str] = {}
         if collapse:
             self._group_runs(own_place)
+        if periods:
+            self._group_months(own_place)
 
     def _group_runs(self, own_place: tuple[Place, str] | None) -> None:
         runs: dict[Place, list[int]] = {}
@@ -122,6 +142,27 @@ class _Drawing:
                 self._groups[key] = members
                 self._keys.update(dict.fromkeys(members, key))
 
+    def _group_months(self, own_place: tuple[Place, str] | None) -> None:
+        """The same step, run, release or ledger entry of many months as one place, except the start's own month."""
+        start = self._reader.place(self._found.nodes[self._found.start]) or (own_place[0] if own_place else None)
+        months: dict[tuple[str, str], dict[str, list[int]]] = {}
+        for here, node in self._found.nodes.items():
+            place, step = self._reader.place(node), step_of(node)
+            if place is None or place.period is None or place == start:
+                continue
+            what = "run" if self._keys[here] in self._groups else step[1] if step else node.kind
+            months.setdefault((place.dataset, what), {}).setdefault(place.period, []).append(here)
+        for (dataset, what), by_month in months.items():
+            if len(by_month) > FEW:
+                key = f"months:{dataset}/{what}"
+                members = [here for period in sorted(by_month) for here in by_month[period]]
+                for here in members:
+                    self._groups.pop(self._keys[here], None)
+                self._groups[key] = members
+                many = len(by_month if what == "run" else members)
+                self._months[key] = f"{dataset}: {many} {_MANY.get(what, f'times {what}')}"
+                self._keys.update(dict.fromkeys(members, key))
+
     def view(self, up: int, down: int) -> GraphView:
         found = self._found
         nodes = sorted(self._nodes(), key=lambda item: (item.distance, item.kind, item.label))
@@ -133,7 +174,8 @@ class _Drawing:
             start=self._keys[found.start],
             up=up,
             down=down,
-            collapse=bool(self._groups),
+            collapse=any(key not in self._months for key in self._groups),
+            periods=self._periods,
             nodes=tuple(nodes),
             edges=tuple(self._edges()),
             left_out=left_out,
@@ -150,7 +192,28 @@ class _Drawing:
                 distance, more = self._found.distances[here], self._found.beyond.get(here, 0)
                 yield self._reader.node(node, distance, more, claims.get(here, ()))
         for key, members in self._groups.items():
-            yield self._run(key, members)
+            yield self._of_months(key, members) if key in self._months else self._run(key, members)
+
+    def _of_months(self, key: str, members: Collection[int]) -> GraphNode:
+        nodes = [self._found.nodes[here] for here in members]
+        newest, oldest = self._reader.node(nodes[-1], 0), self._reader.node(nodes[0], 0).period
+        distance = min((self._found.distances[here] for here in members), key=abs)
+        kinds = {node.kind for node in nodes}
+        return replace(
+            newest,
+            key=key,
+            kind=newest.kind if len(kinds) == 1 else "run",
+            label=self._months[key],
+            title=f"{self._months[key]}, {oldest} to {newest.period}; the link opens the newest",
+            distance=distance,
+            period=None,
+            release=None,
+            entry=None,
+            members=tuple(self._reader.names.key(node) for node in nodes),
+            findings=_of_each_scenario(self._reader.findings(self._reader.entry(node)) for node in nodes),
+            notes=(),
+            more=sum(self._found.beyond.get(here, 0) for here in members),
+        )
 
     def _run(self, key: str, members: Collection[int]) -> GraphNode:
         nodes = [self._found.nodes[here] for here in members]
@@ -184,6 +247,11 @@ class _Drawing:
             if edge[0] != edge[1] and edge not in seen and not mirrored:
                 seen.add(edge)
                 yield GraphEdge(*edge)
+
+
+def _of_each_scenario(found: Iterable[tuple[FindingView, ...]]) -> tuple[FindingView, ...]:
+    """Of each scenario the last finding: that of the newest month."""
+    return tuple({finding.scenario: finding for findings in found for finding in findings}.values())
 
 
 def _newest(settings: Settings, known: Chronicle) -> Node | None:

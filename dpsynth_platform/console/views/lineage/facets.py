@@ -83,7 +83,7 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
     return NodeView(
         node=NodeReader(settings, known).node(found, 0),
         place=str(found.name) if whole else None,
-        also=tuple(other_names(found) if whole else _without_paths(other_names(found))),
+        also=tuple(other_names(found) if whole else without_paths(other_names(found))),
         facets=tuple(_facets(found, allowed)),
         whole=whole,
         events=tuple((item.sequence, item.source, item.received_at) for item in store.foreign_events(found.name)),
@@ -101,17 +101,29 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
     )
 
 
-def _facets(node: Node, allowed: Collection[Action]) -> Iterator[FacetView]:
+def facets_seen(node: Node, allowed: Collection[Action]) -> dict[str, Any]:
+    """The facets of a node that an actor may see, by name. Names of places in them are for walks, not for display."""
     public = public_facets(node.facets)
-    shown = {}
+    seen = {}
     for name, facet in node.facets.items():
-        own = node.origin_of(name) == "own"
-        if (Action.READ_SPEND if own else Action.READ_QUALITY) in allowed:
-            shown[name] = facet if own else without_secrets(facet)
+        if is_whole(node, name, allowed):
+            seen[name] = facet if node.origin_of(name) == "own" else without_secrets(facet)
         elif name in public:
-            shown[name] = _without_paths(public[name])
+            seen[name] = public[name]
+    return seen
+
+
+def is_whole(node: Node, facet: str, allowed: Collection[Action]) -> bool:
+    """Whether an actor sees a facet as it was reported, not only as far as it may leave the operator."""
+    own = node.origin_of(facet) == "own"
+    return (Action.READ_SPEND if own else Action.READ_QUALITY) in allowed
+
+
+def _facets(node: Node, allowed: Collection[Action]) -> Iterator[FacetView]:
+    shown = facets_seen(node, allowed)
     for name in sorted(shown):
-        value = {key: part for key, part in shown[name].items() if not key.startswith("_")}
+        seen = shown[name] if is_whole(node, name, allowed) else without_paths(shown[name])
+        value = {key: part for key, part in seen.items() if not key.startswith("_")}
         yield FacetView(
             name=name,
             value=json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True),
@@ -136,17 +148,17 @@ def _without_paths_in_words(found: uses.Contamination) -> str:
     words = found.words
     names = {str(found.product), str(found.data), str(found.release), found.origin}
     for name in sorted({*names, *found.product_path, *found.data_path}, key=len, reverse=True):
-        words = words.replace(name, _without_paths(name))
+        words = words.replace(name, without_paths(name))
     return words
 
 
 _PATH = re.compile(r"(^|\bfile:)(?://[^/]*)?/.*/")
 
 
-def _without_paths(value: Any) -> Any:
+def without_paths(value: Any) -> Any:
     """A value in which paths of this machine keep only their last part."""
     if isinstance(value, str):
         return _PATH.sub(lambda found: f"{found[1]}\N{HORIZONTAL ELLIPSIS}/", value)
     if isinstance(value, Mapping):
-        return {name: _without_paths(part) for name, part in value.items()}
-    return [_without_paths(part) for part in value] if isinstance(value, list) else value
+        return {name: without_paths(part) for name, part in value.items()}
+    return [without_paths(part) for part in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Paths between two nodes of the lineage graph, and search by a part of a name.
+"""Paths between two nodes of the lineage graph, and search by a part of a name or tag.
 
 What belongs here: finding paths and nodes for an actor. What does not: walking the graph
 (`lineage.neighbourhood`), and the parts of each node (`nodes`).
@@ -6,18 +6,27 @@ What belongs here: finding paths and nodes for an actor. What does not: walking 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import require
-from dpsynth_platform.console.views.lineage.nodes import GraphNode, NodeReader, node_called, store_of
+from dpsynth_platform.console.views.lineage.columns import tag_words
+from dpsynth_platform.console.views.lineage.facets import facets_seen
+from dpsynth_platform.console.views.lineage.nodes import GraphNode, NodeReader, node_called, step_of, store_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import neighbourhood as near
+from dpsynth_platform.lineage.column_walks import columns_of
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
+from dpsynth_platform.lineage.nodes import Node
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing.chronicle import chronicle
 
 MOST_FOUND = 50
+MOST_READ = 2000
+"""The newest nodes among whose columns and tags a text is looked for."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,34 @@ class PathView:
 
 
 @dataclass(frozen=True)
+class ColumnFound:
+    """A column by a part of its name or of a tag: in how many `tables` of one step, with the newest one's key."""
+
+    column: str
+    tags: tuple[str, ...]
+    label: str
+    key: str
+    tables: int
+
+
+@dataclass(frozen=True)
+class JobFound:
+    """A job by a part of its name, with keys and labels of what its last run wrote; `own` is of this platform."""
+
+    name: str
+    namespace: str
+    own: bool
+    outputs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class SearchView:
-    """Nodes by a part of their name; `more` if there are others."""
+    """What matches a text: nodes by name or tag, columns by name or tag, jobs by name; `more` if there are others."""
 
     text: str
     nodes: tuple[GraphNode, ...]
+    columns: tuple[ColumnFound, ...]
+    jobs: tuple[JobFound, ...]
     more: bool
 
 
@@ -59,12 +91,56 @@ def path(settings: Settings, allowed: Collection[Action], one: str, other: str) 
 
 
 def search(settings: Settings, allowed: Collection[Action], text: str) -> SearchView:
-    """Nodes by a part of their name, or a release's id."""
+    """Nodes, columns and jobs by a part of a name, a release's id, or a tag such as `pii: mask` or `zone: public`."""
     require(allowed, Action.READ)
     wanted = text.strip()
     if not wanted or not settings.has_ledger:
-        return SearchView(text, (), False)
+        return SearchView(text, (), (), (), False)
     store, reader = store_of(settings), NodeReader(settings, chronicle(settings))
-    found = {item.id: item for item in (*store.find(wanted), *store.containing(wanted, most=MOST_FOUND + 1))}
-    nodes = tuple(reader.node(item, 0) for item in found.values())
-    return SearchView(text, nodes[:MOST_FOUND], len(nodes) > MOST_FOUND)
+    tagged, columns = _described(store, reader, allowed, wanted)
+    named = (*store.find(wanted), *store.containing(wanted, most=MOST_FOUND + 1))
+    nodes = list({item.id: item for item in (*named, *tagged)}.values())
+    jobs = store.jobs(wanted, most=MOST_FOUND + 1)
+    return SearchView(
+        text=text,
+        nodes=tuple(reader.node(item, 0) for item in nodes[:MOST_FOUND]),
+        columns=tuple(columns[:MOST_FOUND]),
+        jobs=tuple(_job(reader, name, outputs) for name, _, outputs in jobs[:MOST_FOUND]),
+        more=any(len(found) > MOST_FOUND for found in (nodes, columns, jobs)),
+    )
+
+
+def _described(
+    store: LineageStore, reader: NodeReader, allowed: Collection[Action], text: str
+) -> tuple[list[Node], list[ColumnFound]]:
+    """Nodes with a tag that contains the text, and columns with it in a name or tag, among what the actor may see."""
+    wanted, nodes = _plain(text), []
+    found: dict[tuple[str, str], ColumnFound] = {}
+    for node in store.described_with(max(re.split(r"[:\s]+", text), key=len), most=MOST_READ):
+        facets = facets_seen(node, allowed)
+        if any(wanted in _plain(tag_words("zone", zone)) for zone in node.zones if "tags" in facets):
+            nodes.append(node)
+        for column in columns_of(facets).values():
+            tags = tuple(tag_words(*tag) for tag in column.tags)
+            if any(wanted in _plain(word) for word in (column.name, *tags)):
+                step = step_of(node)
+                label = f"{step[0].dataset}: {step[1]}" if step else reader.node(node, 0).label
+                before = found.get((label, column.name))
+                found[label, column.name] = (
+                    replace(before, tables=before.tables + 1)
+                    if before
+                    else ColumnFound(column.name, tags, label, reader.names.key(node), 1)
+                )
+    return nodes, list(found.values())
+
+
+def _plain(text: str) -> str:
+    """For comparison: in lower case, a tag's key and value divided by one colon alone."""
+    return re.sub(r"\s*:\s*", ":", text.casefold())
+
+
+def _job(reader: NodeReader, name: DatasetName, outputs: Collection[Node]) -> JobFound:
+    shown = [reader.node(item, 0) for item in outputs]
+    return JobFound(
+        name.name, name.namespace, name.namespace == JOB_NAMESPACE, tuple((item.key, item.label) for item in shown)
+    )

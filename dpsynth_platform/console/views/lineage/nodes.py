@@ -116,7 +116,7 @@ class NodeReader:
 
     def node(self, node: Node, distance: int, more: int = 0, claims: Collection[str] = ()) -> GraphNode:
         entry = self.entry(node)
-        place = self._place(node, entry)
+        place = self.place(node)
         release = release_of(node)
         notes = [
             *self._notes(node, release),
@@ -161,8 +161,9 @@ class NodeReader:
             )
         return self._found[entry.entry_id]
 
-    def _place(self, node: Node, entry: Entry | None) -> Place | None:
-        step = step_of(node)
+    def place(self, node: Node) -> Place | None:
+        """The dataset and period that a node belongs to, or None."""
+        step, entry = step_of(node), self.entry(node)
         if step is not None:
             return step[0]
         if entry is not None:

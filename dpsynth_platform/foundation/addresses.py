@@ -39,6 +39,11 @@ def node_page(node: str) -> str:
     return f"/lineage?{urlencode({'node': node})}"
 
 
+def column_page(node: str, column: str | None) -> str:
+    """Where a column comes from and what is drawn from it; without a column, what is drawn from the whole node."""
+    return f"/lineage?{urlencode({'node': node, 'column': column} if column else {'node': node, 'drawn': 'yes'})}"
+
+
 def asset_in_dagster(dagster: str, dataset: str, step: str, period: str | None = None) -> str:
     """The page of a step's asset in the Dagster UI at the address `dagster`."""
     partition = f"?{urlencode({'partition': period})}" if period else ""

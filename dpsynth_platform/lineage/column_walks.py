@@ -77,14 +77,14 @@ class Reached:
     Attributes:
         distance: the fewest steps from the start.
         direct: there is a path of direct steps only.
-        masked: the original values are hidden on every path.
+        masked: the original values are hidden on every path; None: nobody reported what the last step does to them.
         step: the last step on a shortest path; None for the start.
     """
 
     part: Part
     distance: int
     direct: bool
-    masked: bool
+    masked: bool | None
     step: PartStep | None
 
 
@@ -151,13 +151,18 @@ def _walk(
     direct, _ = _reach(start, leading, lambda step: step.direct)
     clear, _ = _reach(start, leading, lambda step: not step.masking)
     reached = tuple(
-        Reached(part, distance, part in direct, part not in clear, step) for part, (distance, step) in all_ways.items()
+        Reached(part, distance, part in direct, _is_masked(part not in clear, step), step)
+        for part, (distance, step) in all_ways.items()
     )
     rows: list[PartStep] = []
     if upward:
         tables = dict.fromkeys(part.node for part in all_ways if part.column is not None)
         rows = [step for table in tables for step in graph.deciding.get(table, ())]
     return ColumnWalk(start, graph.nodes, reached, tuple(steps), tuple(rows))
+
+
+def _is_masked(on_every_path: bool, step: PartStep | None) -> bool | None:
+    return on_every_path or (None if step is not None and step.masking is None else False)
 
 
 def _reach(

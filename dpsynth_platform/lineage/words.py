@@ -36,6 +36,7 @@ _STEPS = {
     "used-by": "Used; no column lineage says more.",
 }
 """Steps of column lineage by OpenLineage's subtype, or by the relation of datasets without column lineage."""
+_MASKED = {True: "masked", False: "not masked", None: "not recorded"}
 _USE = {"product": " {}", "by": ", by {}", "source": ", reported by the producer {}", "reason": ": {}"}
 
 
@@ -152,7 +153,7 @@ def impact_rows(walk: ColumnWalk) -> list[dict[str, Any]]:
 
 def impact_words(row: Mapping[str, Any]) -> tuple[str, str]:
     """Whether values come from the column or only depend on it, and whether the original ones are hidden."""
-    return "from it" if row["direct"] else "depend on it", "masked" if row["masked"] else "not masked"
+    return "from it" if row["direct"] else "depend on it", _MASKED[row["masked"]]
 
 
 def node_json(node: Node) -> dict[str, Any]:

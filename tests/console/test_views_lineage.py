@@ -23,7 +23,7 @@ YEAR = [f"2025-{month:02}" for month in range(1, 13)]
 LINE = ("scrubbed", "bounded", "model", "synthetic", "released")
 
 
-def parts(shown: lineage.TraceView) -> dict[tuple[str, str | None], tuple[bool, bool]]:
+def parts(shown: lineage.TraceView) -> dict[tuple[str, str | None], tuple[bool, bool | None]]:
     return {(part.label, part.column): (part.direct, part.masked) for part in (*shown.upstream, *shown.downstream)}
 
 
@@ -37,6 +37,7 @@ def test_nothing_released_holds_an_owner_column_and_its_rows_depend_on_it_masked
     assert not [part for part in shown.downstream if part.column and part.zone == "public"]
     assert shown.released == (release,)
     assert ("ranker", None) in found
+    assert found["people: model", None] == (False, None)
     keys = {part.key for part in (shown.start, *shown.downstream)}
     assert all({step.source, step.target} <= keys for step in shown.steps)
     assert ("identifier",) in [column.tags for column in lineage.columns(filled.settings, READ, "people").columns]

@@ -58,14 +58,14 @@ def told(store: LineageStore, inputs: list[Any], output: Any) -> None:
     store.record(event(inputs=inputs, outputs=[output]), origin="ingested", source=TEAM)
 
 
-def drawn(store: LineageStore, table: str, column: str | None) -> dict[str, tuple[bool, bool]]:
+def drawn(store: LineageStore, table: str, column: str | None) -> dict[str, tuple[bool, bool | None]]:
     """Every reached part with whether it is direct and masked."""
     found = impact(store, name(table), column, lambda node: node.facets)
     assert found is not None
     return parts(found)
 
 
-def parts(found: ColumnWalk) -> dict[str, tuple[bool, bool]]:
+def parts(found: ColumnWalk) -> dict[str, tuple[bool, bool | None]]:
     return {
         f"{found.nodes[item.part.node].name.name}.{item.part.column or '*'}": (item.direct, item.masked)
         for item in found.reached
@@ -75,12 +75,12 @@ def parts(found: ColumnWalk) -> dict[str, tuple[bool, bool]]:
 
 def test_an_owner_column_reaches_pseudonyms_and_rows_and_no_released_column(line: LineageStore) -> None:
     assert drawn(line, "source", "person") == {
-        "record.*": (False, False),
+        "record.*": (False, None),
         "scrubbed._owner": (True, True),
         "scrubbed.*": (False, False),
         "bounded._owner": (True, True),
         "bounded.*": (False, False),
-        "model.*": (False, False),
+        "model.*": (False, None),
         "synthetic.*": (False, True),
         "released.*": (False, True),
         "ranker.*": (False, True),
@@ -96,7 +96,7 @@ def test_a_modelled_column_reaches_the_release_masked(line: LineageStore) -> Non
 
 
 def test_a_column_that_nothing_reads_reaches_no_table_by_way_of_a_record(line: LineageStore) -> None:
-    assert drawn(line, "source", "unused") == {"record.*": (False, False)}
+    assert drawn(line, "source", "unused") == {"record.*": (False, None)}
 
 
 def test_where_a_released_column_comes_from(line: LineageStore) -> None:
@@ -121,9 +121,9 @@ def test_what_a_model_inherits_reaches_the_rows_that_are_drawn_from_it(store: Li
     synthetic = table("texts", {"text": [field("bounded", "text", "AGGREGATION", True)]})
     store.record(own(inputs=[model("tuned"), "bounded"], outputs=[synthetic]))
     assert drawn(store, "secret", "id") == {
-        "base.*": (False, False),
-        "tuned.*": (False, False),
-        "texts.*": (False, False),
+        "base.*": (False, None),
+        "tuned.*": (False, None),
+        "texts.*": (False, None),
     }
     # The model's own training data reach its texts as the column lineage says, and no further.
     assert "texts.*" not in drawn(store, "bounded", "unread")

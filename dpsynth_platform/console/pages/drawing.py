@@ -2,11 +2,14 @@
 
 What belongs here: boxes, arrows, marks and text for screen readers. What does not: positions (`layout`), and which
 nodes exist. All text is escaped. Kinds differ by shape and word, not by colour alone.
+
+Colours are attributes, so that a downloaded drawing has them; classes let the style sheet choose others on a page.
+`data-box`, `data-from` and `data-to` number boxes and the ends of arrows for the page's script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +18,7 @@ from markupsafe import Markup
 from dpsynth_platform.console.pages.layout import Layout, layout
 
 _WIDE, _TALL, _GAP, _ROW, _EDGE = 196, 50, 78, 68, 26
-_LONGEST, _LONGEST_BOLD = 23, 20
+_LONGEST, _LONGEST_BOLD, _LONGEST_DETAIL = 23, 20, 30
 _END = 8
 _INK, _QUIET, _LINE, _RED = "#1f2a25", "#56625b", "#7c877f", "#9c2b23"
 _FILLS = {
@@ -27,6 +30,7 @@ _FILLS = {
     "run": "#ffffff",
 }
 KINDS = tuple(_FILLS)
+_CLASSES = {_INK: "ink", _QUIET: "quiet-ink", _LINE: "line-ink", _RED: "red-ink", "#ffffff": "on-red"}
 
 
 @dataclass(frozen=True)
@@ -57,30 +61,48 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A relation from the parent to the child; broken if it is no flow of data."""
+    """A relation from the parent to the child.
+
+    Attributes:
+        broken: it is no flow of data, or of columns: values only depend on it.
+        marked: it is a false claim; drawn in red.
+        strong: original values pass; a thick line.
+        masking: it hides the original values; a mark in its middle.
+    """
 
     parent: str
     child: str
     title: str
     broken: bool = False
     marked: bool = False
+    strong: bool = False
+    masking: bool = False
 
 
-def graph(boxes: Sequence[Box], arrows: Sequence[Arrow], title: str) -> Markup:
-    """The whole drawing, in its natural size. Boxes are links, in reading order from left to right."""
+def graph(boxes: Sequence[Box], arrows: Sequence[Arrow], title: str, *, linked: bool = True) -> Markup:
+    """The whole drawing, in its natural size. Boxes are links, in reading order from left to right.
+
+    Args:
+        linked: False for a drawing that stands alone: without links, and on white.
+    """
     places = layout([box.key for box in boxes], [(arrow.parent, arrow.child) for arrow in arrows])
     width = 2 * _EDGE + places.ranks * (_WIDE + _GAP) - _GAP
     height = 24 + max(places.rows, 1.0) * _ROW
     in_order = sorted(boxes, key=lambda box: (places.rank[box.key], places.row[box.key]))
+    numbers = {box.key: number for number, box in enumerate(in_order)}
+    white = Markup("") if linked else Markup('<rect width="100%" height="100%" fill="#ffffff"/>')
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{title}" viewBox="0 0 {width} {height:.0f}" '
-        'width="{width}" height="{height:.0f}" font-family="system-ui, sans-serif">{arrows}{boxes}</svg>'
+        'width="{width}" height="{height:.0f}" font-family="system-ui, sans-serif">{white}{arrows}{boxes}</svg>'
     ).format(
         title=title,
         width=width,
         height=height,
-        arrows=Markup("").join(_arrow(arrow, places) for arrow in arrows if arrow.parent != arrow.child),
-        boxes=Markup("").join(_box(box, *_corner(places, box.key)) for box in in_order),
+        white=white,
+        arrows=Markup("").join(_arrow(arrow, places, numbers) for arrow in arrows if arrow.parent != arrow.child),
+        boxes=Markup("").join(
+            _box(box, *_corner(places, box.key), number, linked=linked) for number, box in enumerate(in_order)
+        ),
     )
 
 
@@ -94,13 +116,13 @@ def _corner(places: Layout, name: str) -> tuple[float, float]:
     return _EDGE + places.rank[name] * (_WIDE + _GAP), 12 + places.row[name] * _ROW - _TALL / 2
 
 
-def _box(box: Box, x: float, y: float) -> Markup:
+def _box(box: Box, x: float, y: float, number: int, *, linked: bool) -> Markup:
     stroke, width = (_RED, 2.4) if box.marks else (_INK, 2.4) if box.here else (_LINE, 1.2)
     words = ", ".join(filter(None, (box.title, box.detail, *(f"finding {mark}" for mark in box.marks))))
     parts = [_shape(box.kind, x, y, _WIDE, _TALL, stroke, width)]
     middle, (longest, weight) = x + _WIDE / 2, (_LONGEST_BOLD, "700") if box.here else (_LONGEST, "500")
     parts.append(_text(middle, y + 22, _shortened(box.label, longest), 13, _INK, weight=weight))
-    parts.append(_text(middle, y + 39, box.detail, 11, _QUIET))
+    parts.append(_text(middle, y + 39, _shortened(box.detail, _LONGEST_DETAIL), 11, _QUIET))
     for index, mark in enumerate(box.marks):
         parts.append(_mark(x + _WIDE - 12 - 32 * index, y, mark))
     if box.beyond_left:
@@ -108,8 +130,11 @@ def _box(box: Box, x: float, y: float) -> Markup:
     if box.beyond_right:
         parts.append(_text(x + _WIDE + 3, y - 3, f"{box.beyond_right} more ›", 10.5, _QUIET, anchor="end"))
     current = Markup(' aria-current="true"') if box.here else ""
-    return Markup('<a href="{}" aria-label="{}"{}><title>{}</title>{}</a>').format(
-        box.address, words, current, words, Markup("").join(parts)
+    inside = Markup("").join(parts)
+    if not linked:
+        return Markup("<g><title>{}</title>{}</g>").format(words, inside)
+    return Markup('<a href="{}" aria-label="{}" data-box="{}"{}><title>{}</title>{}</a>').format(
+        box.address, words, number, current, words, inside
     )
 
 
@@ -121,7 +146,9 @@ def _shortened(label: str, longest: int) -> str:
 def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str, width: float) -> Markup:
     """A box by kind: models have cut corners, ledger entries are round, what others made has a broken border."""
     fill = _FILLS.get(kind, _FILLS["run"])
-    look = Markup('fill="{}" stroke="{}" stroke-width="{}"').format(fill, stroke, width)
+    look = Markup('class="fill-{} {}" fill="{}" stroke="{}" stroke-width="{}"').format(
+        kind, _CLASSES[stroke], fill, stroke, width
+    )
     if kind == "model":
         cut = tall / 4
         points = [
@@ -138,7 +165,7 @@ def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str,
 
 
 def _mark(x: float, y: float, word: str) -> Markup:
-    return Markup('<rect x="{:.1f}" y="{:.1f}" width="30" height="17" rx="8" fill="{}"/>{}').format(
+    return Markup('<rect class="red-fill" x="{:.1f}" y="{:.1f}" width="30" height="17" rx="8" fill="{}"/>{}').format(
         x - 18, y - 9, _RED, _text(x - 3, y + 3.5, word, 11, "#ffffff", weight="700")
     )
 
@@ -147,11 +174,11 @@ def _text(
     x: float, y: float, words: str, size: float, colour: str, *, weight: str = "400", anchor: str = "middle"
 ) -> Markup:
     return Markup(
-        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}" font-weight="{}" fill="{}">{}</text>'
-    ).format(x, y, anchor, size, weight, colour, words)
+        '<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}" font-weight="{}" fill="{}">{}</text>'
+    ).format(_CLASSES[colour], x, y, anchor, size, weight, colour, words)
 
 
-def _arrow(arrow: Arrow, places: Layout) -> Markup:
+def _arrow(arrow: Arrow, places: Layout, numbers: Mapping[str, int]) -> Markup:
     """A smooth line through the free places of the layout, with a head at its end."""
     x1, y1 = _corner(places, arrow.parent)
     x2, y2 = _corner(places, arrow.child)
@@ -169,9 +196,32 @@ def _arrow(arrow: Arrow, places: Layout) -> Markup:
         half = ax + (bx - ax) / 2
         bend = f"C{half:.1f} {ay:.1f} {half:.1f} {by:.1f} {bx:.1f} {by:.1f}"
         path.append(f"L{bx:.1f} {by:.1f}" if ay == by else bend)
-    colour = _RED if arrow.marked else _LINE
+    colour = _RED if arrow.marked else _INK if arrow.strong else _LINE
     head = f"M{end - step * 8:.1f} {y2 - 4:.1f}L{end:.1f} {y2:.1f}L{end - step * 8:.1f} {y2 + 4:.1f}Z"
     dashes = Markup(' stroke-dasharray="4 4"') if arrow.broken else ""
+    middle = len(points) // 2
+    (ax, ay), (bx, by) = points[middle - 1], points[middle]
     return Markup(
-        '<g><title>{}</title><path d="{}" fill="none" stroke="{}" stroke-width="1.4"{}/><path d="{}" fill="{}"/></g>'
-    ).format(arrow.title, " ".join(path), colour, dashes, head, colour)
+        '<g data-from="{}" data-to="{}"><title>{}</title><path class="{}" d="{}" fill="none" stroke="{}" '
+        'stroke-width="{}"{}/><path class="{}-fill" d="{}" fill="{}"/>{}</g>'
+    ).format(
+        numbers[arrow.parent],
+        numbers[arrow.child],
+        arrow.title,
+        _CLASSES[colour],
+        " ".join(path),
+        colour,
+        2.6 if arrow.strong else 1.4,
+        dashes,
+        _CLASSES[colour],
+        head,
+        colour,
+        masking_mark((ax + bx) / 2, (ay + by) / 2) if arrow.masking else "",
+    )
+
+
+def masking_mark(x: float, y: float) -> Markup:
+    """The mark of a step that hides original values: an M in a circle."""
+    return Markup('<circle class="fill-run ink" cx="{:.1f}" cy="{:.1f}" r="8" fill="#ffffff" stroke="{}"/>{}').format(
+        x, y, _INK, _text(x, y + 3.5, "M", 10, _INK, weight="700")
+    )

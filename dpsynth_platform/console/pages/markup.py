@@ -84,6 +84,12 @@ def stylesheet() -> str:
     return source
 
 
+def script(name: str) -> str:
+    """A script of the console's own pages, from the templates' directory."""
+    source, _, _ = PackageLoader("dpsynth_platform.console.pages", "templates").get_source(_environment(), name)
+    return source
+
+
 def tone(state: str) -> str:
     """The colour of a state: `good`, `care`, `bad` or none."""
     state = state.lower()

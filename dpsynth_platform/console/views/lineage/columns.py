@@ -86,7 +86,7 @@ class TracePart:
     column: str | None
     distance: int
     direct: bool
-    masked: bool
+    masked: bool | None
     words: str
     periods: tuple[str, ...]
     releases: tuple[str, ...]
@@ -294,7 +294,7 @@ def _joined(one: TracePart, other: TracePart) -> TracePart:
         newest,
         distance=min(one.distance, other.distance, key=abs),
         direct=one.direct or other.direct,
-        masked=one.masked and other.masked,
+        masked=one.masked if one.masked == other.masked else False if False in (one.masked, other.masked) else None,
         words=newest.words,
         periods=tuple(sorted({*one.periods, *other.periods})),
         releases=tuple(sorted({*one.releases, *other.releases})),

@@ -169,7 +169,7 @@ def trace(
     require(allowed, Action.READ)
     store, found = store_of(settings), node_called(settings, node)
     known = column_walks.columns_of(facets_seen(found, allowed))
-    if column and column not in known:
+    if column and known and column not in known:
         raise NotFound("this dataset has no such column; accepted: a column of its schema, which its page lists")
     seen: dict[int, Mapping[str, object]] = {}
 

@@ -103,14 +103,12 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
 
 def facets_seen(node: Node, allowed: Collection[Action]) -> dict[str, Any]:
     """The facets of a node that an actor may see, by name. Names of places in them are for walks, not for display."""
-    public = public_facets(node.facets)
-    seen = {}
-    for name, facet in node.facets.items():
-        if is_whole(node, name, allowed):
-            seen[name] = facet if node.origin_of(name) == "own" else without_secrets(facet)
-        elif name in public:
-            seen[name] = public[name]
-    return seen
+    whole = {name for name in node.facets if is_whole(node, name, allowed)}
+    seen = {
+        name: node.facets[name] if node.origin_of(name) == "own" else without_secrets(node.facets[name])
+        for name in whole
+    }
+    return seen | public_facets({name: facet for name, facet in node.facets.items() if name not in whole})
 
 
 def is_whole(node: Node, facet: str, allowed: Collection[Action]) -> bool:

@@ -4,10 +4,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import SourceError, StaleInput
+from dpsynth_platform.foundation.errors import ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
+from dpsynth_platform.ledger.chain import RESERVED
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
@@ -130,6 +132,7 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
 
     Raises:
         BudgetExceeded: the plan does not fit.
+        ContractError: its audit could only be inconclusive, and the contract does not accept that.
         SpendRepeated: its period was paid for by another plan.
         ClearanceRefused: the lineage checks refuse it.
     """
@@ -139,6 +142,8 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
     if contract.release.cadence is not None:
         step.ledger.check_period(contract.family, keys, request, step.spend_again or None)
     admission = step.ledger.admit(contract.family, request, keys=keys)
+    if admission.due or admission.entry is None or admission.entry.state == RESERVED:
+        _check_audit_can_conclude(contract, step.place.label)
     if admission.due:
         step.cleared(contract, request=request).require(step.place.label)
     each = ", for each of two models" if len(keys) > 1 else ""
@@ -148,3 +153,12 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
         else f"covered by ledger entry {admission.entry.entry_id}: nothing new is spent"
     )
     return admission.epsilon_left
+
+
+def _check_audit_can_conclude(contract: DataContract, label: str) -> None:
+    """Before a spend: what it pays for could not be released, and more canaries are another run with its own cost."""
+    from dpsynth_platform.audit.shortage import shortage_of
+
+    shortage = shortage_of(contract)
+    if shortage is not None:
+        raise ContractError(f"{label}: audit: {shortage}. Nothing was spent: no release may follow such an audit")

@@ -81,6 +81,7 @@ def _mock_deployment(
     document["source"] = read_by | {"uri": str(place / "source"), "format": "delta"}
     document["release"]["uri"] = str(place / "public")
     document["release"].pop("max_missing", None)  # few fictional rows do not show how many values will be missing
+    document["audit"]["accept_inconclusive"] = "a rehearsal, of which nothing is released"
     if contract.generate.training is not None:
         document["generate"]["training"] |= _TRIED
     if contract.generate.text is not None:

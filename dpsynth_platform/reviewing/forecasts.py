@@ -239,6 +239,9 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
+    shortage = shortage_of(contract)
+    if refusal is None and standing is None and shortage is not None:
+        refusal = "its audit could not conclude, which the contract does not accept"
     if refusal is None and paid_before is not None and period is not None:
         refusal = f"a period is paid for once, unless you say so: --spend-again {paid_before}"
     return Forecast(
@@ -269,7 +272,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         paid_before=paid_before,
         changed=changed,
         canaries=share_in_words(contract),
-        audit_shortage=shortage_of(contract),
+        audit_shortage=shortage,
         lost_training=lost_training_of(contract, settings),
         lost_votes=lost_votes_of(contract, plan),
         mostly_missing=_mostly_missing(settings, contract, period),

@@ -29,15 +29,15 @@ def body(step: StepContext) -> Outcome:
     """
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.operations.step_lineage import paid_by
-    from dpsynth_platform.synth.text.terms import terms_of
 
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
     asked, limit = contract.generate, contract.release.max_missing
-    texts = None if contract.text_column is None else terms_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
-    if texts is not None:
-        terms["texts"] = texts.digest
+    if contract.text_column is not None:
+        from dpsynth_platform.synth.text.terms import terms_of
+
+        terms["texts"] = terms_of(contract).digest
     known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():

@@ -7,6 +7,9 @@ each step's process loads this first.
 
 from __future__ import annotations
 
+import dpsynth_platform.operations.starting_with_run  # noqa: F401 - its imports take place beside those below
+
+# isort: split
 from collections.abc import Collection, Mapping, Sequence
 
 import dagster as dg

@@ -92,14 +92,16 @@ def _attacked(
 ) -> _Attacked:
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.audit.scoring import score_canaries
-    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
-    from dpsynth_platform.synth.text.dp_finetune import columns_model
 
     canaries = read_canaries(records["canaries"].directory / "table")
     rows = _rows(step, contract, raw.facts["method"], attacked, records["synthetic"])
     model = attacked.directory
     if contract.text_column is None:
         return _Attacked(canaries, rows, model, score_canaries(canaries, model, rows))
+    # Late: these load a library of language models.
+    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
+    from dpsynth_platform.synth.text.dp_finetune import columns_model
+
     step.progress("asking the language model about the canaries' texts")
     plan = step.plan(raw)
     canaries, rows = as_the_model_saw(plan, canaries, rows)

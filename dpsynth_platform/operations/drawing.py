@@ -9,20 +9,23 @@ from dpsynth_platform.synth.interface import Drawing, generator
 
 def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
     """Rows of a model, in the number and by the settings of a release."""
+    asked = contract.generate
+    rows = None if asked.rows == "auto" else asked.rows
+    if contract.text_column is None:
+        return generator(method).draw(model, rows, constraints=asked.constraints)
+    # Late: these load a library of language models.
     from dpsynth_platform.synth.text.endpoint_access import transport_of
     from dpsynth_platform.synth.text.sampling import TEXTS
     from dpsynth_platform.synth.text.terms import terms_of
     from dpsynth_platform.worker.run import resolve_device
 
-    asked = contract.generate
-    texts = None if contract.text_column is None else terms_of(contract)
     counted = step.counted("synthetic texts")
     return generator(method).draw(
         model,
-        None if asked.rows == "auto" else asked.rows,
+        rows,
         constraints=asked.constraints,
-        texts=texts,
+        texts=terms_of(contract),
         transport=transport_of(contract),
-        device="cpu" if texts is None else resolve_device(step.device),
+        device=resolve_device(step.device),
         progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
     )

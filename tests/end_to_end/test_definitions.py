@@ -18,7 +18,7 @@ import resources as res
 from assets.line import LINE, build_line
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
-from dpsynth_platform.operations.forking import PRELOADED
+from dpsynth_platform.operations.forking import PRELOADED, PRELOADED_LATER
 from dpsynth_platform.operations.rehearsal import _mock_deployment
 from dpsynth_platform.synth.planning import load_dataset
 
@@ -186,7 +186,7 @@ def test_loading_is_light(deployment):
 
 def test_what_steps_find_loaded_is_there():
     """The fork server passes over what it cannot import, without a word."""
-    assert [name for name in PRELOADED if find_spec(name) is None] == []
+    assert [name for name in (*PRELOADED, *PRELOADED_LATER) if find_spec(name) is None] == []
 
 
 def sources():

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -101,6 +102,7 @@ def test_what_cannot_be_loaded_for_steps_stops_none_of_them(tmp_path, monkeypatc
     (tmp_path / "loaded_after_it.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(forking, "PRELOADED", ("without_its_library", "loaded_after_it"))
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)  # this process is no fork server
     monkeypatch.delitem(sys.modules, forking.PRELOADING, raising=False)
     importlib.import_module(forking.PRELOADING)
     assert "loaded_after_it" in sys.modules

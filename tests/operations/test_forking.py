@@ -26,6 +26,35 @@ if __name__ == "__main__":
         process.join()
     print(seen)
 """
+LATER = """
+import multiprocessing, sys, time
+from dpsynth_platform.operations import forking
+from dpsynth_platform.foundation.settings import Settings
+
+def step(told):
+    told.put("later" in sys.modules)
+
+def has_it(context):
+    told = context.SimpleQueue()
+    process = context.Process(target=step, args=(told,))
+    process.start()
+    return told.get(), process.join()
+
+if __name__ == "__main__":
+    forking._FIRST, forking.PRELOADING = "preloaded", "nowhere.to.be.found"
+    with forking.fork_server(Settings.from_environment()):
+        context = multiprocessing.get_context("forkserver")
+        first, _ = has_it(context)
+        deadline = time.monotonic() + 300
+        while not has_it(context)[0]:
+            assert time.monotonic() < deadline
+    print(first)
+"""
+PRELOADING = """
+from dpsynth_platform.operations import forking
+forking.PRELOADED, forking.PRELOADED_LATER = (), ("later",)
+import dpsynth_platform.operations.preloading
+"""
 ENDING = """
 import os, pathlib, time
 from dpsynth_platform.operations import forking
@@ -79,6 +108,11 @@ def test_steps_have_the_settings_and_what_was_imported_and_print_to_a_restricted
     assert (home, imported) == (str(tmp_path / "home"), True)
     assert output.startswith(str(tmp_path / "home" / "restricted" / "logs" / "run-"))
     assert list((tmp_path / "home" / "restricted" / "logs").iterdir()) == []  # nothing was printed
+
+
+def test_what_later_steps_need_is_imported_after_the_first_one_has_started(tmp_path):
+    (tmp_path / "later.py").touch()
+    assert printed(LATER, tmp_path, PRELOADING) is False
 
 
 def test_what_it_prints_stays_in_the_restricted_file(tmp_path):

@@ -34,7 +34,7 @@ def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetC
             "audit",
             "audit_verdict",
             "The audit neither refutes the guarantee nor lacks the power to do so.",
-            _audited,
+            partial(_audited, contract),
         ),
         _check(
             contract,
@@ -87,11 +87,19 @@ def _clearance_now(
     )
 
 
-def _audited(store: Storage, place: Place, ledger: res.LedgerResource) -> dg.AssetCheckResult:
+def _audited(contract: DataContract, store: Storage, place: Place, ledger: res.LedgerResource) -> dg.AssetCheckResult:
     report = audit_report(place, store.require(place, "audit"))
+    accepted = report["verdict"] == "inconclusive" and contract.audit.accept_inconclusive
     return dg.AssetCheckResult(
         passed=report["verdict"] == "pass",
-        metadata={"verdict": report["verdict"], "epsilon_lower_bound": report["epsilon_lower_bound"]},
+        severity=dg.AssetCheckSeverity.WARN if accepted else dg.AssetCheckSeverity.ERROR,
+        description=f"{report['summary']} Accepted: {accepted}" if accepted else report["summary"],
+        metadata={
+            name: report[name]
+            for name in ("verdict", "epsilon_lower_bound", "highest_bound", "threshold")
+            if name in report
+        }
+        | ({"accepted because": accepted} if accepted else {}),
     )
 
 

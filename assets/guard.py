@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster._utils.error import SerializableErrorInfo  # type: ignore[attr-defined]
 
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.redaction import safe_error
@@ -47,7 +49,21 @@ class Caught:
 
     def failure(self) -> dg.Failure:
         """The error for Dagster, without retries. Raise it outside of `except` blocks: Dagster stores the context."""
-        return dg.Failure(description=self.message, metadata={"code": self.code}, allow_retries=False)
+        return StepFailure(self.code, self.message)
+
+
+class StepFailure(DagsterUserCodeProcessError, dg.Failure):
+    """A failure that Dagster shows as its message alone, and does not retry.
+
+    Dagster takes over errors of other processes as they are. Of any other exception it would show a traceback, whose
+    lines are of this package and of Dagster. That of the cause is in the restricted log that the message names.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        shown = [SerializableErrorInfo(message, [], None)]
+        super().__init__(message, user_code_process_error_infos=shown)  # type: ignore[no-untyped-call]
+        self.metadata = {"code": dg.MetadataValue.text(code)}
+        self.allow_retries = False
 
 
 def log_if_possible(log: Callable[[str], None]) -> Callable[[str], None]:

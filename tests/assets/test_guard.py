@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 import assets.guard
@@ -53,6 +54,28 @@ def test_our_errors_keep_their_message_and_code(tmp_path: Path) -> None:
         "budget",
         "The step failed; its message is kept with the run in Dagster.",
     )
+
+
+def test_dagster_shows_a_refusal_as_its_message_alone() -> None:
+    """Without a traceback, and with the code by which sensors know it."""
+    refusal = Caught("budget", "epsilon 0.5 is left", interrupted=False)
+
+    @dg.op
+    def refused() -> None:
+        raise refusal.failure()
+
+    @dg.job
+    def job() -> None:
+        refused()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        ran = job.execute_in_process(instance=instance, raise_on_error=False)
+    data = ran.failure_data_for_node("refused")
+    assert data is not None and data.error is not None and data.user_failure_data is not None
+    assert (data.error.message, data.error.stack, data.error.cause) == ("epsilon 0.5 is left", [], None)
+    assert data.user_failure_data.description == "epsilon 0.5 is left"
+    assert data.user_failure_data.metadata["code"].value == "budget"
+    assert not refusal.failure().allow_retries
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,14 @@ def _result(
 ) -> dg.MaterializeResult[None]:
     columns = declared
     if outcome.schema is not None:
-        columns = dg.TableSchema([dg.TableColumn(item.name, str(item.type)) for item in outcome.schema])
+        meanings = {column.name: column.description for column in declared.columns}
+        columns = dg.TableSchema(
+            [dg.TableColumn(item.name, str(item.type), meanings.get(item.name)) for item in outcome.schema]
+        )
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(
         metadata={
-            **({"row count": "restricted"} if outcome.rows is None else {"dagster/row_count": outcome.rows}),
+            **_row_count(outcome),
             "dagster/column_schema": columns,
             "reused": outcome.reused,
             **shown,
@@ -190,6 +193,13 @@ def _result(
         },
         data_version=dg.DataVersion(outcome.record.content_hash[:32]),
     )
+
+
+def _row_count(outcome: Outcome) -> dict[str, int | str]:
+    """Of a table alone."""
+    if outcome.schema is None:
+        return {}
+    return {"row count": "restricted"} if outcome.rows is None else {"dagster/row_count": outcome.rows}
 
 
 def _warn(warn: Callable[[str], None], delivery: "Delivery") -> None:

@@ -47,7 +47,7 @@ def _train(step: StepContext, role: Role) -> Outcome:
         if not reused:
             entry = run_mechanism(step, contract, plan, entry, directory, inputs)
         record = _record(step, raw, entry, plan, directory, inputs)
-    return _outcome(contract, entry, plan, record, reused)
+    return _outcome(step, contract, entry, plan, record, reused)
 
 
 def _record(
@@ -65,7 +65,9 @@ def _record(
     return step.record(name, run_key=raw.run_key, directory=directory, inputs=inputs.records, facts=facts)
 
 
-def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:
+def _outcome(
+    step: StepContext, contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool
+) -> Outcome:
     """With the claimed guarantee, and the ledger entry that paid for it."""
     from dpsynth_platform.operations.step_lineage import paid_by
     from dpsynth_platform.privacy.accounting import epsilon
@@ -77,6 +79,7 @@ def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: Ste
         "epsilon": result.epsilon,
         "delta": result.delta,
         "accounting": result.method,
+        "epsilon_left_after": step.ledger.left(contract.family, contract.privacy.delta),
         "ledger_entry": entry.entry_id,
         "ledger_state": entry.state,
     }

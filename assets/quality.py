@@ -10,12 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.shown import picture, table
+from assets.shown import numbers, picture, table
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
+
+_NUMBERS = {
+    "distance of columns, mean": "fidelity.mean_column",
+    "distance of pairs, mean": "fidelity.mean_pair",
+    "similarity of histograms": "similarity.histogram",
+    "similarity of pairs": "similarity.pair",
+    "accuracy of associations": "similarity.association_accuracy",
+    "classifier on synthetic rows, ROC AUC": "utility.synthetic.mean.roc_auc",
+    "classifier on real rows, ROC AUC": "utility.real.mean.roc_auc",
+    "rows held out": "rows.held_out",
+}
+"""Numbers of the report that the asset page plots over time, by their labels."""
 
 
 def body(step: StepContext) -> Outcome:
@@ -73,7 +85,8 @@ def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dic
         return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
     drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}
-    return {"quality": table(HEADER, rows), "restricted": NOTICE} | drawn
+    report = json.loads((record.directory / "report.json").read_text(encoding="utf-8"))
+    return {**numbers(report, _NUMBERS), "quality": table(HEADER, rows), "restricted": NOTICE} | drawn
 
 
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from dpsynth_platform.contracts.columns import Column, TextColumn
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation import addresses
 from dpsynth_platform.foundation.markdown import cell
@@ -34,7 +35,33 @@ def declared_columns(step: Step, contract: DataContract) -> dg.TableSchema:
     """Columns of a step's output according to the contract; the fields of a record with their meaning."""
     if step.fields:
         return dg.TableSchema([dg.TableColumn(name, kind, meaning) for name, kind, meaning in step.fields])
-    return dg.TableSchema([dg.TableColumn(name, column.type) for name, column in contract.columns.items()])
+    return dg.TableSchema(
+        [dg.TableColumn(name, column.type, _declared(column)) for name, column in contract.columns.items()]
+    )
+
+
+def _declared(column: Column) -> str | None:
+    """What a contract declares of a column's values; public, as all of a contract is. None: nothing."""
+    values, low, high = (getattr(column, name, None) for name in ("values", "min", "max"))
+    found = (
+        f"{len(values)} declared values" if isinstance(values, list) else None,
+        f"{low} to {high}" if low is not None and high is not None else None,
+        "may be missing" if column.nullable else None,
+        f"identifiers: {column.pii}" if isinstance(column, TextColumn) else None,
+    )
+    return ", ".join(filter(None, found)) or None
+
+
+def numbers(report: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, float]:
+    """Numbers of a report by their labels, which Dagster plots over time; those that a report lacks are left out."""
+    found = {}
+    for label, path in paths.items():
+        value: Any = report
+        for key in path.split("."):
+            value = (value or {}).get(key)
+        if value is not None:
+            found[label] = float(value)
+    return found
 
 
 def console_page(console: str, step: Step, place: Place, outcome: Outcome) -> dg.UrlMetadataValue:

@@ -206,7 +206,7 @@ class Outcome:
 
     Attributes:
         schema: of its table; None where its output is a record (see `Step.fields`).
-        rows: of its table; 1 for a record; None where even the operator may not see the count.
+        rows: of its table; None where even the operator may not see the count.
         reused: the output existed already and is still valid.
         metadata: further Dagster metadata (operator zone: aggregates allowed, never a value of the data).
         facets: lineage facets of the output dataset, beside those that every output has.
@@ -216,7 +216,7 @@ class Outcome:
 
     record: StepRecord
     schema: pa.Schema | None = None
-    rows: int | None = 1
+    rows: int | None = None
     reused: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     facets: Mapping[str, DatasetFacet] = field(default_factory=dict)

@@ -125,19 +125,29 @@ def test_the_candidate_stops_before_the_release(definitions):
     assert steps_of("people_release") == {"released"}
 
 
-def test_every_materialization_has_row_count_and_columns(deployment, ran):
+def test_every_materialization_has_columns_and_tables_a_row_count(deployment, ran):
     assert set(ran.materializations) == set(STEPS) - {"released"}
+    tables = {"scrubbed", "canaries", "bounded", "synthetic"}
     for step, metadata in ran.materializations.items():
-        assert metadata["dagster/row_count"] > 0, step
+        assert (metadata.get("dagster/row_count", 0) > 0) == (step in tables), step
         assert metadata["dagster/column_schema"].columns, step
         assert metadata["reused"] is False, step
     assert ran.materializations["synthetic"]["dagster/row_count"] == 200
     columns = ran.materializations["synthetic"]["dagster/column_schema"].columns
     assert {column.name for column in columns} == set(deployment.contract["columns"])
+    assert next(column.description for column in columns if column.name == "score") == "0 to 9"
     assert "guarantee" in ran.materializations["model"]
     assert "ledger_entry" in ran.materializations["model"]
     assert "data:image/svg+xml" in ran.materializations["audit"]["plot"]
     assert ran.materializations["quality"]["quality"].startswith("| measure |")
+    numbers = {
+        "model": ("epsilon", "delta", "epsilon_left_after"),
+        "audit": ("epsilon_lower_bound", "highest_bound", "bound accepted", "ROC AUC of measurements"),
+        "quality": ("distance of columns, mean", "similarity of pairs", "classifier on synthetic rows, ROC AUC"),
+    }
+    for step, labels in numbers.items():
+        for label in labels:
+            assert isinstance(ran.materializations[step][label], float), (step, label)
     for plot in ("marginals", "classifiers", "closeness"):
         assert "data:image/svg+xml" in ran.materializations["quality"][plot]
 

@@ -15,7 +15,7 @@ from sensors.approvals import approval_sensor
 from sensors.new_versions import new_version_sensor
 from sensors.notices import failure_sensor, notification_sensor
 from sensors.retries import interrupted_sensor, transient_failure_sensor
-from sensors.upkeep import faults_sensor, upkeep_sensors
+from sensors.upkeep import faults_sensor, files_sensor, upkeep_sensors
 
 
 def build_sensors(
@@ -33,6 +33,7 @@ def build_sensors(
         interrupted_sensor(settings, [*candidate_jobs, *release_jobs]),
         transient_failure_sensor(settings, [*candidate_jobs, *release_jobs]),
         *upkeep_sensors(settings, contracts),
+        files_sensor(settings),
         *([notification_sensor(settings), failure_sensor(settings)] if settings.has_receivers else []),
         *([faults_sensor(settings, faults)] if faults else []),
     ]

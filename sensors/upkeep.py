@@ -7,6 +7,7 @@ that is the library's.
 from collections.abc import Sequence
 
 import dagster as dg
+from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError, LineageStuck
@@ -60,6 +61,47 @@ def upkeep_sensors(settings: Settings, contracts: Sequence[DataContract]) -> lis
         return dg.SkipReason(f"{delivered} deliveries; {len(report.warnings)} failed and will be tried again")
 
     return [retention, reservations, close_out, outbox]
+
+
+def files_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Notices contract files that changed since the code location was loaded, and has it loaded again.
+
+    It waits for runs in progress. The cursor holds the files for which a reload was requested, so that it is requested
+    once.
+    """
+    from dpsynth_platform.operations.reloading import files_digest
+
+    loaded = files_digest(settings)
+
+    @safe_sensor(
+        settings,
+        "contract_files",
+        "Loads the code location again after contract files were added, changed or removed.",
+        seconds=30,
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        from dpsynth_platform.operations.reloading import reload_location
+
+        found, requested = files_digest(settings), context.cursor
+        origin = context.code_location_origin
+        name = origin.location_name if origin else "dpsynth_platform.definitions"
+        if found == loaded:
+            return dg.SensorResult(skip_reason="the contract files are as they were loaded", cursor=requested)
+        by_hand = f"contract files changed since they were loaded; in Dagster: Deployment, {name}, Reload"
+        if found == requested:
+            return dg.SensorResult(
+                skip_reason=f"{by_hand} (requested already; a code server that cannot reload must be restarted)",
+                cursor=requested,
+            )
+        if not settings.dagster_url:
+            return dg.SensorResult(skip_reason=f"{by_hand}, or name its address in DPSYNTH_DAGSTER_URL")
+        if context.instance.get_runs(dg.RunsFilter(statuses=IN_PROGRESS_RUN_STATUSES), limit=1):
+            return dg.SensorResult(skip_reason="contract files changed; they are loaded when no run is in progress")
+        if not reload_location(settings.dagster_url, name):
+            return dg.SensorResult(skip_reason=f"{by_hand}: DPSYNTH_DAGSTER_URL did not do it")
+        return dg.SensorResult(skip_reason="contract files changed; they were loaded again", cursor=found)
+
+    return sensor
 
 
 def faults_sensor(settings: Settings, faults: Sequence[str]) -> dg.SensorDefinition:

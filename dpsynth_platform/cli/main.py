@@ -14,6 +14,7 @@ from __future__ import annotations
 import runpy
 import socket
 import sys
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -239,10 +240,11 @@ def up(
             )
     with open_instance(settings):
         pass  # makes the databases: otherwise UI and daemon would both make them at once
-    settings.export()
+    url = f"http://127.0.0.1:{port}"
+    replace(settings, dagster_url=settings.dagster_url or url).export()  # a sensor has changed contracts loaded there
     arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
-    output.print(f"Dagster is starting at http://127.0.0.1:{port}")
-    output.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
+    output.print(f"Dagster is starting at {url}")
+    output.json({"url": url, "home": str(settings.dagster_home)})
     sys.argv = arguments
     runpy.run_module("dagster", run_name="__main__", alter_sys=True)  # here, where it is loaded already
 

@@ -52,7 +52,7 @@ def test_all_sensors_are_on_by_default(deployment):
     repository = build_definitions(deployment.settings).get_repository_def()
     status = {sensor.name: sensor.default_status for sensor in repository.sensor_defs}
     runs = ("interrupted_runs", "set_back_runs")
-    names = ("approvals", "retention", "reservations", *runs, "lineage_close_out", "lineage_outbox")
+    names = ("approvals", "retention", "reservations", *runs, "lineage_close_out", "lineage_outbox", "contract_files")
     assert status == dict.fromkeys(names, dg.DefaultSensorStatus.RUNNING)
 
 

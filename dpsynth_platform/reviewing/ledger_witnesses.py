@@ -94,8 +94,12 @@ def _claims(storage: Storage, place: Place) -> Iterator[tuple[str, str, tuple[st
 
 
 def _notified(settings: Settings, ledger: Ledger) -> Iterator[str]:
-    """Of receivers of notices: the last event of the chain that each received."""
-    after = {path.name: _notified_after(path) for path in sorted((settings.home / "notify").glob("*.json"))}
+    """Of receivers of notices: the last event of the chain that each received.
+
+    Cursors in other streams (`webhook.runs.json`: Dagster's numbers of failed runs) tell nothing of the chain.
+    """
+    cursors = (path for path in sorted((settings.home / "notify").glob("*.json")) if "." not in path.stem)
+    after = {path.name: _notified_after(path) for path in cursors}
     last = ledger.head().sequence
     for name, notified in after.items():
         if notified > last:

@@ -177,6 +177,14 @@ def test_a_ledger_that_was_rolled_back_is_unwell(settings, tmp_path):
     assert "stop all runs" in unwell(settings)["chain"]
 
 
+def test_numbers_of_failed_runs_are_none_of_the_chain(settings):
+    """They are Dagster's, and may be greater than the chain is long."""
+    (settings.home / "notify").mkdir()
+    for name, names in (("webhook.runs", set()), ("webhook", {"chain"})):
+        (settings.home / "notify" / f"{name}.json").write_text(json.dumps({"receiver": "webhook", "after": 10_000}))
+        assert unwell(settings).keys() == names
+
+
 def test_places_that_cannot_be_written_to_and_full_disks_are_unwell(settings, tmp_path, monkeypatch):
     assert "is not a directory" in unwell(replace(settings, home=tmp_path / "none"))["storage"]
     assert "cannot be written to" in unwell(replace(settings, home=Path("/proc/self")))["storage"]

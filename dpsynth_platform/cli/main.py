@@ -14,6 +14,7 @@ from __future__ import annotations
 import runpy
 import socket
 import sys
+import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -60,6 +61,12 @@ app.add_typer(backup_app)
 app.add_typer(hold_app, name="hold")
 app.add_typer(owner_app, name="owner")
 app.add_typer(purge_app)
+
+MOST_FAILURES = 10
+"""Looks of the watch that fail in succession before it ends, so that its supervisor sees it."""
+_NO_RECEIVER = (
+    "there is no receiver of notices; name one in DPSYNTH_NOTIFY, or in DPSYNTH_NOTIFY_URL, _SLACK, _TEAMS or _MAIL"
+)
 
 
 @app.command()
@@ -199,10 +206,7 @@ def notify(
 
     settings = Settings.from_environment()
     if not receivers_of(settings):
-        raise ConfigurationError(
-            "there is no receiver of notices; name one in DPSYNTH_NOTIFY, or in DPSYNTH_NOTIFY_URL, _SLACK, _TEAMS or "
-            "_MAIL"
-        )
+        raise ConfigurationError(_NO_RECEIVER)
     if test:
         failures = send_test(settings)
         output.json({name: {"ok": not why, "why": why} for name, why in failures.items()})
@@ -268,8 +272,59 @@ def metrics(
 
 
 @app.command()
+def watch(
+    output: TerminalOutput,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end, for a timer.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether a watch has looked in the last half hour.")
+    ] = False,
+    every: Annotated[int, typer.Option(help="Seconds between two looks.", min=1, max=900)] = 60,
+) -> None:
+    """Tells the receivers of notices of overdue releases and failing checks, each once, and when they end.
+
+    It needs no Dagster daemon, and also sends what dpsynth notify sends. Exit status 1: it could not look, or a
+    receiver failed five times; without --once after ten such looks in succession.
+    """
+    import datetime as dt
+
+    from dpsynth_platform.foundation.redaction import safe_error
+    from dpsynth_platform.watching import heartbeat
+    from dpsynth_platform.watching.watch import look
+
+    settings = Settings.from_environment()
+    if check:
+        problem = heartbeat.silence(settings, dt.datetime.now(dt.UTC))
+        output.json({"ok": not problem, "why": problem})
+        output.print(problem or "the watch looks")
+        if problem:
+            raise typer.Exit(1)
+        return
+    if not settings.has_receivers:
+        raise ConfigurationError(_NO_RECEIVER)
+    failures = 0
+    while failures < MOST_FAILURES:
+        try:
+            found = look(settings, dt.datetime.now(dt.UTC))
+            failed = found.stuck
+            lines = [*found.new, *found.ended, *(f"not delivered: {problem}" for problem in found.undelivered)]
+            shown = {"open": sorted(found.open), "new": found.new, "ended": found.ended, "failed": found.undelivered}
+        except Exception as error:
+            failed, problem = True, ": ".join(safe_error(error))
+            lines, shown = [f"no look: {problem}"], {"error": problem}
+        for line in lines:
+            output.print(line)
+        failures = failures + 1 if failed else 0
+        if once:
+            output.json(shown)
+            break
+        time.sleep(every)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
 def health(output: TerminalOutput) -> None:
-    """Checks that the ledger is reachable and intact, and that places are writable with room. Exit status 1 if not."""
+    """Checks ledger, places, disk, Dagster's daemon and the watch, and that no release is overdue (status 1 if not)."""
     from dpsynth_platform.watching.health import checks
 
     found = checks(Settings.from_environment())

@@ -74,7 +74,9 @@ def prepare_home(settings: Settings) -> Path:
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home = settings.dagster_home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.copyfile(settings.deploy / "dagster.yaml", home / "dagster.yaml")
+    declared, used = settings.deploy / "dagster.yaml", home / "dagster.yaml"
+    if not used.exists() or used.read_bytes() != declared.read_bytes():  # others may be reading it
+        shutil.copyfile(declared, used)
     return home
 
 

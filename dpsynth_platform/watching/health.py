@@ -25,9 +25,13 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
+from dpsynth_platform.watching import heartbeat
+from dpsynth_platform.watching.overdue import daemon_problem, needs_daemon, overdue
 
 MOST_SKEW = dt.timedelta(minutes=5)
 """How far the ledger's time may be ahead of this clock."""
+MOST_NAMED = 5
+"""Overdue releases that a check names."""
 LEAST_FREE_BYTES = 2 * 10**9
 """With less, steps or the ledger may soon fill the disk."""
 
@@ -37,7 +41,7 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: `ledger`, `chain`, `storage` or `disk`.
+        name: `ledger`, `chain`, `storage`, `disk`, `daemon`, `releases` or `watch`.
         words: what is wrong and what to do; or what was checked.
     """
 
@@ -46,13 +50,21 @@ class Check:
     words: str
 
 
-def checks(settings: Settings) -> list[Check]:
-    """Runs all checks; none raises. A deployment without a ledger passes."""
+def checks(settings: Settings, now: dt.datetime | None = None) -> list[Check]:
+    """Runs all checks; none raises. A deployment without a ledger passes.
+
+    Args:
+        now: the time at which releases are overdue and signs of life are too old; None: this machine's clock.
+    """
+    at = now or dt.datetime.now(dt.UTC)
     return [
         _tried("ledger", lambda: _ledger(settings)),
         _tried("chain", lambda: _chain(settings)),
         _tried("storage", lambda: _storage(settings)),
         _tried("disk", lambda: _disk(settings)),
+        _tried("daemon", lambda: _daemon(settings, at)),
+        _tried("releases", lambda: _releases(settings, at)),
+        _tried("watch", lambda: _watch(settings, at)),
     ]
 
 
@@ -97,6 +109,32 @@ def _check_clock(last: str) -> None:
             "machine's clock: one of the clocks is wrong. Correct it. Runs continue, but until then no "
             "reservation expires; void those that no run will use: dpsynth ledger void ENTRY"
         )
+
+
+def _daemon(settings: Settings, now: dt.datetime) -> str:
+    if not needs_daemon(settings):
+        return "no contract needs Dagster's daemon"
+    problem = daemon_problem(settings, now)
+    if problem:
+        raise _CheckFailed(problem)
+    return "Dagster's daemon gives signs"
+
+
+def _releases(settings: Settings, now: dt.datetime) -> str:
+    late = overdue(settings, now)
+    if late:
+        more = f"; and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
+        raise _CheckFailed("; ".join(f"{item.place.label}: {item.words}" for item in late[:MOST_NAMED]) + more)
+    return "no release is overdue"
+
+
+def _watch(settings: Settings, now: dt.datetime) -> str:
+    if not heartbeat.has_run(settings):
+        return "no watch runs here"
+    problem = heartbeat.silence(settings, now)
+    if problem:
+        raise _CheckFailed(problem)
+    return "the watch looks"
 
 
 def _storage(settings: Settings) -> str:

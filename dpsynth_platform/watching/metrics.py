@@ -26,6 +26,8 @@ from dpsynth_platform.reviewing import chronicle
 from dpsynth_platform.reviewing.catalogue import catalogue, record_of
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.watching.health import Check
+from dpsynth_platform.watching.heartbeat import last_sign
+from dpsynth_platform.watching.overdue import expected, overdue
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SWEEP_LATE = dt.timedelta(hours=2)
@@ -77,6 +79,8 @@ def of_deployment(settings: Settings, now: dt.datetime) -> list[Metric]:
         *_candidates(settings, history, now),
         *_chain(history),
         *(_lineage(settings) if history.events else []),
+        _overdue(settings, now),
+        _watch(settings),
         _sweep(settings, now),
         _disk(settings),
     ]
@@ -175,6 +179,30 @@ def _candidates(settings: Settings, history: Chronicle, now: dt.datetime) -> lis
             {(item.place.dataset,): _seconds(item.at) for item in history.publications.values()},
         ),
     ]
+
+
+def _overdue(settings: Settings, now: dt.datetime) -> Metric:
+    longest: _Samples = {(contract.dataset,): 0.0 for contract in expected(settings)}
+    for item in overdue(settings, now):
+        late = (now - item.since).total_seconds()
+        longest[(item.place.dataset,)] = max(longest[(item.place.dataset,)], late)
+    return Metric(
+        "dpsynth_release_overdue_seconds",
+        "How long the grace of a dataset's expected release has ended, of the one that is overdue longest; 0 without "
+        "one.",
+        ("dataset",),
+        longest,
+    )
+
+
+def _watch(settings: Settings) -> Metric:
+    last = last_sign(settings)
+    return Metric(
+        "dpsynth_watch_last_look_timestamp_seconds",
+        "When dpsynth watch last completed a look (Unix time).",
+        (),
+        {} if last is None else {(): last.timestamp()},
+    )
 
 
 def _expired(settings: Settings, place: Place) -> bool:

@@ -4,9 +4,11 @@ Every command is one that its program accepts, every variable one that is read, 
 without root and without what it need not see.
 """
 
+import configparser
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,20 @@ VALUES = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
 (CODE,) = VALUES["dagster-user-deployments"]["deployments"]
 KNOWN = {*re.findall(r"\| (DPSYNTH_\w+) \|", settings_module.__doc__ or "")}
 OTHERS = {"DAGSTER_HOME", "DAGSTER_POSTGRES_URL", "PGPASSFILE", "OPENLINEAGE_CONFIG", "OMP_NUM_THREADS"}
+NOTICES = yaml.safe_load((DEPLOY / "compose.notices.yaml").read_text())
+WATCH = NOTICES["services"]["watch"]
+
+
+def unit_of(path):
+    """A unit of systemd, by section; of a key that stands several times, the last."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read(path)
+    return parser
+
+
+UNITS = {path.name: unit_of(path) for path in sorted((DEPLOY / "systemd").glob("*.service"))}
+FAILED = "dpsynth-watch-failed.service"
 WITHOUT_DATA = ("daemon", "webserver", "webserver-readonly", "proxy", "identity")
 
 
@@ -68,7 +84,14 @@ def commands():
     found.append(
         ("code", ["dagster", "api", "grpc", "-h", "0.0.0.0", "-p", str(CODE["port"]), *CODE["dagsterApiGrpcArgs"]])
     )
+    found += [("watch", WATCH["command"]), ("watch's health", WATCH["healthcheck"]["test"][1:])]
+    found += [(name, unit["Service"]["ExecStart"].split()) for name, unit in UNITS.items() if name != FAILED]
     for name, pod in pods().items():
+        found += [
+            (f"{name}'s health", container["livenessProbe"]["exec"]["command"])
+            for container in pod["containers"]
+            if "exec" in container.get("livenessProbe", {})
+        ]
         (command,) = (container["command"] for container in pod["containers"])
         if command[0] == "sh":  # for the date in the name of a backup
             command = re.fullmatch(r'exec (.*) ".*"', command[2])[1].split() + ["somewhere"]  # noqa: RUF005
@@ -79,6 +102,7 @@ def commands():
 @pytest.mark.parametrize(("name", "command"), commands(), ids=lambda item: item if isinstance(item, str) else "")
 def test_every_command_is_one_that_its_program_accepts(name, command):
     """As far as its arguments: the program is not run."""
+    command[0] = command[0].removeprefix("/opt/dpsynth/.venv/bin/")
     program, *arguments = (part.replace("/opt/dagster/", f"{DEPLOY}/production/") for part in command)
     found = program_of(program)
     while hasattr(found, "commands") and arguments and arguments[0] in found.commands:
@@ -110,7 +134,7 @@ def program_of(name):
 
 def test_programs_are_those_that_packages_install():
     scripts = {point.name for point in importlib.metadata.entry_points(group="console_scripts")}
-    assert {command[0] for _, command in commands()} <= {*scripts, "dpsynth"}
+    assert {command[0].removeprefix("/opt/dpsynth/.venv/bin/") for _, command in commands()} <= {*scripts, "dpsynth"}
 
 
 def environments():
@@ -127,6 +151,47 @@ def test_every_variable_is_one_that_is_read():
     assert {"DPSYNTH_HOME", "DPSYNTH_LEDGER_URL"} <= KNOWN
     for name, environment in environments().items():
         assert environment.keys() <= KNOWN | OTHERS, name
+
+
+def test_units_restart_and_have_no_more_rights_than_they_need(tmp_path):
+    assert {"dpsynth-dagster.service", "dpsynth-watch.service"} <= UNITS.keys()
+    for name, unit in UNITS.items():
+        service = unit["Service"]
+        if name == FAILED:
+            continue
+        assert service["User"] == "dpsynth", name
+        assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict"), name
+        assert service["EnvironmentFile"] == "/etc/dpsynth/environment", name
+        oneshot = service.get("Type") == "oneshot"
+        assert service.get("Restart") == (None if oneshot else "always"), name
+    watch = UNITS["dpsynth-watch.service"]
+    assert (watch["Unit"]["OnFailure"], watch["Service"]["TimeoutStartSec"]) == (FAILED, "600")
+    assert (
+        int(unit_of(DEPLOY / "systemd" / "dpsynth-watch.timer")["Timer"]["OnUnitInactiveSec"].removesuffix("min")) < 30
+    )
+    lines = (DEPLOY / "systemd" / "environment").read_text().splitlines()
+    variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert variables.keys() <= KNOWN
+    assert settings_module.Settings.from_environment(variables).has_receivers
+    if shutil.which("systemd-analyze"):
+        for path in (DEPLOY / "systemd").iterdir():
+            # The program of the units is not on this machine.
+            text_ = path.read_text().replace("/opt/dpsynth/.venv/bin/dpsynth", sys.executable)
+            (tmp_path / path.name).write_text(text_.replace("/usr/bin/logger", sys.executable))
+        units = [str(path) for path in tmp_path.iterdir() if path.suffix in (".service", ".timer")]
+        found = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
+        assert not [line for line in found.stderr.splitlines() if "dpsynth-" in line], found.stderr
+
+
+def test_the_watch_and_the_code_alone_reach_receivers():
+    assert NOTICES["services"].keys() == {"code", "watch"}
+    assert WATCH["extends"] == {"file": "compose.yaml", "service": "metrics"}
+    assert all(set(service["networks"]) == {"receivers"} for service in NOTICES["services"].values())
+    assert NOTICES["networks"].keys() == {"receivers"}
+    assert "receivers" not in COMPOSE["networks"]
+    for service in NOTICES["services"].values():
+        assert service["environment"].keys() <= KNOWN
+    assert SERVICES["metrics"]["restart"] == "unless-stopped"
 
 
 def test_rows_reach_no_disk_that_is_seen_to_be_in_clear():

@@ -41,10 +41,11 @@ from dpsynth_platform.console.views.lineage import (
 from dpsynth_platform.console.views.listing import ReleaseState
 from dpsynth_platform.console.views.overview import Overview
 from dpsynth_platform.console.views.raises import Asked, Raised
-from dpsynth_platform.console.views.releases import ReleasesView, ReleaseView
+from dpsynth_platform.console.views.releases import ReleasesView, ReleaseView, WithdrawnView
 from dpsynth_platform.contracts.periods import PERIOD_PATTERN
 from dpsynth_platform.foundation.people import MOST_CHARACTERS
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.reviewing.discussion import Remark
 
 PREFIX = "/api/v1"
 _LONGEST_NAME = 2000
@@ -80,9 +81,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Decision(_Body):
-    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="`seen` of GET of the candidate.")
+class _OnCandidate(_Body):
     period: Annotated[str, StringConstraints(pattern=PERIOD_PATTERN)] | None = None
+
+
+class _Decision(_OnCandidate):
+    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="`seen` of GET of the candidate.")
 
 
 class Approval(_Decision):
@@ -96,6 +100,24 @@ class Approval(_Decision):
 
 class Refusal(_Decision):
     """A refusal of exactly the content that was seen. The reason is kept for ever and must hold no data."""
+
+    reason: Reason
+
+
+class Comment(_OnCandidate):
+    """A comment on the present candidate. It stays in the deployment and must hold no data."""
+
+    text: Reason
+
+
+class Assignment(_OnCandidate):
+    """Who is to look at the present candidate."""
+
+    to: Reason = Field(description="A person's name.")
+
+
+class Withdrawal(_Body):
+    """The end of a release. The reason is published and must hold no data."""
 
     reason: Reason
 
@@ -166,6 +188,7 @@ def _acting(action: Action) -> Callable[..., Identity]:
 
 _Reading = Annotated[Identity, Depends(_identity)]
 _Deciding = Annotated[Identity, Depends(_acting(Action.DECIDE))]
+_Commenting = Annotated[Identity, Depends(_acting(Action.COMMENT))]
 _Raising = Annotated[Identity, Depends(_acting(Action.RAISE))]
 _Verifying = Annotated[Identity, Depends(_acting(Action.VERIFY))]
 _Planning = Annotated[Identity, Depends(_acting(Action.READ_SPEND))]
@@ -248,6 +271,14 @@ def _candidates(settings: Settings, _: AccessServices) -> APIRouter:
     def post_approval(who: _Deciding, dataset: Dataset, body: Approval) -> Decided:
         return candidates.approve(settings, who.actions, who.name, dataset, **body.model_dump())
 
+    @api.post("/{dataset}/comments", summary="Comment on it; never published", status_code=201)
+    def post_comment(who: _Commenting, dataset: Dataset, body: Comment) -> Remark:
+        return candidates.comment(settings, who.actions, who.name, dataset, **body.model_dump())
+
+    @api.post("/{dataset}/assign", summary="Say who looks at it")
+    def post_assignment(who: _Deciding, dataset: Dataset, body: Assignment) -> Remark:
+        return candidates.assign(settings, who.actions, who.name, dataset, **body.model_dump())
+
     @api.post("/{dataset}/refuse", summary="Refuse it, with a reason")
     def post_refusal(who: _Deciding, dataset: Dataset, body: Refusal) -> Decided:
         return candidates.refuse(settings, who.actions, who.name, dataset, **body.model_dump())
@@ -273,6 +304,10 @@ def _releases(settings: Settings, services: AccessServices) -> APIRouter:
     @api.get("/{release}", summary="One release with its dossier, and whether it is what was signed")
     def get_release(who: _Reading, release: ReleaseId) -> ReleaseView:
         return releases.release(settings, who.actions, release)
+
+    @api.post("/{release}/withdraw", summary="Withdraw it for ever, or finish that")
+    def post_withdrawal(who: _Deciding, release: ReleaseId, body: Withdrawal) -> WithdrawnView:
+        return releases.withdraw(settings, who.actions, who.name, release, reason=body.reason)
 
     @api.post("/{release}/verify", summary="Verify it anew, every byte")
     async def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:

@@ -60,6 +60,7 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
         app,
         title=TITLE,
         language="en-US",
+        dark=None,  # as the reader's system is set
         tailwind=False,
         show_welcome_message=False,
         gzip_middleware_factory=None,

@@ -24,8 +24,10 @@ class Action(StrEnum):
     """Exact spend and counts: for the operator, covered by no guarantee."""
     READ_QUALITY = "read-quality"
     """Comparison with real data, and the reviewers' dossier: restricted."""
+    COMMENT = "comment"
+    """Comment on a candidate; comments stay in the restricted zone."""
     DECIDE = "decide"
-    """Approve or refuse a candidate."""
+    """Approve or refuse a candidate, withdraw a release, and say who looks at a candidate."""
     RAISE = "raise"
     """Request a higher cap, or approve another person's request."""
     VERIFY = "verify"
@@ -36,9 +38,17 @@ class Action(StrEnum):
 
 ALLOWED: Mapping[Role, frozenset[Action]] = MappingProxyType(
     {
-        "engineer": frozenset({Action.READ, Action.READ_SPEND, Action.VERIFY}),
+        "engineer": frozenset({Action.READ, Action.READ_SPEND, Action.COMMENT, Action.VERIFY}),
         "reviewer": frozenset(
-            {Action.READ, Action.READ_SPEND, Action.READ_QUALITY, Action.DECIDE, Action.RAISE, Action.VERIFY}
+            {
+                Action.READ,
+                Action.READ_SPEND,
+                Action.READ_QUALITY,
+                Action.COMMENT,
+                Action.DECIDE,
+                Action.RAISE,
+                Action.VERIFY,
+            }
         ),
         "auditor": frozenset(
             {Action.READ, Action.READ_SPEND, Action.READ_QUALITY, Action.VERIFY, Action.EXPORT},

@@ -30,6 +30,8 @@ NOTICE = (
     "Restricted. This holds exact counts, comparisons with real rows and what owners have spent: no guarantee covers "
     "it. For the people who decide about this candidate, and for nobody else."
 )
+DOSSIER_STEP = "dossier"
+"""Directory of a place's reviewers' dossiers, each in a directory of its own (`directory_name`)."""
 JSON_NAME = "reviewers.json"
 PAGE_NAME = "reviewers.html"
 _NOT_FACTS = ("contract", "source_schema")
@@ -71,11 +73,17 @@ def write_reviewers_dossier(
     from dpsynth_platform.release.page import render_reviewers
 
     document = reviewers_document(storage, ledger, contract, candidate, statement, standing=standing)
-    directory = storage.named_output(Place(candidate.dataset, candidate.period), "dossier", candidate.digest[:16])
+    place = Place(candidate.dataset, candidate.period)
+    directory = storage.named_output(place, DOSSIER_STEP, directory_name(candidate.digest))
     dossier = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
     write_durably(dossier.json_file, json.dumps(document, indent=1, ensure_ascii=False))
     write_durably(dossier.page_file, render_reviewers(document))
     return dossier
+
+
+def directory_name(candidate: str) -> str:
+    """The directory's name of the dossier of a candidate, by the candidate's digest."""
+    return candidate[:16]
 
 
 def reviewers_document(

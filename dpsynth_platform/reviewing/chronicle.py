@@ -25,7 +25,7 @@ from dpsynth_platform.lineage.scenarios import Repetitions
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.release.evidence import APPROVE, REFUSE, standing_approvals
+from dpsynth_platform.release.evidence import APPROVE, REFUSE, WITHDRAW, standing_approvals
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.synth.planning import audited_key
@@ -149,10 +149,10 @@ class Chronicle:
         """Whether a release of the candidate exists that was not withdrawn."""
         return candidate in self._standing
 
-    def is_refused(self, recorded: Recorded) -> bool:
-        """Whether the last decision on a candidate was a refusal."""
+    def is_ended(self, recorded: Recorded) -> bool:
+        """Whether the last decision on a candidate was a refusal, or the withdrawal of its release."""
         decided = self.decisions_on(recorded.digest, recorded.entry.entry_id)
-        return bool(decided) and decided[-1].decision == REFUSE
+        return bool(decided) and decided[-1].decision in (REFUSE, WITHDRAW)
 
     @cached_property
     def _keys(self) -> frozenset[str]:

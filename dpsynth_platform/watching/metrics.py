@@ -159,7 +159,7 @@ def _candidates(settings: Settings, history: Chronicle, now: dt.datetime) -> lis
     waiting = [
         item
         for item in history.candidates.values()
-        if not history.is_published(item.digest) and not history.is_refused(item) and not _expired(settings, item.place)
+        if not history.is_published(item.digest) and not history.is_ended(item) and not _expired(settings, item.place)
     ]
     ages = [now.timestamp() - _seconds(item.at) for item in waiting]
     return [

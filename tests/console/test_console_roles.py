@@ -9,14 +9,14 @@ from dpsynth_platform.console.identity import Identity, SignedIn, acting, signed
 from dpsynth_platform.console.roles import ALLOWED, ROLES, Action, actions_of
 from dpsynth_platform.foundation.errors import NotAllowed, SignedOut
 
-CHANGING = {Action.DECIDE, Action.RAISE}
+CHANGING = {Action.COMMENT, Action.DECIDE, Action.RAISE}
 
 
 def test_each_role_has_its_actions() -> None:
     assert set(ALLOWED) == set(ROLES) == {"engineer", "reviewer", "auditor"}
     everybody = frozenset.intersection(*ALLOWED.values())
     assert everybody == {Action.READ, Action.READ_SPEND, Action.VERIFY}
-    assert ALLOWED["engineer"] == everybody
+    assert ALLOWED["engineer"] == everybody | {Action.COMMENT}
     assert ALLOWED["reviewer"] - everybody == {Action.READ_QUALITY, *CHANGING}
     assert ALLOWED["auditor"] - everybody == {Action.READ_QUALITY, Action.EXPORT}
     assert not CHANGING & ALLOWED["auditor"]

@@ -1,9 +1,10 @@
 """What waits, and deciding on it: by those who may, on exactly what they saw."""
 
+import datetime as dt
 from dataclasses import replace
 
 import pytest
-from filled_cases import REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED
+from filled_cases import PEOPLE, REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED
 from line_cases import ledger_of, run_here, storage_of
 from view_cases import release_of
 
@@ -12,6 +13,7 @@ from dpsynth_platform.console.views import candidates, families, overview, relea
 from dpsynth_platform.foundation.errors import ConfigurationError, NotAllowed, NotFound, ReleaseRefused
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.withdrawing import withdraw
+from dpsynth_platform.watching.metrics import of_deployment
 
 pytestmark = pytest.mark.end_to_end
 ENGINEER, REVIEWER, AUDITOR = (ALLOWED[role] for role in ("engineer", "reviewer", "auditor"))
@@ -159,11 +161,80 @@ def test_a_refusal_shows_everywhere_at_once(changeable):
     assert (shown.state, shown.decisions[-1].reason) == ("refused", "too few canaries")
 
 
-def test_it_says_that_what_waits_was_withdrawn(changeable):
+def test_nobody_is_asked_about_what_was_withdrawn_until_somebody_approves_it_again(changeable):
     settings, release = changeable.settings, release_of(changeable.settings, "people")
-    withdraw(settings, release, by="reviewer", reason="a column too many")
-    (found,) = [item for item in overview.overview(settings, REVIEWER).waiting if item.title == "people"]
-    assert found.why.startswith(f"release {release} of this content was withdrawn by reviewer at ")
+    done = releases.withdraw(settings, REVIEWER, "reviewer", release, reason="a column too many")
+    assert (done.release, done.by, done.reason, done.left) == (release, "reviewer", "a column too many", 0)
+    assert releases.release(settings, REVIEWER, release).row.state == "withdrawn"
+    assert "people" not in {title for _, title in waiting(settings)}
+    assert _waiting_metric(settings) == 2
+    shown = candidates.candidate(settings, REVIEWER, "people")
+    assert shown.state == "withdrawn"
+    assert shown.standing.startswith(f"release {release} of this content was withdrawn by reviewer at ")
+    decisions.approve(settings, PEOPLE, "third reader", "", after_withdrawal=True)
+    assert ("publication", "people") in waiting(settings)
+
+
+def _waiting_metric(settings):
+    found = of_deployment(settings, dt.datetime.now(dt.UTC))
+    return next(sum(item.samples.values()) for item in found if item.name == "dpsynth_candidates_waiting")
+
+
+@pytest.mark.parametrize("may", [ENGINEER, AUDITOR])
+def test_who_may_not_decide_withdraws_nothing(filled, may):
+    settings, before = filled.settings, ledger_of(filled).head()
+    with pytest.raises(NotAllowed, match="decide"):
+        releases.withdraw(settings, may, "engineer", release_of(settings, "people"), reason="no")
+    with pytest.raises(NotFound):
+        releases.withdraw(settings, REVIEWER, "reviewer", "none-such", reason="no")
+    with pytest.raises(ConfigurationError, match="is empty"):
+        releases.withdraw(settings, REVIEWER, "reviewer", release_of(settings, "people"), reason=" ")
+    assert ledger_of(filled).head() == before
+
+
+def test_people_talk_about_a_candidate_and_say_who_looks_at_it(changeable):
+    settings, before = changeable.settings, ledger_of(changeable).head()
+    seen = candidates.candidate(settings, REVIEWER, "second").seen
+    candidates.comment(settings, ENGINEER, "engineer", "second", text="the bins are those of last year")
+    candidates.assign(settings, REVIEWER, "reviewer", "second", to="third reader")
+    shown = candidates.candidate(settings, AUDITOR, "second")
+    assert [(item.kind, item.by, item.text) for item in shown.remarks] == [
+        ("comment", "engineer", "the bins are those of last year"),
+        ("assignment", "reviewer", "third reader"),
+    ]
+    assert shown.assigned == "third reader"
+    assert [item.assigned for item in overview.overview(settings, REVIEWER).waiting if item.title == "second"] == [
+        "third reader"
+    ]
+    # It decides nothing: an approval of what was seen before still counts, and nothing of it is in the ledger.
+    assert (shown.seen, ledger_of(changeable).head()) == (seen, before)
+    with pytest.raises(NotAllowed, match="comment"):
+        candidates.comment(settings, AUDITOR, "auditor", "second", text="no")
+    with pytest.raises(NotAllowed, match="decide"):
+        candidates.assign(settings, ENGINEER, "engineer", "second", to="engineer")
+    with pytest.raises(ConfigurationError, match="is empty"):
+        candidates.comment(settings, ENGINEER, "engineer", "second", text=" ")
+    with pytest.raises(NotFound):
+        candidates.comment(settings, ENGINEER, "engineer", "visits", "2025-11", text="where is it?")
+
+
+def test_a_candidate_has_a_checklist_and_its_drift(filled):
+    settings = filled.settings
+    shown = candidates.candidate(settings, REVIEWER, WAITING.dataset, WAITING.period)
+    points = {item.point: item.state for item in shown.checks}
+    assert (points["contract"], points["evidence"], points["guarantee"]) == ("good", "good", "good")
+    assert points["purpose"] == "care", "the contract declares none"
+    assert (shown.rows, shown.units, shown.purpose, shown.recipients) == (200, 3000, None, ())
+    assert shown.budget.per_owner and "would fit" in shown.budget.left_words
+    drift = shown.quality.drift
+    assert drift.previous == release_of(settings, "visits")
+    assert {"columns", "pairs"} <= {row.key for row in drift.rows}
+    assert all(row.change in ("better", "worse", "same", "other") for row in drift.rows)
+    assert "this candidate" in drift.plot
+    assert candidates.candidate(settings, REVIEWER, "second").quality.drift is None, "it is the first"
+    engineer = candidates.candidate(settings, ENGINEER, WAITING.dataset, WAITING.period)
+    assert engineer.quality is None
+    assert not {"quality", "copies"} & {item.point for item in engineer.checks}
 
 
 def test_what_is_approved_waits_for_publication(changeable):

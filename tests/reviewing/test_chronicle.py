@@ -65,11 +65,11 @@ def test_it_says_what_the_ledger_says(settings):
 def test_a_refusal_is_the_last_word_until_an_approval(settings):
     store, entry, candidate = made(settings, "one", "2026-01")
     (recorded,) = chronicle(settings).candidates.values()
-    assert not chronicle(settings).is_refused(recorded)
+    assert not chronicle(settings).is_ended(recorded)
     store.refuse(candidate, by="reviewer", entry_id=entry, reason="no")
-    assert chronicle(settings).is_refused(recorded)
+    assert chronicle(settings).is_ended(recorded)
     store.approve(candidate, by="reviewer", entry_id=entry)
-    assert not chronicle(settings).is_refused(recorded)
+    assert not chronicle(settings).is_ended(recorded)
 
 
 def test_another_ledger_in_its_place_is_read_anew(settings):

@@ -23,7 +23,9 @@ def register(settings: Settings) -> None:
         settings,
         "Datasets",
         "/datasets/{name}",
-        lambda context: context.read(views.dataset, context.path["name"]),
+        lambda context: (
+            context.read(views.draft, context.path["name"]) or context.read(views.dataset, context.path["name"])
+        ),
         _dataset,
     )
 
@@ -33,6 +35,10 @@ def _list(context: PageContext, view: views.DatasetsView) -> None:
     context.html("datasets.html.j2", view=view)
 
 
-def _dataset(context: PageContext, view: views.DatasetView) -> None:
+def _dataset(context: PageContext, view: views.DatasetView | views.DraftView) -> None:
+    if isinstance(view, views.DraftView):
+        context.heading(f"Dataset {view.dataset}", (("Datasets", "/datasets"),))
+        context.html("draft.html.j2", view=view)
+        return
     context.heading(f"Dataset {view.row.dataset}", (("Datasets", "/datasets"),))
     context.html("dataset.html.j2", view=view)

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import Identity, acting
 from dpsynth_platform.console.pages.frame import PageContext
-from dpsynth_platform.console.pages.markup import render
+from dpsynth_platform.console.pages.markup import plain, render
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.foundation.errors import DpsynthError, SignedOut
 
@@ -57,6 +57,8 @@ class Question:
         reason_needed: an empty reason is an error.
         tick: text of a checkbox for an explicit confirmation, or None.
         harm: the button is shown as one that stops something.
+        label: of the text area for the reason; None if there is none.
+        hint: what becomes of that text.
     """
 
     verb: str
@@ -66,6 +68,8 @@ class Question:
     fields: tuple[Field, ...] = ()
     tick: str | None = None
     harm: bool = False
+    label: str | None = "Reason"
+    hint: str = _KEPT
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,7 @@ class _Dialog:
         ):
             ui.html(render("dialog.html.j2", mark=mark, question=question), sanitize=False)
             self.fields = {field.name: _input(field) for field in question.fields}
-            needed = "needed" if question.reason_needed else "optional"
-            self.reason = ui.textarea(f"Reason ({needed})").classes("reason")
-            self.reason.props(f'outlined {"" if question.fields else "autofocus"} stack-label rows=3 hint="{_KEPT}"')
+            self.reason = _area(question) if question.label else None
             self.tick = ui.checkbox(question.tick) if question.tick else None
             self.message = ui.html("", sanitize=False).props("role=alert")
             with ui.row().classes("choices"):
@@ -116,9 +118,9 @@ class _Dialog:
     async def confirm(self) -> None:
         if self.busy:
             return
-        reason = (self.reason.value or "").strip()
-        if self.question.reason_needed and not reason:
-            self.show_message("A reason is needed: it is what others will read.")
+        reason = (self.reason.value or "").strip() if self.reason else ""
+        if self.reason and self.question.reason_needed and not reason:
+            self.show_message(f"A {(self.question.label or '').lower()} is needed: it is what others will read.")
             self.reason.run_method("focus")
             return
         self.busy = True
@@ -131,7 +133,7 @@ class _Dialog:
         except SignedOut as error:
             self.show_message(f"{error} Nothing was recorded.")
         except DpsynthError as error:
-            self.show_message(self.context.settings.shown(str(error)))
+            self.show_message(plain(self.context.settings.shown(str(error))))
         else:
             self.show_answer(answer)
         finally:
@@ -144,6 +146,13 @@ class _Dialog:
         self.dialog.clear()
         with self.dialog, ui.card().classes("ask"):
             ui.html(render("answer.html.j2", answer=answer), sanitize=False).props("role=status")
+
+
+def _area(question: Question) -> ui.textarea:
+    needed = "needed" if question.reason_needed else "optional"
+    area = ui.textarea(f"{question.label} ({needed})").classes("reason")
+    first = "" if question.fields else "autofocus"
+    return area.props(f'outlined {first} stack-label rows=3 hint="{question.hint}"')
 
 
 def _input(field: Field) -> ui.input:

@@ -16,7 +16,7 @@ from nicegui import ui
 from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import Identity, signed_in
-from dpsynth_platform.console.pages.markup import ICON, PRODUCT, render, stylesheet
+from dpsynth_platform.console.pages.markup import ICON, PRODUCT, plain, render, stylesheet
 from dpsynth_platform.console.roles import ROLES, Action
 from dpsynth_platform.foundation.errors import DpsynthError, NotAllowed, NotFound
 from dpsynth_platform.foundation.settings import Settings
@@ -144,4 +144,4 @@ def _framed(settings: Settings, request: Request, section: str) -> PageContext:
 def _show_error(context: PageContext, title: str, error: DpsynthError, status: int) -> None:
     ui.status_code(status)
     context.heading(title)
-    context.html("error.html.j2", message=context.settings.shown(str(error)))
+    context.html("error.html.j2", message=plain(context.settings.shown(str(error))))

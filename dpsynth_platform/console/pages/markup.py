@@ -9,6 +9,7 @@ accepted as a drawing.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -44,6 +45,11 @@ _CARE = frozenset(
     }
 )
 _BAD = frozenset({"refused", "withdrawn", "damaged", "missing", "unrecorded", "weak", "fail", "broken", "abort"})
+_CLAUSES = re.compile(r"(?<=[;:.])\s+")
+_COMMAND = re.compile(r"\bdpsynth [a-z]")
+_PATH = re.compile(r"(?:\$\{DPSYNTH_\w+\}|(?<![\w:/.])/[\w.-]+)(?:/[\w.-]+)*/([\w.-]+)")
+"""An absolute path of the server, or one below its directories; a URI is none."""
+_BY_ENGINEER = "An engineer can do this."
 _UNITS = {"user": "person", "example": "record", "group": "group"}
 
 
@@ -61,6 +67,8 @@ def _environment() -> Environment:
         drawing=drawing,
         moment=moment,
         number_of=number_of,
+        capital=lambda text: text[:1].upper() + text[1:],
+        plain=plain,
         query=query,
         small=small,
         tone=tone,
@@ -88,6 +96,16 @@ def script(name: str) -> str:
     """A script of the console's own pages, from the templates' directory."""
     source, _, _ = PackageLoader("dpsynth_platform.console.pages", "templates").get_source(_environment(), name)
     return source
+
+
+def plain(text: str) -> str:
+    """Words of the library for readers without a shell: a clause with a command is left out, and a path shortened."""
+    clauses = _CLAUSES.split(text)
+    kept = [clause for clause in clauses if not _COMMAND.search(clause)]
+    words = " ".join(kept).rstrip(";:, ")
+    if len(kept) < len(clauses):
+        words = f"{words}. {_BY_ENGINEER}" if words else _BY_ENGINEER
+    return _PATH.sub(lambda path: path[1], words)
 
 
 def tone(state: str) -> str:

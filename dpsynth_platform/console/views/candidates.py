@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import dossiers
-from dpsynth_platform.console.views.base import require
+from dpsynth_platform.console.views.base import part, require
+from dpsynth_platform.console.views.checklist import Check, checklist
 from dpsynth_platform.console.views.comparison import ComparisonView, Facts, compare, release_before
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError, NotFound, ReleaseRefused
@@ -22,16 +23,18 @@ from dpsynth_platform.foundation.people import recorded, recorded_name
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.dossier import clearance_summary
 from dpsynth_platform.release.evidence import REFUSE, WITHDRAW, standing_approvals
-from dpsynth_platform.reviewing import catalogue, decisions
-from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
+from dpsynth_platform.reviewing import accounts, catalogue, decisions, discussion
+from dpsynth_platform.reviewing.chronicle import Chronicle, cached_ledger, chronicle
+from dpsynth_platform.reviewing.discussion import Remark, assigned, remarks
 from dpsynth_platform.synth.planning import load_dataset
 
 _PUBLISHING = threading.Lock()
 """A run of the release job captures the process's output, so only one runs at a time."""
 
-CandidateState = Literal["waiting", "approved", "refused", "published", "not-releasable", "none"]
+CandidateState = Literal["waiting", "approved", "refused", "published", "withdrawn", "not-releasable", "none"]
 
 
 CANDIDATE_WORDS: dict[CandidateState, str] = {
@@ -39,9 +42,20 @@ CANDIDATE_WORDS: dict[CandidateState, str] = {
     "approved": "approved, and not published yet",
     "refused": "refused",
     "published": "published",
+    "withdrawn": "withdrawn",
     "not-releasable": "cannot be released as it is",
     "none": "there is no candidate",
 }
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """What the family may cost for life, how that is charged, and what is left now (for `READ_SPEND`) in words."""
+
+    cap_epsilon: float
+    cap_delta: float
+    per_owner: bool
+    left_words: str | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,10 @@ class CandidateView:
         after_withdrawal: a release of this content was withdrawn, so an approval needs an explicit confirmation.
         release: id of the release that it was published as; `comparison` is with the last release of the dataset.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
+        rows: declared number of rows; None if as many as the noisy counts say.
+        units: about how many people (or other units) there are, by public knowledge.
+        checks: what to go through before a decision.
+        assigned: who looks at it; `remarks` are the comments and assignments, the newest last, never published.
     """
 
     dataset: str
@@ -87,6 +105,14 @@ class CandidateView:
     release: str | None
     comparison: ComparisonView | None
     mostly_missing: tuple[str, ...] = ()
+    purpose: str | None = None
+    recipients: tuple[str, ...] = ()
+    rows: int | None = None
+    units: int = 0
+    budget: BudgetView | None = None
+    checks: tuple[Check, ...] = ()
+    assigned: str | None = None
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,6 +208,31 @@ def refuse(
     return Decided(made.candidate, decisions.DECIDED[made.decision], made.by, made.at, None, steps, ())
 
 
+def comment(
+    settings: Settings, allowed: Collection[Action], by: str, dataset: str, period: str | None = None, *, text: str
+) -> Remark:
+    """Adds a comment (`COMMENT`) on the present candidate. Raises `NotFound` without one, else as `discussion`."""
+    require(allowed, Action.COMMENT)
+    return discussion.comment(settings, *_present(settings, dataset, period), by, text)
+
+
+def assign(
+    settings: Settings, allowed: Collection[Action], by: str, dataset: str, period: str | None = None, *, to: str
+) -> Remark:
+    """Says who looks at the present candidate (`DECIDE`). Raises `NotFound` without one, else as `discussion`."""
+    require(allowed, Action.DECIDE)
+    return discussion.assign(settings, *_present(settings, dataset, period), by, to)
+
+
+def _present(settings: Settings, dataset: str, period: str | None) -> tuple[Place, str]:
+    place = Place(dataset, period)
+    load_dataset(settings, dataset)
+    try:
+        return place, decisions.gather(settings, place).candidate.digest
+    except ReleaseRefused as refusal:
+        raise NotFound(str(refusal)) from None
+
+
 def reviewers_dossier(
     settings: Settings, allowed: Collection[Action], dataset: str, period: str | None = None
 ) -> dict[str, Any]:
@@ -222,6 +273,10 @@ def _no_candidate(place: Place, contract: DataContract, why: str) -> CandidateVi
         decisions=(),
         release=None,
         comparison=None,
+        purpose=contract.purpose,
+        recipients=tuple(contract.recipients),
+        rows=None if contract.generate.rows == "auto" else contract.generate.rows,
+        units=contract.privacy.expected_units,
     )
 
 
@@ -230,14 +285,21 @@ def _candidate_view(
 ) -> CandidateView:
     place, contract, statement = gathered.place, gathered.contract, gathered.statement
     state = _state(known, gathered)
-    counts, quality = dossiers.restricted_parts(settings, allowed, gathered)
     published = decisions.published_as(Storage(settings.restricted), place, gathered.candidate.digest)
     previous = release_before(settings, known, place.dataset, known.publications.get(published or ""))
+    counts, quality = dossiers.restricted_parts(settings, allowed, gathered, previous.publication if previous else None)
     counted = standing_approvals(gathered.decided, gathered.runners)
     standing = gathered.standing
+    if state == "withdrawn":
+        standing = missing_approvals(contract, gathered.decided, gathered.runners)
     if state == "waiting":
         missing = missing_approvals(contract, gathered.decided, gathered.runners)
         standing = f"the evidence holds; {missing}{gathered.until}"
+    audit = dossiers.audit_view(gathered.report, decisions.audit_plots(settings, place))
+    clearance = dossiers.clearance_view(clearance_summary(gathered.cleared))
+    comparison = compare(settings, known, previous, Facts.of_candidate(gathered)) if previous else None
+    declared = catalogue.catalogue(settings).datasets.get(place.dataset)
+    said = remarks(settings, place, gathered.candidate.digest)
     return replace(
         _no_candidate(place, contract, standing),
         state=state,
@@ -250,8 +312,8 @@ def _candidate_view(
         plain_words=statement.plain_words(),
         covered=statement.covered,
         not_covered=statement.not_covered,
-        audit=dossiers.audit_view(gathered.report, decisions.audit_plots(settings, place)),
-        clearance=dossiers.clearance_view(clearance_summary(gathered.cleared)),
+        audit=audit,
+        clearance=clearance,
         counts=counts,
         quality=quality,
         runners=gathered.runners,
@@ -259,9 +321,31 @@ def _candidate_view(
         after_withdrawal=any(item.decision == WITHDRAW for item in gathered.decided),
         decisions=tuple(map(dossiers.decision_view, gathered.decided)),
         release=published,
-        comparison=compare(settings, known, previous, Facts.of_candidate(gathered)) if previous else None,
+        comparison=comparison,
         mostly_missing=gathered.mostly_missing,
+        budget=_budget(allowed, gathered, cached_ledger(settings)),
+        assigned=assigned(said),
+        remarks=said,
+        checks=checklist(
+            gathered,
+            declared[0] if declared else None,
+            audit,
+            clearance,
+            quality,
+            comparison,
+            sees_quality=Action.READ_QUALITY in allowed,
+        ),
     )
+
+
+def _budget(allowed: Collection[Action], gathered: decisions.CandidateEvidence, ledger: Ledger) -> BudgetView:
+    account = ledger.account(gathered.contract.family)
+    left = part(
+        allowed,
+        Action.READ_SPEND,
+        lambda: accounts.left_words(ledger.left(account.family, account.delta), account.mode),
+    )
+    return BudgetView(account.epsilon, account.delta, account.mode == "per-owner", left)
 
 
 def missing_approvals(contract: DataContract, decided: Sequence[Decision], runners: Collection[str]) -> str:
@@ -281,6 +365,8 @@ def _state(known: Chronicle, gathered: decisions.CandidateEvidence) -> Candidate
         return "published"
     if decided and decided[-1].decision == REFUSE:
         return "refused"
+    if decided and decided[-1].decision == WITHDRAW:
+        return "withdrawn"
     if not gathered.releasable:
         return "not-releasable"
     return "approved" if gathered.approved else "waiting"

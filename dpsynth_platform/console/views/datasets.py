@@ -85,6 +85,8 @@ class DatasetView:
     columns: tuple[tuple[str, str], ...]
     contacts: tuple[str, ...]
     file: str
+    purpose: str | None
+    recipients: tuple[str, ...]
     periods: tuple[PeriodView, ...]
     entries: tuple[EntryRow, ...]
     releases: tuple[ReleaseRow, ...]
@@ -142,10 +144,50 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
         columns=tuple((column, column_words(contract, column)) for column in contract.columns),
         contacts=tuple(contract.owners),
         file=settings.shown(str(settings.contracts / f"{name}.yaml")),
+        purpose=contract.purpose,
+        recipients=tuple(contract.recipients),
         periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
         entries=tuple(entry_row(item) for item in reversed(entries)),
         releases=tuple(row_of(settings, known, item) for item in releases),
     )
+
+
+@dataclass(frozen=True)
+class FaultView:
+    """A key of a contract's file with its problem and what is accepted; `key` is empty for the file as a whole."""
+
+    key: str
+    problem: str
+    accepted: str
+
+
+@dataclass(frozen=True)
+class DraftView:
+    """A contract file that declares no dataset yet: a `draft` has empty keys, another is invalid."""
+
+    dataset: str
+    draft: bool
+    faults: tuple[FaultView, ...]
+
+
+def draft(settings: Settings, allowed: Collection[Action], name: str) -> DraftView | None:
+    """What is missing in a contract's file; None where it is valid, or there is none."""
+    require(allowed, Action.READ)
+    declared = catalogue.catalogue(settings)
+    if name not in declared.faults:
+        return None
+    lines = declared.faults[name].splitlines()
+    return DraftView(name, name in declared.drafts, tuple(map(_fault, lines)))
+
+
+def _fault(line: str) -> FaultView:
+    """A line of an error: file, key, problem, and what is accepted."""
+    problem, _, accepted = line.partition("; accepted: ")
+    where, _, rest = problem.partition(": ")
+    if not where.endswith((".yaml", ".yml")):
+        return FaultView("", problem, accepted)
+    key, divided, words = rest.partition(": ")
+    return FaultView(key, words, accepted) if divided else FaultView("", rest, accepted)
 
 
 def plan(settings: Settings, allowed: Collection[Action], name: str, period: str | None = None) -> PlanView:

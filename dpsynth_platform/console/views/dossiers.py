@@ -6,6 +6,7 @@ finding releases (`listing`), and pages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import part, view_of
+from dpsynth_platform.console.views.drift import CopiesView, DriftView, Measure, copies, drift, measures
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import upper_bound
@@ -26,6 +28,7 @@ from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline
 from dpsynth_platform.release.page import TREATMENTS
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
+from dpsynth_platform.reviewing.chronicle import Publication
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class GuaranteeView:
     weighting: str
     tier: str | None
     words: str
+
+    @property
+    def factor(self) -> float:
+        """By how much one unit's data can change the chance of any conclusion, up to `delta`."""
+        return math.exp(self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -95,18 +103,38 @@ class VerificationView:
 
 
 @dataclass(frozen=True)
+class FoundView:
+    """What the best attack found at one false alarm in a hundred: a share of participants, its interval, the limit.
+
+    `allowed` is what the guarantee allows in general; `attacks` is how many attacks it is the best of.
+    """
+
+    attack: str
+    attacks: int
+    found: float
+    low: float
+    high: float
+    allowed: float
+
+
+@dataclass(frozen=True)
 class AuditView:
-    """An audit on fictional canaries with its verdict, its table of attacks, and plots as SVG by title: publishable."""
+    """An audit on fictional canaries with its verdict, its table of attacks, and plots as SVG by title: publishable.
+
+    `best` is None in reports of earlier versions, which did not measure it.
+    """
 
     verdict: str
     summary: str
     epsilon_lower_bound: float
     highest_bound: float
     confidence: float
+    claimed_epsilon: float
     canaries: int
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     plots: dict[str, str]
+    best: FoundView | None = None
 
 
 @dataclass(frozen=True)
@@ -120,12 +148,18 @@ class CountView:
 
 @dataclass(frozen=True)
 class QualityView:
-    """Comparison with real rows, with plots as SVG by title: restricted, for `READ_QUALITY`."""
+    """Comparison with real rows, with plots as SVG by title: restricted, for `READ_QUALITY`.
+
+    `measures` are the few numbers that stand for it; `copies` is None where exact copies were not counted.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     legend: str
     plots: dict[str, str]
+    measures: tuple[Measure, ...] = ()
+    copies: CopiesView | None = None
+    drift: DriftView | None = None
 
 
 @dataclass(frozen=True)
@@ -265,13 +299,27 @@ def _signed_guarantee(part: Mapping[str, Any]) -> GuaranteeView:
 
 def audit_view(report: Mapping[str, Any], plots: Mapping[str, str]) -> AuditView:
     """An audit's JSON report, with its plots as SVG by title."""
-    same = ("verdict", "summary", "epsilon_lower_bound", "highest_bound", "confidence", "canaries")
+    same = ("verdict", "summary", "epsilon_lower_bound", "highest_bound", "confidence", "claimed_epsilon", "canaries")
     return AuditView(
+        best=_best_attack(report),
         **{name: report[name] for name in same},
         header=decisions.AUDIT_HEADER,
         rows=tuple(decisions.attack_row(item) for item in report["attacks"]),
         plots=safe_plots(plots),
     )
+
+
+def _best_attack(report: Mapping[str, Any]) -> FoundView | None:
+    """Of the deciding attacks, the one that the report's summary names."""
+    from dpsynth_platform.audit.risk import frontier  # it imports numerical libraries
+
+    deciding = [item for item in report["attacks"] if item.get("decides", True) and item.get("risk")]
+    if not deciding:
+        return None
+    best = max(deciding, key=lambda item: float(item["risk"]["rates"][1]["found"]["value"]))
+    rate = best["risk"]["rates"][1]
+    found, allowed = rate["found"], frontier(rate["false_positive_rate"], report["claimed_epsilon"], report["delta"])
+    return FoundView(best["name"], len(deciding), found["value"], found["low"], found["high"], allowed)
 
 
 def clearance_view(summary: Mapping[str, Any]) -> ClearanceView:
@@ -284,9 +332,15 @@ def clearance_view(summary: Mapping[str, Any]) -> ClearanceView:
 
 
 def restricted_parts(
-    settings: Settings, allowed: Collection[Action], gathered: decisions.CandidateEvidence | None
+    settings: Settings,
+    allowed: Collection[Action],
+    gathered: decisions.CandidateEvidence | None,
+    previous: Publication | None = None,
 ) -> tuple[tuple[CountView, ...] | None, QualityView | None]:
-    """Exact counts and the comparison with real rows, each for actors who may see it."""
+    """Exact counts and the comparison with real rows, each for actors who may see it.
+
+    `previous` is the release whose quality the comparison also names.
+    """
     if gathered is None or not {Action.READ_SPEND, Action.READ_QUALITY} & set(allowed):
         return None, None
     try:
@@ -301,7 +355,7 @@ def restricted_parts(
     )
     return (
         part(allowed, Action.READ_SPEND, lambda: counts),
-        part(allowed, Action.READ_QUALITY, lambda: _quality(document)),
+        part(allowed, Action.READ_QUALITY, lambda: _quality(settings, document, previous)),
     )
 
 
@@ -347,7 +401,7 @@ def _finding(item: Mapping[str, Any]) -> str:
     return f"{DESCRIPTIONS[item['kind']]}{entry}{incomparable}"
 
 
-def _quality(document: Mapping[str, Any]) -> QualityView | None:
+def _quality(settings: Settings, document: Mapping[str, Any], previous: Publication | None) -> QualityView | None:
     found = document["quality"]
     if found is None:
         return None
@@ -356,4 +410,7 @@ def _quality(document: Mapping[str, Any]) -> QualityView | None:
         rows=tuple(tuple(row) for row in found["rows"]),
         legend=LEGEND,
         plots=safe_plots(found["plots"]),
+        measures=measures(found["report"]),
+        copies=copies(found["report"]),
+        drift=drift(settings, previous, found["report"]) if previous else None,
     )

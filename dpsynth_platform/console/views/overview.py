@@ -20,7 +20,7 @@ from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.release import evidence
-from dpsynth_platform.reviewing import catalogue
+from dpsynth_platform.reviewing import catalogue, discussion
 from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, cached_ledger, chronicle
 from dpsynth_platform.reviewing.decisions import until_words
 
@@ -33,7 +33,8 @@ class Waiting:
     """Something that waits for a person, and why.
 
     `kind` is `candidate` (for a decision), `publication` (approved, not published yet), or `raise` (a larger cap was
-    requested in `event` and needs another person's approval). `title` is the dataset with its period, or the family.
+    requested in `event` and needs another person's approval). `title` is the dataset with its period, or the family;
+    `assigned` is who looks at the candidate.
     """
 
     kind: Literal["candidate", "publication", "raise"]
@@ -45,6 +46,7 @@ class Waiting:
     why: str
     guarantee: GuaranteeView | None
     event: int | None
+    assigned: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
 
 def _candidates(settings: Settings, known: Chronicle) -> Iterator[Waiting]:
     for recorded in known.candidates.values():
-        if known.is_published(recorded.digest) or known.is_refused(recorded):
+        if known.is_published(recorded.digest) or known.is_ended(recorded):
             continue
         contract = catalogue.sealed_contract(settings, recorded.place)
         if contract is not None and is_present(settings, recorded, contract):
@@ -121,6 +123,7 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         why=why,
         guarantee=guarantee_view(known.promised(recorded.entry)),
         event=None,
+        assigned=discussion.assigned(discussion.remarks(settings, place, recorded.digest)),
     )
 
 

@@ -17,6 +17,7 @@ from dpsynth_platform.console.views import dossiers, listing
 from dpsynth_platform.console.views.base import Paged, page_of, require
 from dpsynth_platform.console.views.comparison import ComparisonView, Facts, compare, release_before
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.foundation.people import recorded, recorded_name
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
@@ -97,6 +98,33 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
         comparison=compare(settings, known, previous, Facts.of_dossier(dossier)) if dossier and previous else None,
         directory=None if directory is None else settings.shown(str(directory)),
     )
+
+
+@dataclass(frozen=True)
+class WithdrawnView:
+    """A withdrawn release; `left` is how many of its copies and directories an operator still has to look at."""
+
+    release: str
+    by: str
+    at: str
+    reason: str
+    left: int
+
+
+def withdraw(
+    settings: Settings, allowed: Collection[Action], by: str, release_id: str, *, reason: str
+) -> WithdrawnView:
+    """Withdraws a release for ever (`DECIDE`), or finishes that. The reason is published.
+
+    Raises `NotFound`, `ConfigurationError` for what cannot be recorded, and like `withdrawing.withdraw`.
+    """
+    from dpsynth_platform.reviewing.withdrawing import withdraw as withdraw_release
+
+    require(allowed, Action.DECIDE)
+    who, words = recorded_name(by, "who withdraws"), recorded(reason, "the reason")
+    listed = listing.find(settings, chronicle(settings), release_id)
+    done = withdraw_release(settings, listed.id, by=who, reason=words)
+    return WithdrawnView(done.release, done.by, done.at, done.reason, len(done.warnings))
 
 
 def verify(settings: Settings, allowed: Collection[Action], release_id: str) -> dossiers.VerificationView:

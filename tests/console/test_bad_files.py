@@ -152,6 +152,13 @@ def test_a_draft_is_a_state_and_no_fault(changeable: Deployment) -> None:
     assert len(load_all(settings)[1]) == 2
     with pytest.raises(NotFound, match=r"columns\.region\.type: not filled in"):
         datasets.dataset(settings, REVIEWER, "new")
+    shown = datasets.draft(settings, REVIEWER, "new")
+    assert shown is not None and shown.draft
+    missing = {item.key for item in shown.faults if item.problem.startswith("not filled in")}
+    assert {"columns.region.type", "privacy.unit"} <= missing
+    broken = datasets.draft(settings, REVIEWER, "broken")
+    assert broken is not None and not broken.draft and len(broken.faults) == 1
+    assert datasets.draft(settings, REVIEWER, "people") is datasets.draft(settings, REVIEWER, "none_such") is None
 
     (settings.contracts / "broken.yaml").unlink()
     assert "contract_faults" not in {sensor.name for sensor in build_definitions(settings).sensors or ()}

@@ -145,6 +145,31 @@ def test_a_larger_cap_needs_two(changeable: Any, gate_at: Any) -> None:
     assert problem(rob.change(address, {})) == (409, "ledger")
 
 
+def test_comments_and_assignments_are_for_those_who_may(changeable: Any, gate_at: Any) -> None:
+    gate, address = gate_at(changeable.settings), f"/api/v1/candidates/{SECOND.dataset}"
+    erik, rita, aud = (gate.signed_in(name) for name in ("Erik", "Rita", "Aud"))
+    said = erik.change(f"{address}/comments", {"text": "ready"})
+    assert (said.status_code, said.json()["by"], said.json()["text"]) == (201, "Erik", "ready")
+    assert rita.change(f"{address}/assign", {"to": "Rita"}).json()["kind"] == "assignment"
+    assert problem(erik.change(f"{address}/assign", {"to": "Erik"})) == (403, "not-allowed")
+    assert problem(aud.change(f"{address}/comments", {"text": "no"})) == (403, "not-allowed")
+    assert problem(erik.change(f"{address}/comments", {"text": "two\nlines"})) == (422, "configuration")
+    shown = aud.get(address).json()
+    assert (shown["assigned"], [item["text"] for item in shown["remarks"]]) == ("Rita", ["ready", "Rita"])
+
+
+def test_a_withdrawal_is_for_reviewers_and_final(changeable: Any, gate_at: Any) -> None:
+    gate, release = gate_at(changeable.settings), release_of(changeable.settings, "people")
+    address = f"/api/v1/releases/{release}"
+    assert problem(gate.signed_in("Erik").change(f"{address}/withdraw", {"reason": "no"})) == (403, "not-allowed")
+    rita = gate.signed_in("Rita")
+    done = rita.change(f"{address}/withdraw", {"reason": "a column too many"})
+    assert (done.status_code, done.json()["by"], done.json()["left"]) == (200, "Rita", 0)
+    assert str(changeable.settings.home) not in done.text
+    assert rita.get(address).json()["row"]["state"] == "withdrawn"
+    assert problem(rita.change("/api/v1/releases/none-such/withdraw", {"reason": "no"})) == (404, "not-found")
+
+
 @pytest.mark.slow
 def test_the_api_is_as_it_describes_itself(changeable: Any, gate_at: Any) -> None:
     settings = changeable.settings

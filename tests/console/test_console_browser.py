@@ -185,6 +185,38 @@ def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the
         assert here.complaints == []
 
 
+def test_pages_follow_the_systems_dark_setting_and_print_with_everything_open(served, browser):
+    address = f"/candidates/{REFUSED.dataset}/{REFUSED.period}"
+    with visitor(served, browser) as here:
+        here.page.emulate_media(color_scheme="dark")
+        for path in (address, "/", "/families/clinic"):
+            here.open(path)
+            assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 26, 23)"
+            assert here.violations() == []
+        here.open(address)
+        assert not here.page.locator("#meaning").is_visible()
+        here.page.emulate_media(media="print", color_scheme="dark")
+        assert here.page.locator("#meaning").is_visible()
+        assert not here.page.locator("header").is_visible()
+        assert not here.page.get_by_role("button", name="Refuse…").is_visible()
+        assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_a_draft_says_what_is_missing_as_a_list(served, browser):
+    file = served.deployment.settings.contracts / "draft.yaml"
+    file.write_text("dataset: draft\ndescription:\nowners:\n")
+    try:
+        with visitor(served, browser) as here:
+            here.open("/datasets/draft")
+            assert here.heading == "Dataset draft"
+            assert "is a draft" in here.text and "nothing to decide here" in here.text
+            assert here.page.locator("#missing ~ ul > li").count() >= 3
+            assert str(file.parent) not in here.text
+            assert here.violations() == []
+    finally:
+        file.unlink()
+
+
 def test_a_dialog_gives_the_focus_back_and_escape_closes_it(served, browser):
     with visitor(served, browser) as here:
         here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
@@ -294,6 +326,42 @@ def test_a_tampered_dossier_shows_as_broken(served, browser, release):
             assert "damaged" in here.page.get_by_role("row").filter(has_text=release).inner_text()
     finally:
         dossier.write_bytes(kept)
+
+
+def test_a_reviewer_walks_from_sign_in_to_a_withdrawal_without_a_shell(served, browser, release):
+    """Sign-in, what waits, the verdict, the evidence, a comment; and a release is taken back on its page."""
+    ledger = Ledger(served.deployment.settings.ledger_url)
+    with visitor(served, browser, None) as here:
+        sign_in(here, "Rita")
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        assert here.page.locator("ol.verdict > li").count() == 3
+        assert "epsilon 1" in here.page.inner_text("ol.verdict")
+        assert here.page.locator(".checks li").count() >= 8
+        assert not here.page.locator("#audit table").is_visible()
+        here.page.locator(".checks").get_by_role("link", name="The audit could").click()
+        here.page.locator("#audit table").wait_for()
+        here.page.get_by_role("button", name="Comment…").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("Comment").fill("what did the second reader see?")
+        dialog.get_by_role("button", name="Comment", exact=True).click()
+        dialog.get_by_role("link", name="Continue").click()
+        here.page.get_by_text("what did the second reader see?").wait_for()
+        assert "dpsynth " not in here.text and "DPSYNTH_HOME" not in here.text
+
+        here.open(f"/releases/{release}")
+        assert "dpsynth " not in here.text and "DPSYNTH_HOME" not in here.text
+        here.page.get_by_role("button", name="Withdraw…").click()
+        dialog.get_by_label("Reason").fill("a column too many")
+        assert here.violations() == []
+        dialog.get_by_role("button", name="Withdraw", exact=True).click()
+        dialog.get_by_text("is withdrawn by Rita").wait_for()
+        assert ledger.history()[-1].kind == "withdrawn"
+        dialog.get_by_role("link", name="Continue").click()
+        here.page.get_by_text("Reason: a column too many").wait_for()
+        assert here.page.get_by_role("button", name="Withdraw…").count() == 0
+        here.open("/")
+        assert "Decide on people" not in here.text
+        assert here.complaints == []
 
 
 def test_a_session_that_has_ended_does_nothing_more(served, browser):

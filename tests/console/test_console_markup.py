@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsynth_platform.console.pages.markup import drawing, query, tone
+from dpsynth_platform.console.pages.markup import drawing, plain, query, tone
 from dpsynth_platform.console.sign_in import sign_in_page
 from dpsynth_platform.foundation.svg import bar_chart
 
@@ -25,6 +25,25 @@ def test_without_local_users_the_sign_in_page_has_no_form() -> None:
 def test_a_query_keeps_what_is_not_empty() -> None:
     assert query({"text": "a&b", "state": None, "page": 2}, page=3) == "?text=a%26b&page=3"
     assert query({"text": ""}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the evidence holds; 0 of 1 approval", "the evidence holds; 0 of 1 approval"),
+        (
+            "people: nothing was run yet; start with: dpsynth run people",
+            "people: nothing was run yet. An engineer can do this.",
+        ),
+        ("dpsynth ledger verify", "An engineer can do this."),
+        ("${DPSYNTH_HOME}/public/census", "census"),
+        ("/srv/data/a.yaml: is damaged", "a.yaml: is damaged"),
+        ("s3://open-data/visits (delta)", "s3://open-data/visits (delta)"),
+        ("1/2 of and/or", "1/2 of and/or"),
+    ],
+)
+def test_readers_without_a_shell_see_no_command_and_no_path(text: str, shown: str) -> None:
+    assert plain(text) == shown
 
 
 @pytest.mark.parametrize(

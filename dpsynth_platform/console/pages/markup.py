@@ -45,7 +45,7 @@ _CARE = frozenset(
     }
 )
 _BAD = frozenset({"refused", "withdrawn", "damaged", "missing", "unrecorded", "weak", "fail", "broken", "abort"})
-_CLAUSES = re.compile(r"(?<=[;:.])\s+")
+_CLAUSES = re.compile(r"(?<=[;.])\s+")
 _COMMAND = re.compile(r"\bdpsynth [a-z]")
 _PATH = re.compile(r"(?:\$\{DPSYNTH_\w+\}|(?<![\w:/.])/[\w.-]+)(?:/[\w.-]+)*/([\w.-]+)")
 """An absolute path of the server, or one below its directories; a URI is none."""

@@ -117,7 +117,7 @@ def _candidate(context: PageContext, view: candidates.CandidateView) -> None:
 def _discuss(context: PageContext, view: candidates.CandidateView) -> None:
     """Comments, and who looks at it."""
     settings, dataset, period = context.settings, view.dataset, view.period
-    address = f"{candidate_page(dataset, period)}#discussion"
+    address = candidate_page(dataset, period)  # a part of it (#...) would not be loaded anew
 
     def comment(who: Identity, entered: Entered) -> Answer:
         candidates.comment(settings, who.actions, who.name, dataset, period, text=entered.reason)

@@ -92,6 +92,7 @@ def evidence_of(
         edition=checked.edition,
     )
     audit = checked.records["audit"].directory
+    own = {candidate.entry_id, *([] if candidate.audited_entry_id is None else [candidate.audited_entry_id])}
     return Evidence(
         contract=contract,
         family=step.family,
@@ -121,9 +122,7 @@ def evidence_of(
         texts=_texts_drawn(checked.records["synthetic"].directory),
         missing=read_missing(checked.records["synthetic"].directory) or (),
         measured=read_measured(checked.records["synthetic"].directory),
-        budget=budget_shares(
-            step.ledger.account(step.family.family), step.ledger.entries(step.family.family), candidate.entry_id
-        ),
+        budget=budget_shares(step.ledger.account(step.family.family), step.ledger.entries(step.family.family), own),
     )
 
 

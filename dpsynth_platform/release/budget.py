@@ -6,15 +6,15 @@ which is restricted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from dpsynth_platform.ledger.filter import add_up
+from dpsynth_platform.ledger.filter import Cost, add_up
 from dpsynth_platform.ledger.records import Account, Entry
 
 
-def budget_shares(account: Account, entries: Sequence[Entry], entry_id: str) -> dict[str, Any] | None:
-    """Shares of the cap that an entry and the started ones before it took; None if the entry is not among them.
+def budget_shares(account: Account, entries: Sequence[Entry], own: Collection[str]) -> dict[str, Any] | None:
+    """Shares of the cap that a release and what started before it took; None if its entries are not all started.
 
     The ledger adds Renyi curves at sealed orders, and a sum must stay under the limit of one order. Shares are of the
     order at which the least is used, so that they add up, or of the delta that is set aside where more of that is used.
@@ -22,22 +22,18 @@ def budget_shares(account: Account, entries: Sequence[Entry], entry_id: str) -> 
 
     Args:
         entries: of the account, in any order.
+        own: ids of the release's entries: of its mechanism, and of a separate audit model where there is one.
     """
-    entry = next((item for item in entries if item.entry_id == entry_id), None)
-    if entry is None or entry.started_at is None:
+    started = [(entry.started_at, entry) for entry in entries if entry.started_at is not None]
+    mine = [(at, entry) for at, entry in started if entry.entry_id in own]
+    if not mine or len(mine) < len(set(own)):
         return None
-    before = [
-        item
-        for item in entries
-        if item.started_at is not None and item.entry_id != entry_id and item.started_at <= entry.started_at
-    ]
-    limits, earlier = account.filter, account.filter.nothing
-    for item in before:
-        earlier = add_up(earlier, limits.cost(item.request.curve, item.request.delta_slack))
-    this = limits.cost(entry.request.curve, entry.request.delta_slack)
+    last = max(at for at, _ in mine)
+    before = [entry for at, entry in started if entry.entry_id not in own and at <= last]
+    this, earlier = _sum(account, [entry for _, entry in mine]), _sum(account, before)
     shares = [
         (own / limit, previous / limit)
-        for own, previous, limit in zip(this, earlier, limits.limits, strict=True)
+        for own, previous, limit in zip(this, earlier, account.filter.limits, strict=True)
         if limit > 0
     ]
     if not shares:
@@ -50,3 +46,10 @@ def budget_shares(account: Account, entries: Sequence[Entry], entry_id: str) -> 
         "left": round(max(0.0, 1 - sum(used)), 6),
         "mechanisms_before": len(before),
     }
+
+
+def _sum(account: Account, entries: Iterable[Entry]) -> Cost:
+    total = account.filter.nothing
+    for entry in entries:
+        total = add_up(total, account.filter.cost(entry.request.curve, entry.request.delta_slack))
+    return total

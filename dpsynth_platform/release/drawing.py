@@ -85,6 +85,8 @@ def compared(table: Mapping[str, Any], axis: Mapping[str, Any]) -> str:
         (count * scale, max(0.0, measured - bar), max(0.0, measured + bar))
         for count, measured, bar in _possible(table, axis)
     ]
+    if len(shown) > _SPARK_BARS:
+        shown = sorted(shown, reverse=True)[:_SPARK_BARS]
     top = max(max(each) for each in shown) or 1.0
     slot = _SPARK_WIDTH / len(shown)
     shapes = []

@@ -9,7 +9,9 @@ import base64
 import copy
 import gzip
 import io
+import json
 import os
+import shutil
 import sqlite3
 import struct
 import zipfile
@@ -20,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deployment import CONTRACT, Deployment
 from line_cases import REGIONS
+
+from dpsynth_platform.foundation import release_layout as layout
 
 NAME = "Zaphodina Quillmarker"
 SSN = "904-55-7731"
@@ -119,6 +123,16 @@ def found(marks: tuple[str, ...], root: Path, *, without: tuple[Path, ...] = ())
         if path.is_file() and not any(path.is_relative_to(left_out) for left_out in without):
             hits |= {str(path): seen} if (seen := found_in(marks, path.read_bytes(), path)) else {}
     return hits
+
+
+def without_noisy_counts(public: Path, target: Path) -> Path:
+    """A copy of published releases without noisy counts, which are near exact ones and equal one now and then."""
+    shutil.copytree(public, target)
+    for file in target.rglob(layout.DOSSIER):
+        dossier = json.loads(file.read_text())
+        assert dossier["fidelity"]["tables"]
+        file.write_text(json.dumps(dossier | {"fidelity": None}, indent=2, ensure_ascii=False))
+    return target
 
 
 def found_in(marks: tuple[str, ...], content: bytes, path: Path | None = None) -> list[str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FILE = "measured.json"
 """Beside the rows of `synthetic`, whose content hash covers it."""
 MOST_BLOCKS = 24
-"""Blocks of an ordered column's cells, and the most values of another column, in tables of one column."""
+"""Blocks of an ordered column's cells, in tables of one column."""
 MOST_CELLS = 30_000
 """Figures of all tables together; tables beyond are left out, the last measured first."""
 _EXACT = 2**53
@@ -99,23 +99,23 @@ class _Tables:
         self.tables: list[dict[str, Any]] = []
         self.left_out = 0
 
-    def add(self, order: int, grouped: Sequence[tuple[int, npt.NDArray[Any] | None]], noisy: NoisyCounts) -> None:
-        axes = [
-            None if groups is None else _axis(self._columns[index], self._types, groups) for index, groups in grouped
-        ]
+    def add(self, order: int, grouped: Sequence[tuple[int, npt.NDArray[Any]]], noisy: NoisyCounts) -> None:
+        axes = [_axis(self._columns[index], self._types, groups) for index, groups in grouped]
         known = [axis for axis in axes if axis is not None]
-        counts = noisy.counts
-        blocks = None if order else grouped[0][1]
-        if blocks is not None:
+        counts, parts = noisy.counts, {}
+        if not order:
+            ((_, blocks),) = grouped
             counts = np.bincount(blocks, weights=counts).astype(np.int64)
+            parts = {"parts": np.bincount(blocks).tolist()}
         if len(known) < len(axes) or counts.size > self._left:
             self.left_out += 1
             return
         self._left -= counts.size
-        table: dict[str, Any] = {"axes": [self._place(axis) for axis in known], "order": order, "sigma": noisy.sigma}
-        if blocks is not None:
-            table["parts"] = np.bincount(blocks).tolist()
-        self.tables.append(table | {"measured": counts.ravel().tolist()})
+        self.tables.append(
+            {"axes": [self._place(axis) for axis in known], "order": order, "sigma": noisy.sigma}
+            | parts
+            | {"measured": counts.ravel().tolist()}
+        )
 
     def _place(self, axis: dict[str, Any]) -> int:
         """The place of an axis among all; equal ones are listed once."""
@@ -126,14 +126,14 @@ class _Tables:
         return self._places[key]
 
 
-def _blocks(column: ColumnDomain) -> npt.NDArray[np.int64] | None:
-    """The block of each cell, by public facts alone; missing values are a block. None: too many values."""
+def _blocks(column: ColumnDomain) -> npt.NDArray[np.int64]:
+    """The block of each cell, by public facts alone; missing values are a block."""
     cells = np.arange(column.size)
     if column.ordered:
         blocks = cells // math.ceil(column.missing / MOST_BLOCKS)
         blocks[column.missing] = blocks[column.missing - 1] + 1
         return blocks
-    return cells if column.size <= MOST_CELLS else None
+    return cells
 
 
 def _axis(column: ColumnDomain, types: dict[str, pa.DataType], groups: npt.NDArray[Any]) -> dict[str, Any] | None:

@@ -243,7 +243,8 @@ def of_month(
     """Publishes a month's release, which differs from others in its id and period."""
 
     def make(period: str | None, batches: list[pa.RecordBatch] = rows) -> SignedRelease:
-        month = replace(evidence, period=period)
+        measured = evidence.measured if batches[0].schema == SCHEMA else None
+        month = replace(evidence, period=period, measured=measured)
         made = publish(month, batches, batches[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
         return SignedRelease.of(made, "visits", period)
 

@@ -103,12 +103,19 @@ class ColumnWalk:
 
 
 def columns_of(facets: Mapping[str, Any]) -> dict[str, ColumnFacts]:
-    """The columns that a dataset's facets name, in the order of its schema; what has another form is skipped."""
+    """The columns that a dataset's facets name, in the order of its schema; what has another form is skipped.
+
+    The owner columns of a source are tagged as `owner`.
+    """
     types = {str(item.get("name")): str(item.get("type") or "") for item in _listed(facets, "schema", "fields")}
     descent = descent_of(facets.get("columnLineage"))
     if descent is not None:
         types |= {name: "" for name in (*descent.origins, *descent.without) if name not in types}
     tags: dict[str, list[tuple[str, str]]] = {}
+    if descent is None:  # a source: further tables repeat its privacy unit, and hold other ids under these names
+        unit = facets.get("dpsynth_privacyUnit")
+        owners = unit.get("ownerColumns") if isinstance(unit, Mapping) else None
+        tags = {name: [("owner", "true")] for name in (owners if isinstance(owners, list) else ()) if name in types}
     for item in _listed(facets, "tags", "tags"):
         if item.get("field") in types:
             tags.setdefault(str(item["field"]), []).append((str(item.get("key")), str(item.get("value"))))

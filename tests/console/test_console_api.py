@@ -50,6 +50,8 @@ NEEDED = {
     ("get", "/lineage/path"): Action.READ,
     ("get", "/lineage/search"): Action.READ,
     ("get", "/lineage/node"): Action.READ,
+    ("get", "/lineage/columns"): Action.READ,
+    ("get", "/lineage/trace"): Action.READ,
     ("get", "/ledger"): Action.READ,
     ("get", "/ledger/entries/{entry}"): Action.READ,
     ("post", "/ledger/verify"): Action.VERIFY,
@@ -77,6 +79,8 @@ QUERIES = {
     "/lineage/path": "?one=a&other=b",
     "/lineage/search": "?text=a",
     "/lineage/node": "?name=a",
+    "/lineage/columns": "?node=a",
+    "/lineage/trace": "?node=a&column=b",
 }
 
 

@@ -40,7 +40,9 @@ def test_nothing_released_holds_an_owner_column_and_its_rows_depend_on_it_masked
     assert found["people: model", None] == (False, None)
     keys = {part.key for part in (shown.start, *shown.downstream)}
     assert all({step.source, step.target} <= keys for step in shown.steps)
-    assert ("identifier",) in [column.tags for column in lineage.columns(filled.settings, READ, "people").columns]
+    tags = {column.name: column.tags for column in lineage.columns(filled.settings, READ, "people").columns}
+    assert (tags["person"], tags["visit"]) == (("owner", "identifier"), ("identifier",))
+    assert {item.column for item in lineage.search(filled.settings, READ, "owner").columns} == {"person", "_owner"}
 
 
 @pytest.mark.end_to_end

@@ -178,6 +178,16 @@ def test_parts_of_another_form_are_skipped() -> None:
     assert columns_of({"schema": {"fields": [None, {"name": "x"}]}, "tags": {"tags": 1}})["x"].type == ""
 
 
+def test_owner_columns_are_tagged_at_the_source_alone() -> None:
+    described = {
+        "schema": {"fields": [{"name": "person"}, {"name": "age"}]},
+        "dpsynth_privacyUnit": {"ownerColumns": ["person", "gone", 3]},
+    }
+    assert [item.tags for item in columns_of(described).values()] == [(("owner", "true"),), ()]
+    assert columns_of(described | {"columnLineage": {"fields": {}}})["person"].tags == ()
+    assert columns_of(described | {"dpsynth_privacyUnit": []})["person"].tags == ()
+
+
 def test_our_own_facet_reads_back_as_it_was() -> None:
     made = ColumnDescent(
         {"age": (ColumnOrigin(name("bounded"), "age", "AGGREGATION", True, "Drawn."),)},

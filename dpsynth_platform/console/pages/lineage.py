@@ -30,6 +30,8 @@ from dpsynth_platform.foundation.settings import Settings
 _DEPTH = 2
 _MOST_DRAWN = 150
 """Parts of a column's way that are drawn; its table has all."""
+_MOST_COLUMNS = 300
+"""Columns of a table on its page."""
 _BROKEN = ("alias", "paid-by", "claims", "evaluated-on")
 """Relations that are no flow of data."""
 
@@ -143,7 +145,14 @@ def _lineage(context: PageContext, view: _Lineage) -> None:
     if view.node is not None and view.columns is not None:
         tables = _IN_TABLES if view.columns.columns else ()
         facets = [(facet, json.loads(facet.value)) for facet in view.node.facets if facet.name not in tables]
-        context.html("node.html.j2", view=view.node, columns=view.columns, facets=facets, kind_words=_KINDS)
+        context.html(
+            "node.html.j2",
+            view=view.node,
+            columns=view.columns,
+            most_columns=_MOST_COLUMNS,
+            facets=facets,
+            kind_words=_KINDS,
+        )
     ui.add_body_html(f"<script>{script('graph.js')}</script>")
 
 

@@ -2,6 +2,7 @@
 // Without this script the drawing is whole, in its natural size, and every box is a link.
 (() => {
   const STEP = 1.25, LEAST = 0.1, MOST = 4;
+  const LEGIBLE = 0.7;  // a drawing that fits at this size or larger is fitted to begin with
 
   function prepare(frame) {
     const svg = frame.querySelector("svg"), tools = frame.parentElement.querySelector(".zoom");
@@ -86,6 +87,7 @@
       });
       tools.hidden = false;
     }
+    if (frame.clientWidth < wide && frame.clientWidth / wide >= LEGIBLE) zoom(frame.clientWidth / wide);
     find();
   }
 

@@ -12,6 +12,7 @@ from view_cases import json_of, release_of
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import lineage
+from dpsynth_platform.console.views.lineage import around
 from dpsynth_platform.console.views.lineage.around import FEW
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.settings import Settings
@@ -188,6 +189,17 @@ def test_a_year_of_months_is_a_few_boxes(year: Settings) -> None:
         "visits: 12 releases",
         *(f"visits: 12 times {step}" for step in LINE[:-1]),
     }
+
+
+def test_what_is_far_is_left_out_and_counted(year: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(around, "MOST_NODES", 3)
+    shown = lineage.graph(year, READ, "s3://theirs:ranker", up=4)
+    assert shown is not None
+    # Above the ranker: both boxes of releases and one of runs; the other runs (48 nodes) and both sources are left out.
+    assert sorted(node.label.split()[-1] for node in shown.nodes) == ["ranker", "releases", "releases", "runs"]
+    assert shown.left_out == 48 + 2
+    keys = {node.key for node in shown.nodes}
+    assert all({edge.source, edge.target} <= keys for edge in shown.edges)
 
 
 def test_few_months_stay_apart(year: Settings) -> None:

@@ -28,9 +28,9 @@ from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 MOST_NODES = 150
-"""Nodes in each direction of a drawing."""
+"""Places in each direction of a drawing."""
 MOST_COLLAPSED = 1500
-"""Nodes in each direction where the months of a dataset are one place."""
+"""Nodes in each direction that are read where the months of a dataset are one place."""
 FEW = 3
 """Months of a dataset that stay places of their own."""
 _MANY = {"run": "runs", "released": "releases", "mechanism": "ledger entries"}
@@ -129,6 +129,7 @@ class _Drawing:
             self._group_runs(own_place)
         if periods:
             self._group_months(own_place)
+        self._leave_out_far_places()
 
     def _group_runs(self, own_place: tuple[Place, str] | None) -> None:
         runs: dict[Place, list[int]] = {}
@@ -162,6 +163,26 @@ class _Drawing:
                 many = len(by_month if what == "run" else members)
                 self._months[key] = f"{dataset}: {many} {_MANY.get(what, f'times {what}')}"
                 self._keys.update(dict.fromkeys(members, key))
+
+    def _leave_out_far_places(self) -> None:
+        """Keeps the nearest `MOST_NODES` places of each direction, and of the same distance the newest."""
+        found = self._found
+        order: dict[str, tuple[int, int]] = {}
+        for here in found.nodes:
+            rank, key = (abs(found.distances[here]), -here), self._keys[here]
+            order[key] = min(order.get(key, rank), rank)
+        above = {self._keys[here] for here in found.nodes if found.distances[here] < 0}
+        nearest = sorted(order, key=order.__getitem__)
+        sides = ([key for key in nearest if (key in above) == side] for side in (True, False))
+        kept = {key for side in sides for key in side[:MOST_NODES]}
+        nodes = {here: node for here, node in found.nodes.items() if self._keys[here] in kept}
+        self._found = replace(
+            found,
+            nodes=nodes,
+            links=tuple(link for link in found.links if link.child in nodes and link.parent in nodes),
+            left_out=found.left_out + len(found.nodes) - len(nodes),
+        )
+        self._groups = {key: members for key, members in self._groups.items() if key in kept}
 
     def view(self, up: int, down: int) -> GraphView:
         found = self._found

@@ -129,7 +129,7 @@ def _unsettled(
             break
         late.append((period, due))
     candidates = [item for item in history.candidates.values() if item.place.dataset == contract.dataset]
-    refused = {item.place.period for item in candidates if history.is_refused(item)}
+    refused = {item.place.period for item in candidates if history.is_ended(item)}
     settled = {item.place.period for item in history.published_of(contract.dataset)} | refused
     waiting = {item.place.period for item in candidates} - settled
     last = max((number for number, (period, _) in enumerate(late) if period in settled), default=-1)

@@ -159,7 +159,9 @@ def test_the_recipe_of_the_page_checks_it_too(released, tombstone, signing_key):
         pytest.skip("needs bash, jq, openssl and sha256sum")
     bury(released.path, tombstone, signing_key)
     page = (released.path / layout.PAGE).read_text()
-    (recipe,) = (html.unescape(block) for block in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL) if "jq" in block)
+    (recipe,) = (
+        html.unescape(block) for block in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL) if "jq" in block
+    )
     command = ["bash", "-e", "-o", "pipefail", "-c", recipe.replace(layout.ATTESTATION, ATTESTATION)]
     done = subprocess.run(command, cwd=released.path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -312,9 +312,7 @@ def test_a_password_comes_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "none").write_text(f"127.0.0.1:1:clinic:reader:{MARK}\n")
     by = declared({"format": "sql"} | place | {"uri": "postgresql+psycopg://reader@127.0.0.1:1/clinic"})
     (tmp_path / "b").mkdir()
-    with pytest.raises(
-        SourceError, match=r"the database cannot be read \(OperationalError"
-    ) as caught:
+    with pytest.raises(SourceError, match=r"the database cannot be read \(OperationalError") as caught:
         extract(by.source, {"person"}, tmp_path / "b")
     assert MARK not in str(caught.value)
 

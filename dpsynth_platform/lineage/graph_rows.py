@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Select, Table, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Column, Connection, Row, Select, Table, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpsynth_platform.foundation.errors import LineageRefused
@@ -223,11 +223,15 @@ def described_with(connection: Connection, text: str, most: int) -> list[Node]:
     return [_node(row) for row in connection.execute(query.order_by(column.id.desc()).limit(most))]
 
 
-def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName, int, list[Node]]]:
+def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName, list[Node]]]:
     """Jobs with a text in their name; see `LineageStore.jobs`."""
     event, access = tables.event.c, tables.access.c
     query = (
-        select(event.job_namespace, event.job_name, func.max(event.sequence).label("last"))
+        select(
+            event.job_namespace,
+            event.job_name,
+            func.max(case((event.kind == "COMPLETE", event.sequence))).label("completed"),
+        )
         .where(event.job_name.icontains(text, autoescape=True), event.run_id != "")
         .group_by(event.job_namespace, event.job_name)
         .order_by(func.max(event.sequence).desc())
@@ -241,15 +245,11 @@ def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName
         .where(access.role == "output")
     )
     outputs: dict[int, list[int]] = {}
-    for row in in_parts(connection, written, event.sequence, [row.last for row in found]):
+    for row in in_parts(connection, written, event.sequence, [row.completed for row in found if row.completed]):
         outputs.setdefault(row.sequence, []).append(row.node)
     nodes = nodes_by_id(connection, {node for listed in outputs.values() for node in listed})
     return [
-        (
-            DatasetName(row.job_namespace, row.job_name),
-            row.last,
-            [nodes[item] for item in sorted(outputs.get(row.last, ()))],
-        )
+        (DatasetName(row.job_namespace, row.job_name), [nodes[item] for item in sorted(outputs.get(row.completed, ()))])
         for row in found
     ]
 

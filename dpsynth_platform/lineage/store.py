@@ -156,8 +156,8 @@ class LineageStore:
         """
         return self.database.read(lambda connection: rows.described_with(connection, text, most))
 
-    def jobs(self, text: str, *, most: int) -> list[tuple[DatasetName, int, list[Node]]]:
-        """Jobs whose name contains a text, in any case, the last active first: with the last event and its outputs."""
+    def jobs(self, text: str, *, most: int) -> list[tuple[DatasetName, list[Node]]]:
+        """Jobs whose name contains a text, in any case, last active first, with what the last complete run wrote."""
         return self.database.read(lambda connection: rows.jobs(connection, text, most))
 
     def edges(self, name: DatasetName) -> list[Edge]:

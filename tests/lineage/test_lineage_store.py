@@ -579,3 +579,32 @@ def test_processes_that_record_at_once(url: str) -> None:
     events = list(LineageStore(url).events())
     assert [item.sequence for item in events] == list(range(1, 2 * (5 + 2 * 5) + 1))
     assert len({(item.run_id, item.kind) for item in events}) == len(events)
+
+
+# Search
+
+
+def test_what_facets_and_jobs_say_is_found_in_any_case(store: LineageStore) -> None:
+    def found(text: str, most: int = 9) -> list[str]:
+        return [node.name.name for node in store.described_with(text, most=most)]
+
+    for number, column in enumerate(["Age", "größe", "50%_of", 'a"b\\c']):
+        schema = {"fields": [{"name": column, "type": "string"}]}
+        ours(
+            store,
+            own(inputs=["source"], outputs=[dataset(f"t{number}", "1", schema=schema)], job=f"visits.step{number}"),
+        )
+    assert (found("AGE"), found("%_"), found('"B\\'), found("nothing")) == (["t0"], ["t2"], ["t3"], [])
+    # What is not ASCII is escaped in the database, each case in its own way: the caller looks closer.
+    assert "t1" in found("GRÖSSE")
+    assert found("string", most=2) == ["t3", "t2"]
+
+    def jobs(text: str) -> list[tuple[str, list[str]]]:
+        return [(job.name, [node.name.name for node in nodes]) for job, nodes in store.jobs(text, most=2)]
+
+    assert jobs("STEP") == [("visits.step3", ["t3"]), ("visits.step2", ["t2"])]
+    assert jobs("_tep") == []
+    ours(store, own("START", ["source"], job="visits.step0"))
+    assert jobs("visits") == [("visits.step0", ["t0"]), ("visits.step3", ["t3"])]
+    ours(store, own("START", ["source"], job="visits.new"))
+    assert jobs("visits.new") == [("visits.new", [])]

@@ -105,7 +105,7 @@ def search(settings: Settings, allowed: Collection[Action], text: str) -> Search
         text=text,
         nodes=tuple(reader.node(item, 0) for item in nodes[:MOST_FOUND]),
         columns=tuple(columns[:MOST_FOUND]),
-        jobs=tuple(_job(reader, name, outputs) for name, _, outputs in jobs[:MOST_FOUND]),
+        jobs=tuple(_job(reader, name, outputs) for name, outputs in jobs[:MOST_FOUND]),
         more=any(len(found) > MOST_FOUND for found in (nodes, columns, jobs)),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
@@ -32,6 +33,9 @@ from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
+MOST_COUNTED = 1000
+"""Releases that are counted, at most: twenty years of weeks."""
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -45,6 +49,9 @@ class Forecast:
         filled: columns without missing values in a release, whatever the data lack; `nullable`: the other columns.
         cap: of the account, or of the family's file before there is one.
         left: what is left of the cap for a Gaussian-like mechanism, before this run.
+        releases_left: with a cadence, how many further releases like this one fit if the same people take part in each;
+            at most `MOST_COUNTED`. None without a cadence.
+        noun: a period in words; None without a cadence.
         standing: ledger entry that has already paid for this run, which then costs nothing.
         paid_before: ledger entry that paid for a model of this place by another run; this run would pay again.
         changed: known keys of the contract that make it another run than that one.
@@ -88,6 +95,8 @@ class Forecast:
     lost_votes: str | None
     mostly_missing: tuple[str, ...] = ()
     copied: bool = False
+    releases_left: int | None = None
+    noun: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -136,6 +145,7 @@ class Forecast:
                 f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
             ),
             ("what is left now", accounts.left_words(self.left, self.mode, "like this one, at its own delta,")),
+            *([("how long it lasts", self._lasting())] if self.releases_left is not None else []),
             ("canaries", self.canaries),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),
@@ -151,6 +161,12 @@ class Forecast:
 
     def _repr_html_(self) -> str:
         return html_table(self.rows())
+
+    def _lasting(self) -> str:
+        count = self.releases_left or 0
+        more = " or more" if count >= MOST_COUNTED else ""
+        who = "an owner who was never charged and takes" if self.mode == "per-owner" else "people who all take"
+        return f"for {number_of(count, str(self.noun))}{more}, at one release each, for {who} part every time"
 
     def _verdict(self) -> str:
         if self.standing is not None:
@@ -232,7 +248,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     store = accounts.ledger(settings) if settings.has_ledger else None
     request = planning.cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
-    left, refusal = _standing_of(store, account, family, request, 2 if contract.separate_audit_model else 1)
+    models = 2 if contract.separate_audit_model else 1
+    left, refusal = _standing_of(store, account, family, request, models)
     last = _last_run(settings, contract, period)
     stopped = outdated or _other_choice(store, contract, last)
     standing = None if stopped else _standing_entry(store, contract, last)
@@ -277,6 +294,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         lost_votes=lost_votes_of(contract, plan),
         mostly_missing=_mostly_missing(settings, contract, period),
         copied=contract.source.is_copied,
+        releases_left=_releases_left(store, account, family, request, models) if contract.release.cadence else None,
+        noun=CADENCES[contract.release.cadence].noun if contract.release.cadence else None,
     )
 
 
@@ -374,6 +393,23 @@ def _account_of(store: Ledger | None, family: FamilyBudget) -> tuple[Account | N
         return store.check_declared(family), None
     except LedgerError as differs:
         return store.account(family.family), str(differs)
+
+
+def _releases_left(
+    store: Ledger | None, account: Account | None, family: FamilyBudget, request: CostRequest, times: int
+) -> int:
+    """How many releases like the requested one still fit, of `times` mechanisms each; at most `MOST_COUNTED`."""
+
+    def fits(number: int) -> bool:
+        return _standing_of(store, account, family, request, number * times)[1] is None
+
+    if not fits(1):
+        return 0
+    fitting, other = 1, MOST_COUNTED + 1
+    while other - fitting > 1:
+        middle = (fitting + other) // 2
+        fitting, other = (middle, other) if fits(middle) else (fitting, middle)
+    return fitting
 
 
 def _standing_of(

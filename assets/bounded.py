@@ -4,6 +4,7 @@ What belongs here: passing cleared participants, scrubbed rows and canaries to `
 records.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -24,9 +25,11 @@ def body(step: StepContext) -> Outcome:
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
     participants = {role: step.ledger.participants(clearance.facts[role.entry]) for role in roles_of(contract)}
     step.check_owners(scrubbed)
+    cleared = len(step.ledger.participants(clearance.facts["entry_id"]))
+    held_out = {"owners_held_out": scrubbed.facts["owners"] - cleared} if "owners" in scrubbed.facts else {}
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
-        return _outcome(step, earlier, contract, reused=True)
+        return _outcome(step, earlier, contract, held_out, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
         planted = read_canaries(canaries.directory / "table").table
@@ -50,10 +53,17 @@ def body(step: StepContext) -> Outcome:
             inputs=[scrubbed, canaries, clearance],
             facts=asdict(report),
         )
-    return _outcome(step, record, contract)
+    return _outcome(step, record, contract, held_out)
 
 
-def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, reused: bool = False) -> Outcome:
+def _outcome(
+    step: StepContext,
+    record: StepRecord,
+    contract: DataContract,
+    held_out: Mapping[str, int],
+    *,
+    reused: bool = False,
+) -> Outcome:
     """With exact counts, except where they would disclose even to the operator how many owners were left out."""
     schema = table_schema(record.directory / "table")
     if leaves_out_in_silence(contract, step.family):
@@ -61,7 +71,7 @@ def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, r
         open_facts = {"max_contributions", "repeated_keys"}
         shown = {name: value for name, value in record.facts.items() if name in open_facts}
         return Outcome(record, schema, None, reused=reused, metadata=shown)
-    return Outcome(record, schema, record.facts["rows"], reused=reused, metadata=record.facts)
+    return Outcome(record, schema, record.facts["rows"], reused=reused, metadata={**record.facts, **held_out})
 
 
 STEP = Step(

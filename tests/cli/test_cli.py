@@ -710,6 +710,8 @@ def test_a_run_tells_what_the_asset_pages_tell_and_no_more(tmp_path, mode):
         assert bounded == {"rows": "restricted", "reused": False, "repeated_keys": 8, "max_contributions": 2}
     else:
         assert bounded["rows_before"] == 1507
+        people = len(set(table.column("person").to_pylist()))
+        assert bounded["owners"] + bounded["owners_held_out"] == people == facts["scrubbed"]["owners"]
         assert 0 < bounded["owners"] < bounded["rows"] <= 1507 + bounded["canary_rows"]
 
 

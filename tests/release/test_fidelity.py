@@ -177,3 +177,17 @@ def test_a_release_without_counted_columns_says_nothing_of_fidelity(
         announce=lambda: None,
     )  # fmt: skip
     assert json.loads((made.path / layout.DOSSIER).read_text())["fidelity"] is None
+
+
+def test_a_dossier_of_the_format_before_verifies_as_it_is(released: Published, signing_key: Ed25519PrivateKey) -> None:
+    def older(dossier: dict[str, Any]) -> None:
+        dossier["format"] = "dpsynth-dossier/3"
+        for part, names in (
+            (dossier, ["fidelity"]), (dossier["synthetic"], ["sample"]), (dossier["ledger"], ["budget"]),
+            (dossier["release"], ["purpose", "recipients"]),
+        ):  # fmt: skip
+            for name in names:
+                del part[name]
+
+    rewrite(released.path, signing_key, older)
+    assert verify_release(released.path, pem(signing_key)).ok

@@ -5,6 +5,7 @@ What belongs here: everything before the first record is read. What does not: re
 
 import base64
 
+from assets.shown import numbers
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.lifecycle import owner_keys
@@ -70,13 +71,24 @@ def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.Pinn
     return planning.plan_release(step.contract, pinned.schema, step.place.period)
 
 
+_ERRORS = {
+    "expected error of a count in one column": "expected_error_per_one_way_cell",
+    "expected error of a count in two columns": "expected_error_per_two_way_cell",
+    "memory that it may take, bytes": "predicted_memory_bytes",
+}
+"""Numbers of a plan by their labels; errors are in records, in the mean."""
+
+
 def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
+    described = plan.describe()
     return {
         "epsilon": plan.guarantee["epsilon"],
         "delta": plan.guarantee["delta"],
         "plan": plan.digest,
         "method": f"{plan.method}: {plan.why}",
-        "plan in words": {key: value for key, value in plan.describe().items() if key != "columns"},
+        "what is measured": described["event"],
+        **numbers(described, _ERRORS),
+        "plan in numbers": {key: value for key, value in described.items() if key != "columns"},
         "epsilon_left_before": epsilon_left,
     }
 

@@ -53,14 +53,14 @@ def _declared(column: Column) -> str | None:
 
 
 def numbers(report: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, float]:
-    """Numbers of a report by their labels, which Dagster plots over time; those that a report lacks are left out."""
+    """Numbers of a report, to four digits, by labels: Dagster plots them over time. What a report lacks is left out."""
     found = {}
     for label, path in paths.items():
         value: Any = report
         for key in path.split("."):
             value = (value or {}).get(key)
         if value is not None:
-            found[label] = float(value)
+            found[label] = float(f"{value:.4g}")
     return found
 
 

@@ -198,7 +198,7 @@ class Scene:
             assert published.success, published.failures
             path = Path(self.storage.require(Place(name, period), "released").facts["path"])
         shown = candidate.materializations
-        return Made(path, shown["raw"]["plan in words"], shown["clearance"]["entry_id"])
+        return Made(path, shown["raw"]["plan in numbers"], shown["clearance"]["entry_id"])
 
     def cleared(self, name: str, period: str | None = None) -> Clearance:
         """What the run's clearance found."""

@@ -140,7 +140,9 @@ def test_every_materialization_has_columns_and_tables_a_row_count(deployment, ra
     assert "ledger_entry" in ran.materializations["model"]
     assert "data:image/svg+xml" in ran.materializations["audit"]["plot"]
     assert ran.materializations["quality"]["quality"].startswith("| measure |")
+    assert "one-way marginals" in ran.materializations["raw"]["what is measured"]
     numbers = {
+        "raw": ("epsilon", "epsilon_left_before", "expected error of a count in one column"),
         "model": ("epsilon", "delta", "epsilon_left_after"),
         "audit": ("epsilon_lower_bound", "highest_bound", "bound accepted", "ROC AUC of measurements"),
         "quality": ("distance of columns, mean", "similarity of pairs", "classifier on synthetic rows, ROC AUC"),

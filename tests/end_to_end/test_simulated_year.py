@@ -41,7 +41,7 @@ def rounds_that_fit(simulation: Simulation) -> int:
     """How many of these releases the family's cap has room for, by arithmetic of the tests' own."""
     account = ledger_of(simulation.deployment).account(simulation.deployment.family["family"])
     page = simulation.instance.get_latest_materialization_event(dg.AssetKey(["people", "raw"]))
-    plan = page.asset_materialization.metadata["plan in words"].value
+    plan = page.asset_materialization.metadata["plan in numbers"].value
     return costs.rounds_under_cap(
         costs.squared_distance(plan, MODELLED, records=1),
         epsilon=account.epsilon,

@@ -88,7 +88,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
         table = letters_table(seed=6)
         table = table.set_column(1, "visit", pa.array(range(5000, 5000 + table.num_rows), pa.int64()))
         write_table(deployment.settings.home / "sources" / "notes", table.schema, table.to_batches())
-        yield deployment, first.materializations["raw"]["plan in words"], release, checkpoint
+        yield deployment, first.materializations["raw"]["plan in numbers"], release, checkpoint
 
 
 def test_block_refuses_people_of_the_release_upstream(told: Any) -> None:
@@ -119,7 +119,7 @@ def test_a_second_training_adds_to_the_release_that_its_base_was_trained_on(told
         f"trained-on {dataset_name(release / 'data')}",
         f"paid-by {LEDGER_NAMESPACE}:{first_entry.entry_id}",
     )
-    plans = (first_plan, second.materializations["raw"]["plan in words"])
+    plans = (first_plan, second.materializations["raw"]["plan in numbers"])
     assert cleared.resulting is not None
     assert cleared.resulting.epsilon == pytest.approx(together(plans, 2 * DELTA), rel=2e-3)
     people = set(ledger_of(deployment).participants(first_entry.entry_id).tolist())

@@ -21,12 +21,13 @@ from dpsynth_platform.foundation.signature import fingerprint, is_valid, sign
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lifecycle.erasure import DIRECTORY as ERASED
 from dpsynth_platform.release.register import NAME as REGISTER
+from dpsynth_platform.reviewing.discussion import NAME as DISCUSSION
 
 FORMAT = "dpsynth-backup-1"
 NAME = "manifest.json"
 LEDGER = "ledger.db"
-DIRECTORIES = (REGISTER, ERASED)
-"""Directories of the restricted zone that a ledger needs: places of releases, and erased owners."""
+DIRECTORIES = (REGISTER, ERASED, DISCUSSION)
+"""Directories of the restricted zone that belong to a ledger: places of releases, erased owners, and remarks."""
 _LONGEST = 64 * 1024 * 1024
 
 

@@ -46,7 +46,7 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     cost = f"epsilon {upper_bound(epsilon)}, delta {upper_bound(privacy.delta)}"
     yield (
         "how well",
-        f"each of two mechanisms: {cost}; a release promises both together, at a larger epsilon (see `dpsynth plan`)"
+        f"each of two mechanisms: {cost}; a release promises both together, at a larger epsilon"
         if contract.separate_audit_model
         else f"{tier(epsilon)}: {cost} for one release",
     )

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 from dpsynth_platform.foundation.errors import ReleaseRefused, StaleInput
 from dpsynth_platform.foundation.people import recorded, recorded_name
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import HeldByAnother, Place, Storage, held, write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held, write_durably
 
 MOST_REMARKS = 500
 """On one candidate."""
-_STEP = "discussion"
+NAME = "discussion"
+"""Directory of the restricted zone, with a file for each candidate by its digest."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,20 @@ class Remark:
     text: str
 
 
-def remarks(settings: Settings, place: Place, candidate: str) -> tuple[Remark, ...]:
-    """All remarks on a candidate, by its digest, the newest last. Raises `StaleInput` if their file is damaged."""
-    path = Storage(settings.restricted).location(place, _STEP) / f"{candidate[:16]}.json"
+def remarks(settings: Settings, candidate: str) -> tuple[Remark, ...]:
+    """All remarks on a candidate, by its digest, the newest last; none from a damaged file, which stops no decision."""
+    with suppress(StaleInput):
+        return _read(_path(settings, candidate))
+    return ()
+
+
+def _read(path: Path) -> tuple[Remark, ...]:
     try:
         return tuple(Remark(**item) for item in json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return ()
     except (ValueError, TypeError):
-        raise StaleInput(f"{place.label}: the remarks on its candidate are damaged; restore or remove {path}") from None
+        raise StaleInput(f"{path}: the remarks on a candidate are damaged; restore or remove the file") from None
 
 
 def assigned(found: tuple[Remark, ...]) -> str | None:
@@ -48,34 +56,43 @@ def assigned(found: tuple[Remark, ...]) -> str | None:
     return next((item.text for item in reversed(found) if item.kind == "assignment"), None)
 
 
-def comment(settings: Settings, place: Place, candidate: str, by: str, text: str) -> Remark:
-    """Adds a comment. Raises `ConfigurationError` for an empty or too long one, or one with control characters."""
+def comment(settings: Settings, candidate: str, by: str, text: str) -> Remark:
+    """Adds a comment.
+
+    Raises:
+        ConfigurationError: it is empty, too long, or has control characters.
+        StaleInput: the candidate's file is damaged. It is left as it is.
+        ReleaseRefused: there are too many, or another one is being written.
+    """
     return _add(
         settings,
-        place,
         candidate,
         Remark("comment", recorded_name(by, "who comments"), _now(), recorded(text, "the comment")),
     )
 
 
-def assign(settings: Settings, place: Place, candidate: str, by: str, to: str) -> Remark:
-    """Assigns a candidate to a person. Raises `ConfigurationError` for what is no name."""
+def assign(settings: Settings, candidate: str, by: str, to: str) -> Remark:
+    """Assigns a candidate to a person. Raises like `comment`, for what is no name."""
     who = recorded_name(to, "who is to look at it")
-    return _add(settings, place, candidate, Remark("assignment", recorded_name(by, "who assigns"), _now(), who))
+    return _add(settings, candidate, Remark("assignment", recorded_name(by, "who assigns"), _now(), who))
 
 
-def _add(settings: Settings, place: Place, candidate: str, remark: Remark) -> Remark:
-    directory = private_directory(Storage(settings.restricted).location(place, _STEP))
+def _add(settings: Settings, candidate: str, remark: Remark) -> Remark:
+    path = _path(settings, candidate)
     try:
-        with held(directory):
-            found = remarks(settings, place, candidate)
+        with held(private_directory(path.parent)):
+            found = _read(path)
             if len(found) >= MOST_REMARKS:
-                raise ReleaseRefused(f"{place.label}: its candidate has {MOST_REMARKS} remarks; no more are kept")
+                raise ReleaseRefused(f"this candidate has {MOST_REMARKS} remarks; no more are kept")
             text = json.dumps([asdict(item) for item in (*found, remark)], indent=1, ensure_ascii=False)
-            write_durably(directory / f"{candidate[:16]}.json", text)
+            write_durably(path, text)
     except HeldByAnother:
-        raise ReleaseRefused(f"{place.label}: another remark is just being written. Send yours again") from None
+        raise ReleaseRefused("another remark is just being written; send yours again") from None
     return remark
+
+
+def _path(settings: Settings, candidate: str) -> Path:
+    return settings.restricted / NAME / f"{candidate}.json"
 
 
 def _now() -> str:

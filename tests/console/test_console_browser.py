@@ -194,6 +194,11 @@ def test_pages_follow_the_systems_dark_setting_and_print_with_everything_open(se
             assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 26, 23)"
             assert here.violations() == []
         here.open(address)
+        here.page.get_by_role("button", name="Refuse…").click()
+        here.page.get_by_role("dialog").get_by_label("Reason").wait_for()
+        assert here.violations() == []
+        here.page.keyboard.press("Escape")
+        here.page.get_by_role("dialog").wait_for(state="hidden")
         assert not here.page.locator("#meaning").is_visible()
         here.page.emulate_media(media="print", color_scheme="dark")
         assert here.page.locator("#meaning").is_visible()

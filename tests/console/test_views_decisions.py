@@ -65,6 +65,8 @@ def test_a_candidate_stands_beside_the_release_before(filled):
     found = {item.what: item for item in shown.differences}
     assert found["epsilon"].same
     assert found["contract"].now == "the same"
+    assert found["rows"].same
+    assert "approvals" not in found, "it has none yet, which is no difference"
     # The first release has none before it.
     assert releases.release(filled.settings, REVIEWER, shown.previous).comparison is None
     assert candidates.candidate(filled.settings, REVIEWER, "second").comparison is None

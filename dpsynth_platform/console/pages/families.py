@@ -115,7 +115,7 @@ def _approve_raise(context: PageContext, family: str, asked: views.RaiseView) ->
     def approve(who: Identity, entered: Entered) -> Answer:
         done = raises.approve(context.settings, who.actions, who.name, family, asked.event, reason=entered.reason)
         words = f"The cap of {done.family} is now epsilon {done.epsilon:g}, delta {done.delta:g}: it is in the ledger."
-        return Answer((words, f"{done.file} must declare it before the next run."), family_page(family))
+        return Answer((words, "The family's file must declare it before the next run."), family_page(family))
 
     confirm_button(
         context,

@@ -213,7 +213,7 @@ def comment(
 ) -> Remark:
     """Adds a comment (`COMMENT`) on the present candidate. Raises `NotFound` without one, else as `discussion`."""
     require(allowed, Action.COMMENT)
-    return discussion.comment(settings, *_present(settings, dataset, period), by, text)
+    return discussion.comment(settings, _present(settings, dataset, period), by, text)
 
 
 def assign(
@@ -221,14 +221,14 @@ def assign(
 ) -> Remark:
     """Says who looks at the present candidate (`DECIDE`). Raises `NotFound` without one, else as `discussion`."""
     require(allowed, Action.DECIDE)
-    return discussion.assign(settings, *_present(settings, dataset, period), by, to)
+    return discussion.assign(settings, _present(settings, dataset, period), by, to)
 
 
-def _present(settings: Settings, dataset: str, period: str | None) -> tuple[Place, str]:
-    place = Place(dataset, period)
+def _present(settings: Settings, dataset: str, period: str | None) -> str:
+    """The digest of the present candidate."""
     load_dataset(settings, dataset)
     try:
-        return place, decisions.gather(settings, place).candidate.digest
+        return decisions.gather(settings, Place(dataset, period)).candidate.digest
     except ReleaseRefused as refusal:
         raise NotFound(str(refusal)) from None
 
@@ -299,7 +299,7 @@ def _candidate_view(
     clearance = dossiers.clearance_view(clearance_summary(gathered.cleared))
     comparison = compare(settings, known, previous, Facts.of_candidate(gathered)) if previous else None
     declared = catalogue.catalogue(settings).datasets.get(place.dataset)
-    said = remarks(settings, place, gathered.candidate.digest)
+    said = remarks(settings, gathered.candidate.digest)
     return replace(
         _no_candidate(place, contract, standing),
         state=state,

@@ -13,7 +13,6 @@ from dpsynth_platform.console.views.listing import Listed, find, place_of, signe
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.release.dossier import contract_summary
-from dpsynth_platform.release.evidence import standing_approvals
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import Chronicle, Publication
 from dpsynth_platform.synth.planning import differences
@@ -41,14 +40,14 @@ class ComparisonView:
 
 @dataclass(frozen=True)
 class Facts:
-    """The compared facts of a release or candidate."""
+    """The compared facts of a release or candidate; what a candidate does not have yet is None, and not compared."""
 
     guarantee: Mapping[str, Any]
     method: str
     rows: int | None
     audit: Mapping[str, Any]
     contract: Mapping[str, Any]
-    approvals: int
+    approvals: int | None
 
     @classmethod
     def of_dossier(cls, dossier: Mapping[str, Any]) -> Facts:
@@ -67,26 +66,26 @@ class Facts:
         return cls(
             guarantee=statement.guarantee.to_json() | {"tier": statement.tier},
             method=gathered.candidate.method,
-            rows=None,
+            rows=None if gathered.contract.generate.rows == "auto" else gathered.contract.generate.rows,
             audit=gathered.report,
             contract=contract_summary(gathered.contract),
-            approvals=len(standing_approvals(gathered.decided, gathered.runners)),
+            approvals=None,
         )
 
-    def words(self) -> Iterator[tuple[str, str]]:
+    def words(self) -> Iterator[tuple[str, str | None]]:
         """Each fact's name with its value in words."""
         yield "epsilon", f"{upper_bound(self.guarantee['epsilon'], 4)} ({self.guarantee['tier']})"
         yield "delta", upper_bound(self.guarantee["delta"])
         yield "who is protected", f"one {self.guarantee['unit']} ({self.guarantee['adjacency']})"
         yield "most records of one unit", str(self.guarantee["max_contributions"])
         yield "method", self.method
-        yield "rows", "not drawn for release yet" if self.rows is None else f"{self.rows:,}"
+        yield "rows", None if self.rows is None else f"{self.rows:,}"
         yield (
             "audit",
             f"{self.audit['verdict']}; attacks prove epsilon at least {self.audit['epsilon_lower_bound']:.2f}",
         )
         yield "columns", ", ".join(self.contract["columns"])
-        yield "approvals", str(self.approvals)
+        yield "approvals", None if self.approvals is None else str(self.approvals)
 
 
 def release_before(
@@ -110,6 +109,7 @@ def compare(settings: Settings, known: Chronicle, previous: Listed, now: Facts) 
     compared = [
         Difference(what, was, words, was == words)
         for (what, was), (_, words) in zip(before.words(), now.words(), strict=True)
+        if was is not None and words is not None
     ]
     changed = ", ".join(differences(before.contract, now.contract))
     compared.append(Difference("contract", "", f"changed: {changed}" if changed else "the same", not changed))

@@ -316,7 +316,7 @@ def _remaining_of(
     settings: Settings, mode: str, dataset: str, last: Entry | None, keys: Collection[str]
 ) -> RemainingView:
     if last is None:
-        return RemainingView(dataset, None, False, f"no run yet; for the cost of one: dpsynth plan {dataset}")
+        return RemainingView(dataset, None, False, "no run yet, so the cost of one is not known here")
     mechanisms = 2 if audited_key(last.key) in keys else 1
     found = cached_ledger(settings).remaining(last.family, last.request, most=mechanisms * MOST_COUNTED) // mechanisms
     more = found >= MOST_COUNTED

@@ -29,7 +29,7 @@ ReleaseState = Literal["published", "withdrawn", "withdrawal-unfinished", "damag
 STATE_WORDS: dict[ReleaseState, str] = {
     "published": "published",
     "withdrawn": "withdrawn",
-    "withdrawal-unfinished": "withdrawal not finished: repeat dpsynth release withdraw",
+    "withdrawal-unfinished": "withdrawal not finished; withdraw it again to finish it",
     "damaged": "broken: it is not what was signed",
     "missing": "broken: its directory is missing",
     "unrecorded": "broken: the ledger records no such release",

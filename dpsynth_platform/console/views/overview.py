@@ -123,7 +123,7 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         why=why,
         guarantee=guarantee_view(known.promised(recorded.entry)),
         event=None,
-        assigned=discussion.assigned(discussion.remarks(settings, place, recorded.digest)),
+        assigned=discussion.assigned(discussion.remarks(settings, recorded.digest)),
     )
 
 

@@ -24,12 +24,36 @@ _TOSSES = 20
 
 
 def shortage_of(contract: DataContract) -> str | None:
-    """Why an audit of this contract can only be inconclusive; None if it can conclude, or the contract accepts that.
+    """Why an audit of this contract can only be, or will probably be inconclusive; None if it can conclude.
 
-    For equal rows, as in small domains, it uses one trial draw of canaries and `bounds.best_right` right guesses.
+    Also None if the contract accepts that. Beside `certain_shortage_of`, equal rows count, as in small domains: by one
+    trial draw of canaries and `bounds.best_right` right guesses. So a second call may differ where it is a close thing.
 
     Raises:
         ContractError: the policy names an attack that does not run, or no canaries can be drawn (`make_canaries`).
+    """
+    policy = Policy.of(contract)
+    shortage = certain_shortage_of(contract)
+    if shortage is not None or contract.audit.accept_inconclusive or not contract.modelled:
+        return shortage  # made-up texts differ; whether a base model's do is known only after they are written
+    mine = contract.canary_count
+    duplicates = equal_cells(trial_rows(contract, source_schema_of(contract), mine))
+    expected = _highest(contract, policy, mine, duplicates)
+    if expected > policy.threshold:
+        return None
+    return (
+        f"of {mine} canaries only {np.unique(duplicates).size} differ in the modelled columns, and no attack can "
+        f"distinguish equal ones: they can be expected to show at most epsilon {expected:.2f}, which is not above the "
+        f"{policy.threshold:g} that is accepted: the verdict will be inconclusive; declare columns with more values, "
+        "or say in audit.accept_inconclusive why that is acceptable"
+    )
+
+
+def certain_shortage_of(contract: DataContract) -> str | None:
+    """Why an audit can only be inconclusive, whatever it draws; None if it can conclude, or the contract accepts that.
+
+    Raises:
+        ContractError: the policy names an attack that does not run.
     """
     policy = Policy.of(contract)
     attacks = attacks_on(contract)
@@ -54,18 +78,7 @@ def shortage_of(contract: DataContract) -> str | None:
     highest = _highest(contract, policy, mine)
     if highest <= policy.threshold:
         return _too_few(contract, policy, mine, highest)
-    if not contract.modelled:
-        return None  # made-up texts differ; whether a base model's do is known only after they are written
-    duplicates = equal_cells(trial_rows(contract, source_schema_of(contract), mine))
-    expected = _highest(contract, policy, mine, duplicates)
-    if expected > policy.threshold:
-        return None
-    return (
-        f"of {mine} canaries only {np.unique(duplicates).size} differ in the modelled columns, and no attack can "
-        f"distinguish equal ones: they can be expected to show at most epsilon {expected:.2f}, which is not above the "
-        f"{policy.threshold:g} that is accepted: the verdict will be inconclusive; declare columns with more values, "
-        "or say in audit.accept_inconclusive why that is acceptable"
-    )
+    return None
 
 
 def _too_few(contract: DataContract, policy: Policy, mine: int, highest: float) -> str:

@@ -157,8 +157,8 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
 
 def _check_audit_can_conclude(contract: DataContract, label: str) -> None:
     """Before a spend: what it pays for could not be released, and more canaries are another run with its own cost."""
-    from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.audit.shortage import certain_shortage_of
 
-    shortage = shortage_of(contract)
+    shortage = certain_shortage_of(contract)
     if shortage is not None:
         raise ContractError(f"{label}: audit: {shortage}. Nothing was spent: no release may follow such an audit")

@@ -230,7 +230,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     Nothing is reserved, and no record is read: the source's types are taken from the contract.
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
-    from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.audit.shortage import certain_shortage_of, shortage_of
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.mock import source_schema_of
     from dpsynth_platform.synth.text.choice import lost_training_of
@@ -256,8 +256,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
-    shortage = shortage_of(contract)
-    if refusal is None and standing is None and shortage is not None:
+    if refusal is None and standing is None and certain_shortage_of(contract) is not None:
         refusal = "its audit could not conclude, which the contract does not accept"
     if refusal is None and paid_before is not None and period is not None:
         refusal = f"a period is paid for once, unless you say so: --spend-again {paid_before}"
@@ -289,7 +288,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         paid_before=paid_before,
         changed=changed,
         canaries=share_in_words(contract),
-        audit_shortage=shortage,
+        audit_shortage=shortage_of(contract),
         lost_training=lost_training_of(contract, settings),
         lost_votes=lost_votes_of(contract, plan),
         mostly_missing=_mostly_missing(settings, contract, period),

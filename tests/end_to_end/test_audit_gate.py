@@ -21,7 +21,7 @@ def without_power(deployment: Deployment) -> Deployment:
 
 def test_a_run_without_power_is_refused_before_it_spends(tmp_path: Path) -> None:
     deployment = without_power(small_deployment(tmp_path))
-    plan = deployment.here("plan", "people", "--json")
+    plan = deployment.here("plan", "people", "--rehearse", "--json")
     assert plan.returncode == 3, plan.stderr
     forecast = json.loads(plan.stdout)
     assert (forecast["fits"], forecast["rehearsal"]["success"]) == (False, True)

@@ -80,10 +80,9 @@ class Facts:
         yield "most records of one unit", str(self.guarantee["max_contributions"])
         yield "method", self.method
         yield "rows", None if self.rows is None else f"{self.rows:,}"
-        yield (
-            "audit",
-            f"{self.audit['verdict']}; attacks prove epsilon at least {self.audit['epsilon_lower_bound']:.2f}",
-        )
+        bound = self.audit["epsilon_lower_bound"]
+        found = f"attacks prove epsilon at least {bound:.2f}" if bound >= 0.005 else "attacks found nothing"
+        yield "audit", f"{self.audit['verdict']}; {found}"
         yield "columns", ", ".join(self.contract["columns"])
         yield "approvals", None if self.approvals is None else str(self.approvals)
 

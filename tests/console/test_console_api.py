@@ -43,9 +43,12 @@ NEEDED = {
     ("get", "/candidates/{dataset}/dossier"): Action.READ_QUALITY,
     ("post", "/candidates/{dataset}/approve"): Action.DECIDE,
     ("post", "/candidates/{dataset}/refuse"): Action.DECIDE,
+    ("post", "/candidates/{dataset}/comments"): Action.COMMENT,
+    ("post", "/candidates/{dataset}/assign"): Action.DECIDE,
     ("get", "/releases"): Action.READ,
     ("get", "/releases/{release}"): Action.READ,
     ("post", "/releases/{release}/verify"): Action.VERIFY,
+    ("post", "/releases/{release}/withdraw"): Action.DECIDE,
     ("get", "/lineage"): Action.READ,
     ("get", "/lineage/path"): Action.READ,
     ("get", "/lineage/search"): Action.READ,
@@ -71,7 +74,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/families/{family}/raises/{event}/approve": {},
     "/candidates/{dataset}/approve": {"seen": SEEN},
     "/candidates/{dataset}/refuse": {"seen": SEEN, "reason": "No."},
+    "/candidates/{dataset}/comments": {"text": "Ready."},
+    "/candidates/{dataset}/assign": {"to": "Rita"},
     "/releases/{release}/verify": {},
+    "/releases/{release}/withdraw": {"reason": "No."},
     "/ledger/verify": {},
 }
 NAMES = {"family": "people", "dataset": "people", "event": "1", "release": "none-such", "entry": "none-such"}

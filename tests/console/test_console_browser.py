@@ -1,5 +1,6 @@
 """The console in a browser: what a reviewer, an engineer and an auditor can see and do there."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from dpsynth_platform.ledger.store import Ledger
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 UNNAMED_TABLES = "[...document.querySelectorAll('table')].filter(it => !it.caption?.textContent.trim()).length"
+# The statement is signed as it is.
+WITHOUT_STATEMENT = (
+    "(() => { const it = document.querySelector('main').cloneNode(true);"
+    " it.querySelector('#meaning')?.remove(); return it.textContent })()"
+)
 WHY = "the bins of score hide the two highest"
 
 
@@ -66,6 +72,9 @@ def test_every_page_is_accessible_fits_and_asks_for_nothing_elsewhere(served, br
             assert here.page.locator("main").count() == 1, name
             assert here.page.locator("h1").count() == 1, name
             assert here.page.evaluate(UNNAMED_TABLES) == 0, name
+            if not address.startswith("/lineage"):  # where a node lies is the operator's
+                said = here.page.evaluate(WITHOUT_STATEMENT)
+                assert not re.search(r"\bdpsynth [a-z]|DPSYNTH_|" + re.escape(str(served.deployment.root)), said), name
         assert here.complaints == []
 
 

@@ -35,6 +35,7 @@ def test_a_query_keeps_what_is_not_empty() -> None:
             "people: nothing was run yet; start with: dpsynth run people",
             "people: nothing was run yet. An engineer can do this.",
         ),
+        ("More are needed (`dpsynth contract check` says how many). So.", "More are needed. So."),
         ("dpsynth ledger verify", "An engineer can do this."),
         ("${DPSYNTH_HOME}/public/census", "census"),
         ("/srv/data/a.yaml: is damaged", "a.yaml: is damaged"),

@@ -46,6 +46,7 @@ _CARE = frozenset(
 )
 _BAD = frozenset({"refused", "withdrawn", "damaged", "missing", "unrecorded", "weak", "fail", "broken", "abort"})
 _CLAUSES = re.compile(r"(?<=[;.])\s+")
+_ASIDE = re.compile(r"\s*\([^()]*`dpsynth [a-z][^()]*\)")
 _COMMAND = re.compile(r"\bdpsynth [a-z]")
 _PATH = re.compile(r"(?:\$\{DPSYNTH_\w+\}|(?<![\w:/.])/[\w.-]+)(?:/[\w.-]+)*/([\w.-]+)")
 """An absolute path of the server, or one below its directories; a URI is none."""
@@ -100,7 +101,7 @@ def script(name: str) -> str:
 
 def plain(text: str) -> str:
     """Words of the library for readers without a shell: a clause with a command is left out, and a path shortened."""
-    clauses = _CLAUSES.split(text)
+    clauses = _CLAUSES.split(_ASIDE.sub("", text))
     kept = [clause for clause in clauses if not _COMMAND.search(clause)]
     words = " ".join(kept).rstrip(";:, ")
     if len(kept) < len(clauses):

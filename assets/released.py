@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 def body(step: StepContext) -> Outcome:
     """Refuses unless all evidence is present, current, of this content and approved."""
     contract, raw = step.sealed()
+    step.ledger.check_declared(step.family)  # the dossier tells the family's terms, by the file
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
     now = step.cleared(contract, entry_id=checked.candidate.entry_id)

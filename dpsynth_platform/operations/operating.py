@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError, ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage, steps_of
@@ -78,14 +79,14 @@ def run_dataset(
         up_to: the last step to run, before `released`; None: all that the candidate needs.
         in_process: see `running.run_line`.
     """
-    contract, _ = load_dataset(settings, dataset)
+    contract, family = load_dataset(settings, dataset)
     check_period(contract, period)
     place = Place(dataset, period)
     steps = _steps_up_to(contract, up_to, spend_again)
     if spend_again is not None:
         accounts.check_given_up(settings, place, spend_again)
-    if up_to is None and spend_again is None and _is_current(settings, contract, place):
-        progress("contract and source are those of the candidate, which is complete and intact: nothing new was spent")
+    if up_to is None and spend_again is None and _is_current(settings, contract, family, place):
+        progress("contract and source are those of the candidate, whose evidence is complete: nothing new was spent")
         return publish_if_approved(settings, place, progress, in_process=in_process)
     with nullcontext() if in_process is not None else fork_server(settings):
         from dpsynth_platform.operations import running  # late: its imports run beside those of the fork server
@@ -172,14 +173,17 @@ def publish_if_approved(
     return replace(outcome, release=path, next_steps=next_steps)
 
 
-def _is_current(settings: Settings, contract: DataContract, place: Place) -> bool:
+def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget, place: Place) -> bool:
     """Whether the candidate is of the contract and source as they are now, and its evidence is what publication checks.
 
-    Then every step would reuse its output. In doubt, and where only a step can tell (a copied source, the files of a
-    language model), the answer is no.
+    Then every step would reuse its output, and refuse nothing. In doubt, and where only a step can tell (a copied
+    source, the files of a language model), the answer is no.
     """
+    from dpsynth_platform.ledger import chain
     from dpsynth_platform.lifecycle.erasure import erasure_of, honoured
     from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
+    from dpsynth_platform.lineage.clearance import clear
+    from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.release.evidence import check_content
     from dpsynth_platform.sources.source import pin
 
@@ -195,16 +199,22 @@ def _is_current(settings: Settings, contract: DataContract, place: Place) -> boo
     ledger = accounts.ledger(settings)
     try:
         source = pin(contract, storage.root).named_as(raw.facts["source"]).name
-        check_content(storage, place, contract, ledger)
+        ledger.check_declared(family)
+        checked = check_content(storage, place, contract, ledger)
+        paid = checked.candidate.entry_id
+        cleared = clear(ledger, LineageStore(settings.ledger_url), contract, family, entry_id=paid)
+        recorded = ledger.history(kinds=[chain.CANDIDATE], subject=checked.candidate.digest)
         account = ledger.account(contract.family)
         erased = erasure_of(ledger, account.namespace)
     except DpsynthError:
         return False  # the step that finds it says more
     content = {record.step: record.content_hash for record in made}
+    as_cleared = cleared.kept(checked.clearance) is checked.clearance
+    known = any(event.payload.get("entry") == paid for event in recorded)
     linked = all(content.get(step, digest) == digest for record in made for step, digest in record.inputs.items())
     scrubbed = next(record for record in made if record.step == "scrubbed")
     kept = scrubbed.facts.get(KEY_IDS) == list(account.key_ids) and honoured(scrubbed, erased)
-    return linked and kept and source == raw.facts["source"]
+    return as_cleared and known and linked and kept and source == raw.facts["source"]
 
 
 def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | None) -> tuple[str, ...]:

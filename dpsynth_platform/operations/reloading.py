@@ -6,6 +6,7 @@ What belongs here: what identifies the files, and the request. What does not: wh
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from urllib.request import Request, urlopen
@@ -32,7 +33,7 @@ def _files(settings: Settings) -> Iterator[list[object]]:
         for path in directory.glob("*.yaml"):
             with suppress(OSError):
                 found = path.stat()
-                yield [str(path), found.st_size, found.st_mtime_ns]
+                yield [os.fsencode(path).hex(), found.st_size, found.st_mtime_ns]  # a name may be no text
 
 
 def reload_location(url: str, location: str) -> bool:

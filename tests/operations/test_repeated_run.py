@@ -3,17 +3,36 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
+import event_cases
 import pytest
 import yaml
 from deltalake import write_deltalake
 from deployment import Deployment
 from frozen import Frozen
-from line_cases import PEOPLE, ledger_of, line_to_candidate, released, small_table, storage_of
+from inside import inside
+from line_cases import (
+    PEOPLE,
+    ledger_of,
+    line_to_candidate,
+    released,
+    run_here,
+    small_deployment,
+    small_table,
+    storage_of,
+)
+from scenario_cases import Scene, records
 
+import assets.audit
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.errors import LedgerError
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.ledger import chain
 from dpsynth_platform.lifecycle import owner_keys
+from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.operations.operating import Outcome, run_dataset
+from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
 
 
@@ -94,3 +113,44 @@ def test_a_source_with_other_rows_makes_another_run(deployment: Deployment) -> N
     _appended(deployment)
     made, _ = run(deployment)
     assert made.run_ids and storage_of(deployment).require(PEOPLE, "raw").facts["source"] != before
+
+
+def test_a_file_that_differs_from_the_account_is_refused_before_and_at_publication(deployment: Deployment) -> None:
+    """The dossier tells the family's cap: that which the ledger keeps to."""
+    (path,) = deployment.settings.families.glob("*.yaml")
+    document = yaml.safe_load(path.read_text())
+    document["cap"]["epsilon"] /= 2
+    path.write_text(yaml.safe_dump(document))
+    approve(deployment.settings, PEOPLE, "reviewer", "")
+    made, _ = run(deployment)
+    assert made.release is None and "sealed for life" in dict(made.failures)["raw"]
+    published = run_here(deployment, "people_release")
+    assert "sealed for life" in published.failures["released"]
+
+
+def test_what_is_reported_late_of_the_source_is_cleared_again(tmp_path: Path) -> None:
+    """As the refused publication advises: another family's table turns out to be what the source was made from."""
+    scene = Scene(tmp_path)
+    scene.family("reviews")
+    scene.family("elsewhere", namespace="guest")
+    scene.dataset("reviews", "reviews", records(range(150)))
+    scene.dataset("bars", "elsewhere", records(range(2000, 2100)), approvals=1)
+    scene.release("reviews")
+    assert scene.run("bars").success
+    approve(scene.deployment.settings, Place("bars"), "reviewer", "")
+    names = {name: dataset_name(scene.source(name)) for name in ("reviews", "bars")}
+    one, other = ({"namespace": name.namespace, "name": name.name, "facets": {}} for name in names.values())
+    scene.tell(event_cases.event("COMPLETE", [one], [other]))
+    made = run_dataset(scene.deployment.settings, "bars", None, None, lambda _: None, in_process=build_definitions)
+    assert len(made.run_ids) == 1 and made.release is None  # another clearance is another candidate
+    assert "source" in {finding.kind for finding in scene.cleared("bars").findings}
+
+
+def test_a_candidate_that_was_not_recorded_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its event no reviewer gets a notice, and it cannot be released once its model has expired."""
+    deployment = small_deployment(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(assets.audit, "record_candidate", Mock(side_effect=LedgerError("out of reach")))
+        assert list(run_here(deployment, accelerator=inside(deployment)).failures) == ["audit"]
+    run(deployment)
+    assert ledger_of(deployment).history(kinds=[chain.CANDIDATE])

@@ -205,13 +205,16 @@ def search(connection: Connection, text: str, names: Collection[DatasetName]) ->
     return sorted(targets.values(), key=lambda node: node.name)
 
 
-def containing(connection: Connection, text: str, most: int) -> list[Node]:
+def containing(
+    connection: Connection, text: str, most: int, accepted: Callable[[Node], bool] = lambda _: True
+) -> list[Node]:
     """Nodes with a text in their name; see `LineageStore.containing`."""
     column = tables.node.c
     named = or_(column.name.icontains(text, autoescape=True), column.namespace.icontains(text, autoescape=True))
     described = or_(column.facets != "{}", column.kind != "dataset")
-    query = select(tables.node).where(named, described).order_by(column.id.desc()).limit(most)
-    return [_node(row) for row in connection.execute(query)]
+    query = select(tables.node).where(named, described).order_by(column.id.desc())
+    with connection.execute(query) as found:
+        return list(islice(filter(accepted, map(_node, found)), most))
 
 
 def described_with(connection: Connection, text: str, most: int) -> list[Node]:
@@ -223,7 +226,9 @@ def described_with(connection: Connection, text: str, most: int) -> list[Node]:
     return [_node(row) for row in connection.execute(query.order_by(column.id.desc()).limit(most))]
 
 
-def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName, list[Node]]]:
+def jobs(
+    connection: Connection, text: str, most: int, accepted: Callable[[DatasetName], bool] = lambda _: True
+) -> list[tuple[DatasetName, list[Node]]]:
     """Jobs with a text in their name; see `LineageStore.jobs`."""
     event, access = tables.event.c, tables.access.c
     query = (
@@ -235,9 +240,10 @@ def jobs(connection: Connection, text: str, most: int) -> list[tuple[DatasetName
         .where(event.job_name.icontains(text, autoescape=True), event.run_id != "")
         .group_by(event.job_namespace, event.job_name)
         .order_by(func.max(event.sequence).desc())
-        .limit(most)
     )
-    found = connection.execute(query).all()
+    with connection.execute(query) as named:
+        seen = (row for row in named if accepted(DatasetName(row.job_namespace, row.job_name)))
+        found = list(islice(seen, most))
     written = (
         select(event.sequence, access.node)
         .distinct()

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 JOB_NAMESPACE = "dpsynth"
@@ -107,3 +109,22 @@ def parent_run_id(dagster_run_id: str) -> str:
         return str(uuid.UUID(dagster_run_id))
     except ValueError:
         return str(uuid.uuid5(_RUN_IDS, dagster_run_id))
+
+
+_SECRETS = re.compile(r'([a-z][a-z0-9+.-]{0,30}://)([^/\s"]*@)?([^\s?#;"]*)(?:[?#;][^\s"]*)?', re.IGNORECASE)
+_CONTAINER = re.compile(r"abfss?://", re.IGNORECASE)
+
+
+def without_secrets(value: Any) -> Any:
+    """Another producer's report, without what may be a password in its addresses: user, query and fragment."""
+    if isinstance(value, str):
+        return _SECRETS.sub(_without_secret, value)
+    if isinstance(value, Mapping):
+        return {name: without_secrets(part) for name, part in value.items()}
+    return [without_secrets(part) for part in value] if isinstance(value, list) else value
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    # abfss://container@account names a container before the '@'; elsewhere it is a user.
+    container = found[2] if found[2] and _CONTAINER.fullmatch(found[1]) and ":" not in found[2] else ""
+    return f"{found[1]}{container}{found[3]}"

@@ -16,7 +16,7 @@ once derived from something may still hold it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -145,9 +145,12 @@ class LineageStore:
             names.append(dataset_name(text))
         return self.database.read(lambda connection: rows.search(connection, text, names))
 
-    def containing(self, text: str, *, most: int) -> list[Node]:
-        """Nodes whose name or namespace contains a text, in any case, newest first; without mere aliases."""
-        return self.database.read(lambda connection: rows.containing(connection, text, most))
+    def containing(self, text: str, *, most: int, accepted: Callable[[Node], bool] = lambda _: True) -> list[Node]:
+        """Nodes whose name or namespace contains a text, in any case, newest first; without mere aliases.
+
+        Those that are not `accepted` do not count among `most`, so that nothing tells that there are any.
+        """
+        return self.database.read(lambda connection: rows.containing(connection, text, most, accepted))
 
     def described_with(self, text: str, *, most: int) -> list[Node]:
         """Nodes whose facets contain a text, in any case, newest first: in whatever place, so the caller must look.
@@ -156,9 +159,14 @@ class LineageStore:
         """
         return self.database.read(lambda connection: rows.described_with(connection, text, most))
 
-    def jobs(self, text: str, *, most: int) -> list[tuple[DatasetName, list[Node]]]:
-        """Jobs whose name contains a text, in any case, last active first, with what the last complete run wrote."""
-        return self.database.read(lambda connection: rows.jobs(connection, text, most))
+    def jobs(
+        self, text: str, *, most: int, accepted: Callable[[DatasetName], bool] = lambda _: True
+    ) -> list[tuple[DatasetName, list[Node]]]:
+        """Jobs whose name contains a text, in any case, last active first, with what the last complete run wrote.
+
+        Those that are not `accepted` do not count among `most`.
+        """
+        return self.database.read(lambda connection: rows.jobs(connection, text, most, accepted))
 
     def edges(self, name: DatasetName) -> list[Edge]:
         """Every edge at a node, above and below, as reported."""

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from event_cases import event, own
 from filled_cases import MONTHS
+from line_cases import small_deployment
 from view_cases import json_of, release_of
 
-from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import lineage
-from dpsynth_platform.console.views.lineage import around
+from dpsynth_platform.console.views.lineage import around, finding
 from dpsynth_platform.console.views.lineage.around import FEW
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.lineage.naming import without_secrets
 from dpsynth_platform.lineage.store import LineageStore
 
 READ = frozenset({Action.READ})
@@ -129,6 +131,82 @@ def test_what_others_report_of_columns_is_for_those_who_may_see_it(changeable: A
         assert {part.column for part in shown.downstream if part.label == "copy"} == {None}
         assert "Miller" not in json_of(shown)
     assert [item.column for item in lineage.search(settings, EVERYTHING, "hidden").columns] == ["hidden_points"]
+
+
+LOADER = "jdbc:postgresql://loader:hunter2@db.internal/patients?password=hunter3"
+
+
+def test_no_secret_or_path_in_the_names_of_others_is_shown_or_found(tmp_path: Path) -> None:
+    settings = small_deployment(tmp_path).settings
+    store = LineageStore(settings.ledger_url)
+    table = {"namespace": LOADER, "name": "load", "facets": {"version": {}}}
+    job = "load.execute_insert_into_/home/jane/restricted/patients"
+    read = {"namespace": "file", "name": "/srv/loading/patients", "facets": {"version": {}}}
+    store.record(event(inputs=[read], outputs=[table], job=job, namespace=LOADER), origin="ingested", source="theirs")
+    store.record(event(outputs=["s3://lake/copied"], job="copy"), origin="ingested", source="theirs")
+
+    for may in (READ, *ALLOWED.values()):
+        found = lineage.search(settings, may, "patients")
+        (seen,) = found.jobs
+        path = "/home/jane/restricted" if Action.READ_QUALITY in may else "\N{HORIZONTAL ELLIPSIS}"
+        assert seen.name == f"load.execute_insert_into_{path}/patients"
+        assert seen.namespace == "jdbc:postgresql://db.internal/patients"
+        node, file = sorted(found.nodes, key=lambda item: item.key.startswith("file:"))
+        assert (node.label, node.title) == ("patients", "jdbc:postgresql://db.internal:patients")
+        assert node.key == seen.outputs[0][0]
+        key = node.key
+        drawn = lineage.graph(settings, may, key)
+        shown = (
+            found,
+            drawn,
+            lineage.node(settings, may, key),
+            lineage.columns(settings, may, key),
+            lineage.trace(settings, may, key),
+            lineage.path(settings, may, file.key, key),
+        )
+        assert drawn is not None and drawn.start == key
+        for view in shown:
+            assert "hunter" not in json_of(view) and "password" not in json_of(view)
+        for text in ("hunter", "hunter3", "password", "loader:", "patients?password=hunter3/load", LOADER):
+            nothing = lineage.search(settings, may, text)
+            assert (nothing.nodes, nothing.jobs, nothing.more) == ((), (), False), text
+        assert bool(lineage.search(settings, may, "jane").jobs) == (Action.READ_QUALITY in may)
+        assert bool(lineage.search(settings, may, "srv/load").nodes) == (Action.READ_SPEND in may)
+        for name in (f"{LOADER}/load", "jdbc:postgresql://db.internal:patients?password=hunter3/load"):
+            with pytest.raises(NotFound, match="no such node"):
+                lineage.node(settings, may, name)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("see https://u:p@[::1]:9/x?sig=1#y for it", "see https://[::1]:9/x for it"),
+        ("jdbc:sqlserver://h;user=u;password=p", "jdbc:sqlserver://h"),
+        ("abfss://container@account/x?sig=1", "abfss://container@account/x"),
+        ("abfss://u:p@account/x", "abfss://account/x"),
+        ("people.model", "people.model"),
+    ],
+)
+def test_addresses_of_others_are_shown_without_what_may_be_a_password(address: str, shown: str) -> None:
+    assert without_secrets([{"a": address}]) == [{"a": shown}]
+
+
+def test_what_is_hidden_takes_no_place_among_what_a_search_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST_FOUND", 2)
+    settings = small_deployment(tmp_path).settings
+    store = LineageStore(settings.ledger_url)
+    for number in range(4):
+        shown = number < 2
+        job = f"hunter {number}" if shown else f"copy {number} of https://hunter@db/x"
+        place = f"s3://lake/hunter{number}" if shown else f"s3://lake/{number}?hunter"
+        table = {"namespace": "s3://lake", "name": place.removeprefix("s3://lake/"), "facets": {"version": {}}}
+        store.record(event(outputs=[table], job=job), origin="ingested", source="theirs")
+    found = lineage.search(settings, EVERYTHING, "hunter")
+    assert [item.name for item in found.jobs] == ["hunter 1", "hunter 0"]
+    assert [item.label for item in found.nodes] == ["hunter1", "hunter0"]
+    assert not found.more
 
 
 @pytest.fixture

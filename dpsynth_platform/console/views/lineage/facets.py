@@ -23,13 +23,12 @@ from dpsynth_platform.console.views.lineage.nodes import (
     node_called,
     other_names,
     store_of,
-    without_secrets,
 )
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import uses
 from dpsynth_platform.lineage.export import public_facets
-from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.lineage.naming import DatasetName, dataset_name, without_secrets
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Node
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.words import distrust_words, use_words
@@ -82,7 +81,7 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
     declared = store.public(found.name)
     return NodeView(
         node=NodeReader(settings, known).node(found, 0),
-        place=str(found.name) if whole else None,
+        place=place_seen(found, allowed),
         also=tuple(other_names(found) if whole else without_paths(other_names(found))),
         facets=tuple(_facets(found, allowed)),
         whole=whole,
@@ -91,14 +90,27 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
         declared_public=None
         if declared is None
         else f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}",
-        uses=tuple(use_words(item).strip() for item in uses.registered(store, found))
+        uses=tuple(without_secrets(use_words(item).strip()) for item in uses.registered(store, found))
         if found.kind == "release"
         else (),
         contamination=tuple(
-            item.words if whole else _without_paths_in_words(item)
+            without_secrets(item.words if whole else _without_paths_in_words(item))
             for item in _contaminations(settings, known, store, found)
         ),
     )
+
+
+def place_seen(node: Node, allowed: Collection[Action]) -> str | None:
+    """The full name of a node, with its location; None to actors who may not see that."""
+    return str(without_secrets(str(node.name))) if Action.READ_SPEND in allowed else None
+
+
+def job_seen(name: DatasetName, allowed: Collection[Action]) -> DatasetName:
+    """The name of a job as an actor sees it: without secrets, and without paths unless with `READ_QUALITY`."""
+    parts = [without_secrets(part) for part in (name.namespace, name.name)]
+    if Action.READ_QUALITY not in allowed:
+        parts = [_INNER_PATH.sub("\N{HORIZONTAL ELLIPSIS}/", without_paths(part)) for part in parts]
+    return DatasetName(*parts)
 
 
 def facets_seen(node: Node, allowed: Collection[Action]) -> dict[str, Any]:
@@ -151,6 +163,10 @@ def _without_paths_in_words(found: uses.Contamination) -> str:
 
 
 _PATH = re.compile(r"(^|\bfile:)(?://[^/]*)?/.*/")
+
+
+_INNER_PATH = re.compile(r"(?<![^\W_])(?<![/:.\N{HORIZONTAL ELLIPSIS}-])/(?!/).*/|\b[a-z]:\\.*\\", re.IGNORECASE)
+"""A path within a text: its slash follows nothing that would make it a part of a relative name or an address."""
 
 
 def without_paths(value: Any) -> Any:

@@ -7,15 +7,22 @@ What belongs here: finding paths and nodes for an actor. What does not: walking 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import require
 from dpsynth_platform.console.views.lineage.columns import tag_words
-from dpsynth_platform.console.views.lineage.facets import facets_seen
-from dpsynth_platform.console.views.lineage.nodes import GraphNode, NodeReader, node_called, step_of, store_of
+from dpsynth_platform.console.views.lineage.facets import facets_seen, job_seen, place_seen
+from dpsynth_platform.console.views.lineage.nodes import (
+    GraphNode,
+    NodeReader,
+    found_by,
+    node_called,
+    step_of,
+    store_of,
+)
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import neighbourhood as near
 from dpsynth_platform.lineage.column_walks import columns_of
@@ -91,21 +98,29 @@ def path(settings: Settings, allowed: Collection[Action], one: str, other: str) 
 
 
 def search(settings: Settings, allowed: Collection[Action], text: str) -> SearchView:
-    """Nodes, columns and jobs by a part of a name, a release's id, or a tag such as `pii: mask` or `zone: public`."""
+    """Nodes, columns and jobs by a part of a name, a release's id, or a tag such as `pii: mask` or `zone: public`.
+
+    The text is looked for in what the actor sees, so that a search cannot tell what is hidden in a name.
+    """
     require(allowed, Action.READ)
     wanted = text.strip()
     if not wanted or not settings.has_ledger:
         return SearchView(text, (), (), (), False)
     store, reader = store_of(settings), NodeReader(settings, chronicle(settings))
     tagged, columns = _described(store, reader, allowed, wanted)
-    named = (*store.find(wanted), *store.containing(wanted, most=MOST_FOUND + 1))
+    containing = store.containing(
+        wanted, most=MOST_FOUND + 1, accepted=lambda item: _is_in(wanted, _node_words(reader, item, allowed))
+    )
+    named = (*found_by(store, wanted), *containing)
     nodes = list({item.id: item for item in (*named, *tagged)}.values())
-    jobs = store.jobs(wanted, most=MOST_FOUND + 1)
+    jobs = store.jobs(
+        wanted, most=MOST_FOUND + 1, accepted=lambda name: _is_in(wanted, (job_seen(name, allowed).name,))
+    )
     return SearchView(
         text=text,
         nodes=tuple(reader.node(item, 0) for item in nodes[:MOST_FOUND]),
         columns=tuple(columns[:MOST_FOUND]),
-        jobs=tuple(_job(reader, name, outputs) for name, outputs in jobs[:MOST_FOUND]),
+        jobs=tuple(_job(reader, job_seen(name, allowed), outputs) for name, outputs in jobs[:MOST_FOUND]),
         more=any(len(found) > MOST_FOUND for found in (nodes, columns, jobs)),
     )
 
@@ -132,6 +147,15 @@ def _described(
                     else ColumnFound(column.name, tags, label, reader.names.key(node), 1)
                 )
     return nodes, list(found.values())
+
+
+def _is_in(text: str, words: Iterable[str | None]) -> bool:
+    return any(text.casefold() in word.casefold() for word in words if word)
+
+
+def _node_words(reader: NodeReader, node: Node, allowed: Collection[Action]) -> tuple[str | None, ...]:
+    """What the actor may see of a node's name."""
+    return reader.names.of(node), reader.node(node, 0).label, place_seen(node, allowed)
 
 
 def _plain(text: str) -> str:

@@ -10,11 +10,9 @@ for example after `DPSYNTH_HOME` was moved. The location is for the operator (`f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.figures import moment, number_of
@@ -22,7 +20,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.words import SHORT
-from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, dataset_name, logical_name
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, dataset_name, logical_name, without_secrets
 from dpsynth_platform.lineage.neighbourhood import numbered
 from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.lineage.scenarios import MEANING
@@ -93,7 +91,7 @@ class Names:
     def of(self, node: Node) -> str:
         """A release's id, a step such as `visits/2026-01/model`, a source's dataset; else its own name."""
         if not _is_here(node):
-            return str(node.name)
+            return str(without_secrets(str(node.name)))
         release, step = release_of(node), step_of(node)
         if release is not None:
             return release
@@ -103,7 +101,8 @@ class Names:
 
     def key(self, node: Node) -> str:
         """What identifies a node everywhere in this deployment, and in addresses."""
-        return f"{self.of(node)}#{node.id}" if _is_here(node) else str(node.name)
+        name = self.of(node)
+        return name if name == str(node.name) else f"{name}#{node.id}"
 
 
 class NodeReader:
@@ -120,7 +119,7 @@ class NodeReader:
         release = release_of(node)
         notes = [
             *self._notes(node, release),
-            *(f"claims ledger entry {item}, which the ledger does not confirm" for item in claims),
+            *(f"claims ledger entry {without_secrets(item)}, which the ledger does not confirm" for item in claims),
         ]
         return GraphNode(
             key=self.names.key(node),
@@ -174,7 +173,7 @@ class NodeReader:
     def _label(self, node: Node, entry: Entry | None, release: str | None) -> str:
         step = step_of(node)
         if node.kind == "mechanism":
-            return f"entry {node.name.name[:SHORT]}" + (f" ({entry.request.place})" if entry else "")
+            return f"entry {without_secrets(node.name.name)[:SHORT]}" + (f" ({entry.request.place})" if entry else "")
         if release is not None:
             return release
         if step is not None:
@@ -201,8 +200,9 @@ def release_of(node: Node) -> str | None:
 
 
 def last_part(node: Node) -> str:
-    """The last part of a node's name."""
-    return PurePosixPath(node.name.name).name or node.name.name
+    """The last part of a node's name, as it is shown."""
+    name = without_secrets(str(node.name)).removeprefix(f"{node.name.namespace}:")
+    return PurePosixPath(name).name or name
 
 
 def store_of(settings: Settings) -> LineageStore:
@@ -224,7 +224,7 @@ def node_called(settings: Settings, text: str) -> Node:
         exact = store.node(dataset_name(contracts[text][0].source.place))
     if exact is not None:
         return exact
-    found = store.find(text)
+    found = found_by(store, text)
     if len({names.of(node) for node in found}) != 1:
         many = f"{len(found)} nodes have this name; give the full name of one" if found else "no such node"
         raise NotFound(f"{text!r}: {many}; accepted: a name, NAMESPACE:NAME, path, URI, dataset or release's id")
@@ -238,7 +238,18 @@ def _by_key(store: LineageStore, names: Names, text: str) -> Node | None:
         if found is not None and names.of(found) == name:
             return found
     namespace, _, rest = text.rpartition(":")
-    return store.node(DatasetName(namespace, rest)) if namespace else None
+    exact = store.node(DatasetName(namespace, rest)) if namespace else None
+    return exact if exact is not None and is_shown_whole(exact) else None
+
+
+def found_by(store: LineageStore, text: str) -> list[Node]:
+    """`LineageStore.find`, without names in which a secret is hidden: that a guess finds them would tell it."""
+    return [] if without_secrets(text) != text else [node for node in store.find(text) if is_shown_whole(node)]
+
+
+def is_shown_whole(node: Node) -> bool:
+    """Whether no secret is hidden in a node's name."""
+    return bool(without_secrets(str(node.name)) == str(node.name))
 
 
 def step_of(node: Node) -> tuple[Place, str] | None:
@@ -258,18 +269,6 @@ def other_names(node: Node) -> list[str]:
     listed = node.facets.get("symlinks", {}).get("identifiers")
     found = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
     return sorted(without_secrets(f"{item.get('namespace')}:{item.get('name')}") for item in found)
-
-
-_SECRETS = re.compile(r'([a-z][a-z0-9+.-]{0,30}://)(?:[^/\s"]*@)?([^\s?#"]*)(?:[?#][^\s"]*)?', re.IGNORECASE)
-
-
-def without_secrets(value: Any) -> Any:
-    """Another producer's report, without what may be a password in its addresses: user, query and fragment."""
-    if isinstance(value, str):
-        return _SECRETS.sub(lambda found: f"{found[1]}{found[2]}", value)
-    if isinstance(value, Mapping):
-        return {name: without_secrets(part) for name, part in value.items()}
-    return [without_secrets(part) for part in value] if isinstance(value, list) else value
 
 
 def _is_here(node: Node) -> bool:

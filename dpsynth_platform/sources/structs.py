@@ -75,7 +75,8 @@ def flat_schema(schema: pa.Schema, whole: Collection[str]) -> pa.Schema:
     for part, item in fields:
         if part.name != item.name and names.count(part.name) > 1:
             raise SourceError(
-                f"column {part.name!r} is in the table more than once, as a field of the struct {item.name!r}; "
+                # Fields are not named: they may have been keys in the data.
+                f"a field of the struct {item.name!r} has the name of another column or field, which is not shown; "
                 f"accepted: distinct names, or {item.name!r} declared with ignore: true"
             )
     return pa.schema([part for part, _ in fields])

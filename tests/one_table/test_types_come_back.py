@@ -145,7 +145,6 @@ def test_a_plan_is_that_of_a_table_with_the_fields_as_columns(made: tuple[Path, 
 
 def test_a_field_with_the_name_of_a_column_is_refused() -> None:
     table = visits().append_column("visit.sick", pa.array(["a"] * OWNERS * EACH))
-    with pytest.raises(
-        SourceError, match=r"column 'visit\.sick' is in the table more than once, as a field of the str"
-    ):
+    with pytest.raises(SourceError, match=r"a field of the struct 'visit' has the name of another") as caught:
         task_of(table, Options(**TERMS, schema={"columns": COLUMNS}))
+    assert "sick" not in str(caught.value), "a field may have been a key in the data"

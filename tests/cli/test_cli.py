@@ -385,6 +385,12 @@ def test_contract_check_compares_with_the_source(tmp_path, use):
     assert status == 1
     assert "'height' (integer) is declared, but not in the source" in err
     assert f"columns.{numeric}: declared date, found Arrow type" in err
+    status, out, _ = use(deployment, "contract", "check", "people", "--offline")
+    assert status == 0 and "source: not compared" in out and "not asked for" in out
+    for one in (("people",), ()):
+        answer = json.loads(use(deployment, "contract", "check", *one, "--offline", "--json")[1])
+        (answer,) = answer.get("contracts", [answer])
+        assert answer["valid"] and answer["source_not_compared"] == "not asked for"
     contract.write_text(yaml.safe_dump(document))
     (deployment.settings.home / "sources" / "people").rename(tmp_path / "elsewhere")
     status, out, _ = use(deployment, "contract", "check", "people")

@@ -10,7 +10,7 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
 from dpsynth_platform.operations.drawing import drawn_as_asked
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.synth.tabular.measured import write_measured
+from dpsynth_platform.synth.tabular.measured import of_columns, write_measured
 from dpsynth_platform.synth.tabular.missing import (
     MOSTLY_MISSING,
     check_missing,
@@ -56,7 +56,7 @@ def body(step: StepContext) -> Outcome:
         write_table(directory / "table", drawing.schema, drawing.batches)
         write_missing(directory, drawing.missing)
         if drawing.measured is not None:
-            write_measured(directory, dict(drawing.measured))
+            write_measured(directory, of_columns(drawing.measured, drawing.schema.names))
         drawn = drawing.texts
         if drawn is not None:
             step.progress(drawn.in_words)

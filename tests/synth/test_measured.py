@@ -15,7 +15,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.fidelity import FidelityCounter
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular import measured as module
-from dpsynth_platform.synth.tabular.measured import FILE, measured_tables, read_measured, write_measured
+from dpsynth_platform.synth.tabular.measured import FILE, measured_tables, of_columns, read_measured, write_measured
 from dpsynth_platform.synth.tabular.model import Model, joint_codes, load_model
 
 OPENED: list[str] = []
@@ -94,6 +94,22 @@ def test_tables_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest
     tables = measured_tables(model)
     assert sum(len(table["measured"]) for table in tables["tables"]) <= 12
     assert tables["left_out"] == len(model.measurements.one_way) - len(tables["tables"]) > 0
+
+
+def test_columns_that_no_published_row_has_are_left_out_and_counted(tmp_path: Path) -> None:
+    model = load_model(fitted_model("mst", tmp_path))
+    rows = generator("mst").draw(tmp_path / "model", 60).table()
+    whole, lost = measured_tables(model), model.domain.names[0]
+    published = rows.drop_columns([lost])
+    tables = of_columns(whole, published.column_names)
+    assert lost not in {axis["column"] for axis in tables["axes"]}
+    assert {axis["column"] for axis in tables["axes"]} == set(model.domain.names) - {lost}
+    assert tables["left_out"] == len(whole["tables"]) - len(tables["tables"]) > 1
+    counter = FidelityCounter(tables)
+    for batch in published.to_batches():
+        counter.add(batch)
+    assert all(sum(counts) == 60 for counts in counter.tables())
+    assert of_columns(whole, rows.column_names) == whole
 
 
 def test_the_file_beside_the_rows(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,23 @@ def measured_tables(model: Model) -> dict[str, Any]:
     return {"unit": unit, "axes": found.axes, "tables": found.tables, "left_out": found.left_out}
 
 
-def write_measured(directory: Path, tables: dict[str, Any]) -> None:
+def of_columns(tables: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The tables whose columns are all among `names`, with the axes that these need; others are `left_out`.
+
+    A model can count columns that no published row has, such as the keywords behind a text.
+    """
+    lacking = {place for place, axis in enumerate(tables["axes"]) if axis["column"] not in names}
+    kept = [table for table in tables["tables"] if lacking.isdisjoint(table["axes"])]
+    places = sorted({place for table in kept for place in table["axes"]})
+    return {
+        **tables,
+        "axes": [tables["axes"][place] for place in places],
+        "tables": [table | {"axes": [places.index(place) for place in table["axes"]]} for table in kept],
+        "left_out": tables["left_out"] + len(tables["tables"]) - len(kept),
+    }
+
+
+def write_measured(directory: Path, tables: Mapping[str, Any]) -> None:
     """Writes the tables to a directory."""
     write_durably(directory / FILE, json.dumps(tables, separators=(",", ":")))
 

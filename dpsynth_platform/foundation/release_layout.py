@@ -17,11 +17,19 @@ SCHEMA = "dossier.schema.json"
 CROISSANT = "croissant.json"
 CARD = "README.md"
 DATA = "data"
+SAMPLE = "sample.json"
+ROWS = (DATA, SAMPLE)
+"""What holds published rows. A withdrawal deletes these, and nothing else of a release holds any."""
 
 
 def has_rows(directory: Path) -> bool:
-    """Whether a release still has its table."""
-    return os.path.lexists(directory / DATA)
+    """Whether a release still has its table, or its first rows."""
+    return any(os.path.lexists(directory / name) for name in ROWS)
+
+
+def holds_rows(name: str) -> bool:
+    """Whether a release's file, by its relative name, is one of those that hold rows."""
+    return name.split("/", 1)[0] in ROWS
 
 
 def regular_files(directory: Path) -> dict[str, Path]:

@@ -206,7 +206,6 @@ def build_dossier(
         "fidelity": comparison,
         "synthetic": {
             "rows": rows,
-            "sample": profile.sample,
             "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),

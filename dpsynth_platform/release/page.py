@@ -23,8 +23,6 @@ from dpsynth_platform.release.drawing import (
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-EXAMPLES = 3
-"""Rows of the sample that the page shows."""
 TREATMENTS = {
     "modelled": "modelled with differential privacy",
     "written": "written by a language model, with differential privacy",
@@ -57,10 +55,13 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
 
 
 def _column_rows(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each published column its values in the first rows, its drawing, and how far it is from the noisy counts."""
+    """For each published column its drawing, and how far it is from the noisy counts.
+
+    No row's values: the page stays after a withdrawal.
+    """
     from markupsafe import Markup
 
-    fidelity, sample = dossier["fidelity"], dossier["synthetic"]["sample"] or {"columns": [], "rows": []}
+    fidelity = dossier["fidelity"]
     axes = fidelity["axes"] if fidelity else []
     single = {
         axes[table["axes"][0]]["column"]: table
@@ -77,11 +78,9 @@ def _column_rows(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
             drawing, in_words = compared(table, axes[table["axes"][0]]), compared_text(table, axes[table["axes"][0]])
         elif histogram is not None:
             drawing, in_words = sparkline(histogram), sparkline_text(histogram)
-        place = sample["columns"].index(name) if name in sample["columns"] else None
         rows.append(
             {
                 **column,
-                "examples": [] if place is None else [row[place] for row in sample["rows"][:EXAMPLES]],
                 "drawing": drawing and Markup(drawing),  # noqa: S704 - made and escaped in `drawing`
                 "in_words": in_words,
                 "table": table,

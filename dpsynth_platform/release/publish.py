@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,8 @@ def _stage_and_show(
             PublishedFile(name, digest_file(path), path.stat().st_size)
             for name, path in layout.regular_files(stage).items()
         ]
+        if profile.sample is not None:
+            (stage / layout.SAMPLE).write_text(_indented(profile.sample), encoding="utf-8")
         _write_documents(stage, build_dossier(evidence, schema, rows, profile, files), signing_key)
         _settle(stage)
         announce()
@@ -145,10 +147,10 @@ def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519P
         raise ReleaseRefused(f"the dossier does not match its schema: at {breach.where} it {breach.message}")
     public_key = signing_key.public_key()
     documents = {
-        layout.DOSSIER: json.dumps(dossier, indent=2, ensure_ascii=False) + "\n",
+        layout.DOSSIER: _indented(dossier),
         layout.SCHEMA: schemas.text(name),
         layout.PAGE: render(dossier, signature.fingerprint(public_key)),
-        layout.CROISSANT: json.dumps(cards.croissant(dossier), indent=2, ensure_ascii=False) + "\n",
+        layout.CROISSANT: _indented(cards.croissant(dossier)),
         layout.CARD: cards.dataset_card(dossier, signature.fingerprint(public_key)),
         layout.PUBLIC_KEY: signature.public_pem(public_key).decode(),
     }
@@ -156,6 +158,10 @@ def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519P
         (stage / file).write_text(content, encoding="utf-8")
     envelope = Envelope.seal(release_statement(stage, dossier), signing_key)
     (stage / layout.ATTESTATION).write_bytes(envelope.to_bytes())
+
+
+def _indented(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _settle(stage: Path) -> None:

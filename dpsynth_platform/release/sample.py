@@ -1,4 +1,4 @@
-"""A few of the published rows, as texts, for readers who have not opened the table yet.
+"""A few of the published rows, as texts in a file of their own, for readers who have not opened the table yet.
 
 What belongs here: which values are shown, and finding the rows in the table again. What does not: choosing rows by what
 they say; they are the first that were drawn.
@@ -6,6 +6,7 @@ they say; they are the first that were drawn.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,21 @@ def sample_of(batch: RecordBatch) -> dict[str, Any]:
     columns = {field.name: _texts(first.column(field.name)) for field in first.schema if _is_shown(field.type)}
     rows = [list(row) for row in zip(*(column.to_pylist() for column in columns.values()), strict=True)]
     return {"columns": list(columns), "rows": rows}
+
+
+def read_sample(content: bytes) -> dict[str, Any]:
+    """A sample as `sample_of` makes it. Raises `ValueError` for anything else."""
+    found = json.loads(content)
+    if not isinstance(found, dict) or set(found) != {"columns", "rows"}:
+        raise ValueError("other members")
+    columns, rows = found["columns"], found["rows"]
+    names = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+    if not names or len(set(columns)) < len(columns) or not isinstance(rows, list) or len(rows) > ROWS:
+        raise ValueError("other members")
+    for row in rows:
+        if not isinstance(row, list) or not all(value is None or isinstance(value, str) for value in row):
+            raise ValueError("a row of other values")
+    return found
 
 
 def not_found(sample: Mapping[str, Any], batches: Iterable[RecordBatch]) -> list[int]:

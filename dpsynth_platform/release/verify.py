@@ -363,9 +363,10 @@ class _Verification:
 
     def _check_withdrawal(self, release: str) -> None:
         """A withdrawn release must have a tombstone and no rows."""
-        if self.withdrawn is not None and layout.has_rows(self.path):
-            message = "rows remain although it was withdrawn; the publisher must repeat dpsynth release withdraw"
-            self._report("withdrawn", f"{layout.DATA}/", message)
+        message = "rows remain although it was withdrawn; the publisher must repeat dpsynth release withdraw"
+        for name in layout.ROWS if self.withdrawn is not None else ():
+            if os.path.lexists(self.path / name):
+                self._report("withdrawn", f"{name}/" if name == layout.DATA else name, message)
         if self.withdrawn is None and self.chain is not None and release in self.chain.withdrawn:
             message = f"is missing, but {self.chain.source} records that this release was withdrawn"
             self._report("withdrawn", tombstone.TOMBSTONE, message)
@@ -377,14 +378,14 @@ class _Verification:
             self._report("unlisted", name, "is not listed in the attestation")
         for name, digest in listed.items():
             if name not in self.regular:
-                if self.withdrawn is None or not name.startswith(f"{layout.DATA}/"):
+                if self.withdrawn is None or not layout.holds_rows(name):
                     self._report("missing", name, "is missing")
             elif self._is_read(name) and self._digest(name) != digest:
                 self._report("hash", name, "its content is not what was signed (SHA-256 differs)")
         return sum(name in self.regular and self._is_read(name) for name in listed)
 
     def _is_read(self, name: str) -> bool:
-        return self.reads_rows or not name.startswith(f"{layout.DATA}/")
+        return self.reads_rows or not layout.holds_rows(name)
 
     def _digest(self, name: str) -> str | None:
         try:
@@ -462,22 +463,26 @@ class _Verification:
         return facts.rows
 
     def _check_rows(self, dossier: dict[str, Any], names: Sequence[str]) -> None:
-        """What the dossier shows of the rows must follow from them. Dossiers of earlier formats show less."""
+        """What release and dossier show of the rows must follow from them. Earlier formats show less."""
         from pyarrow import ArrowException
 
         from dpsynth_platform.release import fidelity, sample
 
-        shown, comparison = dossier["synthetic"].get("sample"), dossier.get("fidelity")
-        data = self.path / layout.DATA
+        comparison, data = dossier.get("fidelity"), self.path / layout.DATA
         try:
-            for place in sample.not_found(shown, table.batches(data, names, shown["columns"])) if shown else ():
-                self._report("table", layout.DOSSIER, "is no row of the table", f"$.synthetic.sample.rows[{place}]")
+            if layout.SAMPLE in self.regular and not self._damaged(layout.SAMPLE):
+                shown = sample.read_sample(self.regular[layout.SAMPLE].read_bytes())
+                for place in sample.not_found(shown, table.batches(data, names, shown["columns"])):
+                    self._report("table", layout.SAMPLE, "is no row of the table", f"$.rows[{place}]")
+        except (ArrowException, LookupError, OSError, TypeError, ValueError, RecursionError, VerificationFailed):
+            self._report("table", layout.SAMPLE, "does not have rows of the table")
+        try:
             if comparison:
                 counted = table.batches(data, names, fidelity.columns_of(comparison))
                 for where, message in fidelity.breaches(comparison, counted):
                     self._report("table", layout.DOSSIER, message, where)
         except (ArrowException, LookupError, TypeError, ValueError, VerificationFailed):
-            self._report("table", layout.DOSSIER, "its sample or its comparison is not of the table's columns")
+            self._report("table", layout.DOSSIER, "its comparison is not of the table's columns")
 
 
 def _is_inside(name: str) -> bool:

@@ -12,29 +12,29 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.foundation.release_layout import DATA
+from dpsynth_platform.foundation.release_layout import ROWS
 from dpsynth_platform.foundation.storage import sync
 from dpsynth_platform.release.publish import only_one
 from dpsynth_platform.release.tombstone import ATTESTATION, TOMBSTONE, Tombstone
 
 
 def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
-    """Writes a signed tombstone into a release's directory and deletes its table. Returns whether a table existed."""
+    """Writes a signed tombstone into a release's directory and deletes its rows. Returns whether there were any."""
     with only_one(directory.parent):
         # The signature first, so that every visible tombstone can be checked.
         _write_public(directory / ATTESTATION, tombstone.seal(key))
         _write_public(directory / TOMBSTONE, tombstone.to_bytes())
-        return _delete(directory / DATA)
+        return any([_delete(directory / name) for name in ROWS])  # all of them, not only up to the first
 
 
-def _delete(table: Path) -> bool:
-    if not os.path.lexists(table):
+def _delete(rows: Path) -> bool:
+    if not os.path.lexists(rows):
         return False
-    if table.is_symlink() or not table.is_dir():
-        table.unlink()
+    if rows.is_symlink() or not rows.is_dir():
+        rows.unlink()
     else:
-        shutil.rmtree(table)
-    sync(table.parent)
+        shutil.rmtree(rows)
+    sync(rows.parent)
     return True
 
 

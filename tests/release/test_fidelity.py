@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import binom
-from test_verify import pem, rewrite
+from test_verify import pem, resign, rewrite
 
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.release.fidelity import CONFIDENCE, FidelityCounter, fidelity
@@ -80,7 +80,6 @@ def test_the_comparison_of_a_release(released: Published) -> None:
     assert (department["cells"], insured["cells"], joint["cells"]) == (3, 3, 9)
     assert minutes["bars"][1] / minutes["bars"][2] == pytest.approx(2, abs=0.02), "a sum of four has twice the noise"
     assert joint["by_noise"] > department["by_noise"] > 0
-    assert dossier["synthetic"]["sample"]["rows"][0][0] == "S0000000"
     assert dossier["release"]["recipients"] == ["The clinic's planners"]
 
 
@@ -113,10 +112,6 @@ def more_confidence(dossier: dict[str, Any]) -> None:
     dossier["fidelity"]["confidence"] = 0.999
 
 
-def invented_row(dossier: dict[str, Any]) -> None:
-    dossier["synthetic"]["sample"]["rows"][2][0] = "S9999999"
-
-
 @pytest.mark.parametrize(
     ("change", "where"),
     [
@@ -127,7 +122,6 @@ def invented_row(dossier: dict[str, Any]) -> None:
         (no_such_column, None),
         (no_such_axis, "$.fidelity"),
         (more_confidence, "$.fidelity.confidence"),
-        (invented_row, "$.synthetic.sample.rows[2]"),
     ],
 )
 def test_what_does_not_follow_from_the_published_table_is_found(
@@ -138,6 +132,41 @@ def test_what_does_not_follow_from_the_published_table_is_found(
     report = verify_release(released.path, pem(signing_key))
     assert [problem.kind for problem in report.problems] == ["table"] * len(report.problems)
     assert where in [problem.where for problem in report.problems]
+
+
+def invented_row(sample: dict[str, Any]) -> object:
+    sample["rows"][2][0] = "S9999999"
+    return sample
+
+
+def deep_rows(sample: dict[str, Any]) -> object:
+    for _ in range(400):
+        sample["rows"] = [sample["rows"]]
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (invented_row, "$.rows[2]"),
+        (lambda sample: sample | {"columns": sample["columns"][:1]}, None),
+        (lambda sample: sample | {"columns": ["elsewhere"], "rows": [["x"]]}, None),
+        (lambda sample: sample | {"rows": sample["rows"] * 300}, None),
+        (lambda sample: sample["rows"], None),
+        (deep_rows, None),
+    ],
+)
+def test_first_rows_that_are_none_of_the_table_are_found(
+    released: Published, signing_key: Ed25519PrivateKey, change: Callable[[dict[str, Any]], object], where: str | None
+) -> None:
+    file = released.path / layout.SAMPLE
+    sample = json.loads(file.read_text())
+    assert sample["rows"][0][0] == "S0000000"
+    assert len(sample["rows"]) == 5
+    file.write_text(json.dumps(change(sample)))
+    resign(released.path, signing_key)
+    (problem,) = verify_release(released.path, pem(signing_key)).problems
+    assert (problem.kind, problem.file, problem.where) == ("table", layout.SAMPLE, where)
 
 
 def test_rows_are_counted_whatever_their_types() -> None:
@@ -183,11 +212,12 @@ def test_a_dossier_of_the_format_before_verifies_as_it_is(released: Published, s
     def older(dossier: dict[str, Any]) -> None:
         dossier["format"] = "dpsynth-dossier/3"
         for part, names in (
-            (dossier, ["fidelity"]), (dossier["synthetic"], ["sample"]), (dossier["ledger"], ["budget"]),
+            (dossier, ["fidelity"]), (dossier["ledger"], ["budget"]),
             (dossier["release"], ["purpose", "recipients"]),
         ):  # fmt: skip
             for name in names:
                 del part[name]
 
+    (released.path / layout.SAMPLE).unlink()
     rewrite(released.path, signing_key, older)
     assert verify_release(released.path, pem(signing_key)).ok

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -35,12 +36,15 @@ def tombstone(released):
     return Tombstone(released.release_id, "2026-11-20T08:00:00.000000+00:00", "A wrong column", ("a@example.org",))
 
 
+TOLD = {("withdrawn", "data/"), ("withdrawn", "sample.json")}
+
+
 def others(directory):
     """Name and content of everything that stays."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file() and path.name not in (TOMBSTONE, ATTESTATION) and "data" not in path.parts
+        if path.is_file() and path.name not in (TOMBSTONE, ATTESTATION) and not layout.holds_rows(path.relative_to(directory).as_posix())
     }
 
 
@@ -58,6 +62,29 @@ def test_rows_go_and_everything_else_stays(released, tombstone, signing_key):
     assert not signed.is_signed_by(Ed25519PrivateKey.generate().public_key())
     assert {oct(path.stat().st_mode & 0o777) for path in released.path.glob("tombstone.*")} == {"0o644"}
     assert "withdrawn on 2026-11-20: A wrong column." in tombstone.words
+
+
+def test_no_value_of_a_row_stays(evidence, rows, tmp_path, signing_key):
+    """Fresh ids and texts, which are in no histogram: in the released files before, and in none of them after."""
+    told = [row | {"remark": f"A text about {row['patient_id']}, with more words."} for row in rows[0].to_pylist()]
+    marked = pa.RecordBatch.from_pylist(told, rows[0].schema)
+    made = publish(evidence, [marked], marked.schema, tmp_path / "other", signing_key, announce=lambda: None)
+    values = {row[name] for row in told[:5] for name in ("patient_id", "remark")}
+    assert files_with(made.path, values) == {layout.SAMPLE}
+    tombstone = Tombstone(made.release_id, "2026-11-20T08:00:00.000000+00:00", "A name is in it", ("a@example.org",))
+    assert bury(made.path, tombstone, signing_key)
+    assert files_with(made.path, values) == set()
+    assert "counts of them stay in its dossier" in verify_release(made.path).words
+
+
+def files_with(directory, values):
+    """Files that are text and have one of the values. Parquet's are compressed."""
+    return {
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if path.is_file() and "data" not in path.parts
+        if any(value in path.read_text(encoding="utf-8") for value in values)
+    }
 
 
 def test_verification_tells_it_from_damage(released, tombstone, signing_key):
@@ -98,14 +125,13 @@ def test_rows_that_are_still_there_are_told(released, tombstone, signing_key, mo
         patch.setattr(withdrawal, "_delete", lambda table: False)
         bury(released.path, tombstone, signing_key)
     report = verify_release(released.path, key)
-    (problem,) = report.problems
-    assert (problem.kind, problem.file) == ("withdrawn", "data/")
+    assert {(problem.kind, problem.file) for problem in report.problems} == TOLD
     assert "rows remain" in report.words
     assert (report.withdrawn, exit_status([report])) == (tombstone, 1)
     table = next((released.path / "data").glob("*.parquet"))
     table.write_bytes(table.read_bytes() + b"x")
     told = {(problem.kind, problem.file) for problem in verify_release(released.path, key).problems}
-    assert told == {("withdrawn", "data/"), ("hash", f"data/{table.name}")}
+    assert told == {*TOLD, ("hash", f"data/{table.name}")}
     assert bury(released.path, tombstone, signing_key)
     assert verify_release(released.path, key).ok
 

@@ -4,7 +4,7 @@ What belongs here: what follows from a contract's cadence and a period's name. W
 rows (`sources.periods`), and Dagster's partitions, which have the same names.
 
 A period is named by its first day. Names of one cadence are never names of another, so a dataset whose cadence changes
-pays for no period under the name of another one; and they sort by time.
+pays for no period under the name of another one; and they sort by time. That their days overlap, the ledger sees.
 """
 
 from __future__ import annotations

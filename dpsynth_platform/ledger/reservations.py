@@ -89,20 +89,24 @@ def check_period(paid: Sequence[Entry], keys: Collection[str], request: CostRequ
     otherwise late rows would be paid for each time that they arrive.
 
     Args:
-        paid: the charged entries of the period (`rows.charged_for`).
+        paid: the charged entries of the period's days (`rows.charged_for_days`). Those of other periods, of another
+            cadence, are not in the way of a run that is paid.
         keys: those of the requesting run, one for each mechanism.
 
     Raises:
         SpendRepeated: the last of these entries is another run's, and `replaces` names neither it nor another one that
             was reserved together with it.
     """
+    if any(entry.key in keys for entry in paid):
+        paid = [entry for entry in paid if entry.request.place == request.place]
     last = paid[-1] if paid else None
     if last is None or last.key in keys:
         return
     if replaces not in [entry.entry_id for entry in paid if entry.reserved_at == last.reserved_at]:
+        overlapping = "" if last.request.place == request.place else f" (days of {last.request.period})"
         raise SpendRepeated(
-            f"{request.place}: ledger entry {last.entry_id} ({last.state}) is about this period already, for another "
-            "contract or another version of the source. A period is paid for once; "
+            f"{request.place}: ledger entry {last.entry_id} ({last.state}) is about this period{overlapping} already, "
+            "for another contract or another version of the source. A period is paid for once; "
             + (
                 f"to withdraw the reservation: dpsynth ledger void {last.entry_id}"
                 if last.state == chain.RESERVED

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
 
+from dpsynth_platform.contracts.periods import cadence_of, period_bounds
 from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.ledger import chain, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter
@@ -109,12 +110,34 @@ def entries(connection: Connection, family: str | None) -> list[Entry]:
 
 def charged_for(connection: Connection, family: str, place: str) -> list[Entry]:
     """Charged entries that pay for a release of a dataset (`visits`, `visits/2026-01`), by their reservation."""
-    dataset = place.partition("/")[0]
+    return _charged(connection, family, place.partition("/")[0], lambda found: found.place == place)
+
+
+def charged_for_days(connection: Connection, family: str, request: CostRequest) -> list[Entry]:
+    """Charged entries that pay for a release of a request's dataset on any day of its period, by their reservation.
+
+    After a change of cadence, periods of another name have the same days.
+    """
+    return _charged(connection, family, request.dataset, lambda found: _has_days_of(found, request))
+
+
+def _charged(connection: Connection, family: str, dataset: str, wanted: Callable[[CostRequest], bool]) -> list[Entry]:
     table = schema.entry
     query = select(table).where(table.c.family == family, table.c.request.contains(dataset, autoescape=True))
     found = [entry_of(row) for row in connection.execute(query.order_by(table.c.reserved_at, table.c.entry_id))]
-    mine = [entry for entry in found if entry.request.place == place and entry.request.purpose == "release"]
+    mine = [entry for entry in found if wanted(entry.request) and entry.request.purpose == "release"]
     return [entry for entry in mine if is_charged(connection, entry)]
+
+
+def _has_days_of(one: CostRequest, other: CostRequest) -> bool:
+    if one.place == other.place:
+        return True
+    if one.dataset != other.dataset or not (one.period and other.period):
+        return False
+    if cadence_of(one.period) is None or cadence_of(other.period) is None:
+        return False
+    (first, last), (start, end) = period_bounds(one.period), period_bounds(other.period)
+    return first <= end and start <= last
 
 
 def entries_named(connection: Connection, events: Iterable[ChainEvent]) -> list[Entry]:

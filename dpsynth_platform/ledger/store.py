@@ -365,7 +365,7 @@ class Ledger:
             reservations.void_expired(connection)
             given_up = replaces
             if period_keys:
-                paid = rows.charged_for(connection, family, request.place)
+                paid = rows.charged_for_days(connection, family, request)
                 reservations.check_period(paid, period_keys, request, replaces)
                 if any(entry.entry_id == replaces and entry.key not in period_keys for entry in paid):
                     given_up = None  # the order names another run of the period
@@ -491,7 +491,8 @@ class Ledger:
 
     def check_period(self, family: str, keys: Collection[str], request: CostRequest, replaces: str | None) -> None:
         """Raises `SpendRepeated` where `reserve` would, with these as `period_keys`. Reserves nothing."""
-        reservations.check_period(self.charged_for(family, request.place), keys, request, replaces)
+        paid = self._read(rows.charged_for_days, family, request)
+        reservations.check_period(paid, keys, request, replaces)
 
     def charged_for(self, family: str, place: str) -> list[Entry]:
         """Charged entries that pay for a release of a `CostRequest.place`, in the order of their reservation."""

@@ -63,6 +63,31 @@ def test_other_periods_and_datasets_are_free(ledger):
     assert [entry.state for entry in ledger.entries()] == ["spent", "spent", "reserved"]
 
 
+def test_the_days_of_a_period_are_paid_for_once_whatever_the_cadence(ledger):
+    january = completed(ledger, "a")
+    completed(ledger, "b", period="2026-02")
+    way_out = rf"\(days of 2026-01\) already.* --spend-again {january.entry_id}"
+    for week in ("2025-12-29-week", "2026-01-05-week"):
+        with pytest.raises(SpendRepeated, match=way_out):
+            reserve(ledger, "w", period=week)
+        with pytest.raises(SpendRepeated, match=way_out):
+            ledger.check_period("people", ["w"], request(dataset="visits", period=week), None)
+    with pytest.raises(SpendRepeated, match="days of 2026-02"):
+        reserve(ledger, "w", period="2026-01-26-week")
+    reserve(ledger, "v", period="2026-03-02-week")
+    with pytest.raises(SpendRepeated, match=r"days of 2026-03-02-week.*ledger void"):
+        reserve(ledger, "m", period="2026-03")
+
+    week = completed(ledger, "w", period="2026-01-05-week", replaces=january.entry_id)
+    # Both runs are paid: neither is in the other's way, with the word or without.
+    for word in (None, january.entry_id):
+        assert reserve(ledger, "w", period="2026-01-05-week", replaces=word) == week
+    assert reserve(ledger, "a") == january
+    with pytest.raises(SpendRepeated, match=f"days of 2026-01-05-week.*{week.entry_id}"):
+        reserve(ledger, "c")
+    assert ledger.verify().ok
+
+
 def test_what_is_void_or_past_its_deadline_is_not_in_the_way(ledger, monkeypatch):
     ledger.void(reserve(ledger, "a").entry_id)
     reserve(ledger, "b")

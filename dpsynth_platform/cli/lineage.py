@@ -19,6 +19,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefuse
 from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.lineage.naming import without_secrets
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import Decision
@@ -69,9 +70,9 @@ def show(
     found: dict[str, Any] = words.node_json(node) | {
         "upstream": words.walk_json(above),
         "downstream": words.walk_json(below),
-        "unknown": [str(name) for name in above.unknown],
+        "unknown": [without_secrets(str(name)) for name in above.unknown],
         "declared_public": None if declared is None else asdict(declared),
-        "uses": [asdict(use) for use in used],
+        "uses": [without_secrets(asdict(use)) for use in used],
         "withdrawn": None if withdrawn is None else asdict(withdrawn),
         "told_by_others": [{"event": item.sequence, "source": item.source} for item in foreign],
         "distrusted": [asdict(item) for item in distrusts],
@@ -92,7 +93,9 @@ def show(
         for line in lines or ["  none in the graph"]:
             output.print(line)
     for name in above.unknown:
-        output.print(f"unknown: the origin of {name} is not recorded, and it was not declared public")
+        output.print(
+            f"unknown: the origin of {without_secrets(str(name))} is not recorded, and it was not declared public"
+        )
     for line in words.unverified_source_lines(foreign):
         output.print(line)
     for item in distrusts:
@@ -125,12 +128,12 @@ def impact(
     known = column_walks.columns_of(node.facets)
     if column is not None and known and column not in known:
         some = ", ".join(list(known)[:_MOST_NAMES]) + (", ..." if len(known) > _MOST_NAMES else "")
-        raise LineageRefused(f"{node.name} has no column {column!r}; accepted: {some}")
+        raise LineageRefused(f"{without_secrets(str(node.name))} has no column {column!r}; accepted: {some}")
     found = column_walks.impact(store, node.name, column, lambda item: item.facets)
     rows = [] if found is None else words.impact_rows(found)
-    output.json({"name": str(node.name), "column": column, "drawn": rows})
+    output.json({"name": without_secrets(str(node.name)), "column": column, "drawn": rows})
     if not rows:
-        output.print(f"{node.name}: nothing in the graph is drawn from it")
+        output.print(f"{without_secrets(str(node.name))}: nothing in the graph is drawn from it")
         return
     output.table(
         ("dataset", "column", "kind", "values", "original values", "steps", "how"),
@@ -251,12 +254,12 @@ def contamination(
     store = _store(settings)
     named = _one(store, product)
     found = _contaminations(settings, store, named.name, [_data(settings, store, item).name for item in on or []])
-    output.json({"product": str(named.name), "contamination": [item.to_json() for item in found]})
+    output.json(without_secrets({"product": str(named.name), "contamination": [item.to_json() for item in found]}))
     for item in found:
-        output.print(item.words)
+        output.print(without_secrets(item.words))
     if found:
         raise typer.Exit(CONTAMINATED)
-    output.print(f"{named.name}: no contamination in the graph")
+    output.print(f"{without_secrets(str(named.name))}: no contamination in the graph")
 
 
 @lineage_app.command("declare-public")
@@ -514,7 +517,8 @@ def _one(store: LineageStore, text: str, *, models: bool = False) -> Node:
 
 
 def _several(text: str, found: list[Node]) -> LineageRefused:
-    return LineageRefused(f"{text!r} is ambiguous; accepted: one of {', '.join(str(node.name) for node in found)}")
+    names = ", ".join(without_secrets(str(node.name)) for node in found)
+    return LineageRefused(f"{text!r} is ambiguous; accepted: one of {names}")
 
 
 def _contaminations(

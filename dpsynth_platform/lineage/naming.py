@@ -121,7 +121,7 @@ def without_secrets(value: Any) -> Any:
         return _SECRETS.sub(_without_secret, value)
     if isinstance(value, Mapping):
         return {name: without_secrets(part) for name, part in value.items()}
-    return [without_secrets(part) for part in value] if isinstance(value, list) else value
+    return [without_secrets(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _without_secret(found: re.Match[str]) -> str:

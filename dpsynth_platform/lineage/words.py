@@ -6,13 +6,13 @@ What belongs here: sentences and trees from the graph's objects. What does not: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.column_walks import ColumnWalk
 from dpsynth_platform.lineage.distrust import Distrust
+from dpsynth_platform.lineage.naming import without_secrets
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, StoredEvent
 from dpsynth_platform.lineage.survey import path_of
 from dpsynth_platform.lineage.uses import RegisteredUse
@@ -43,7 +43,7 @@ _USE = {"product": " {}", "by": ", by {}", "source": ", reported by the producer
 def node_words(node: Node) -> str:
     """One node in a line: its name, its kind, and its release id if it has one."""
     version = node.facets.get("version", {}).get("datasetVersion", "") if node.kind == "release" else ""
-    return f"{node.name} ({' '.join(filter(None, (node.kind, version)))})"
+    return f"{without_secrets(str(node.name))} ({' '.join(filter(None, (node.kind, version)))})"
 
 
 def tree(walk: Ancestry) -> Iterator[str]:
@@ -74,7 +74,9 @@ def other_names(walk: Ancestry, node: Node) -> list[str]:
 
 def _names(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[str]:
     leading = walk.ways.get(node, ())
-    return sorted(str(nodes[there].name) for there, relation, _ in leading if _is_name(walk, there, relation))
+    return sorted(
+        without_secrets(str(nodes[there].name)) for there, relation, _ in leading if _is_name(walk, there, relation)
+    )
 
 
 def _is_name(walk: Ancestry, node: int, relation: Relation) -> bool:
@@ -99,7 +101,9 @@ def _rank(node: Node) -> int:
 
 def use_words(use: RegisteredUse) -> str:
     """One registered use."""
-    parts = (template.format(value) for name, template in _USE.items() if (value := getattr(use, name)))
+    parts = (
+        template.format(without_secrets(value)) for name, template in _USE.items() if (value := getattr(use, name))
+    )
     return f"  event {use.event}, {moment(use.at)}: {use.purpose}{''.join(parts)}"
 
 
@@ -139,13 +143,13 @@ def impact_rows(walk: ColumnWalk) -> list[dict[str, Any]]:
         node = walk.nodes[item.part.node]
         step = item.step
         row = {
-            "name": str(node.name),
+            "name": without_secrets(str(node.name)),
             "column": item.part.column,
             "kind": node.kind,
             "direct": item.direct,
             "masked": item.masked,
             "steps": item.distance,
-            "how": "" if step is None else step_words(step.subtype, step.description),
+            "how": "" if step is None else without_secrets(step_words(step.subtype, step.description)),
         }
         found.setdefault((node.id, item.part.column), row)
     return list(found.values())
@@ -157,20 +161,30 @@ def impact_words(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """One node with its accepted facets."""
-    return asdict(node.name) | {"kind": node.kind, "own": node.own, "facets": dict(node.facets)}
+    """One node with its accepted facets; those of other producers without what may be a password in addresses."""
+    facets = {
+        name: facet if node.origin_of(name) == "own" else without_secrets(facet) for name, facet in node.facets.items()
+    }
+    name = without_secrets(str(node.name)).removeprefix(f"{node.name.namespace}:")
+    return {
+        "namespace": without_secrets(node.name.namespace),
+        "name": name,
+        "kind": node.kind,
+        "own": node.own,
+        "facets": facets,
+    }
 
 
 def walk_json(walk: Ancestry) -> list[dict[str, Any]]:
     """The nodes that a walk reached, nearest first, each with a shortest path."""
     return [
         {
-            "name": str(item.node.name),
+            "name": without_secrets(str(item.node.name)),
             "kind": item.node.kind,
             "relation": item.relation,
             "distance": item.distance,
             "run_id": item.run_id,
-            "path": list(path_of(item)),
+            "path": without_secrets(list(path_of(item))),
         }
         for item in walk.relatives
         if item.previous is not None

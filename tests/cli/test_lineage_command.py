@@ -364,3 +364,21 @@ def test_the_impact_of_a_column_is_a_list(use: Use, settings: Settings) -> None:
     assert "nothing in the graph is drawn from it" in use("impact", "--dataset", "visits", "--column", "patient_id")[1]
     status, _, err = use("impact", "--dataset", "visits", "--column", "height")
     assert (status, "has no column 'height'; accepted: age, patient_id" in err) == (1, True)
+
+
+def test_no_secret_in_the_names_of_others_is_printed(use: Use, settings: Settings) -> None:
+    loaded = {
+        "namespace": "jdbc:postgresql://loader:hunter2@db.internal/patients?password=hunter3",
+        "name": "load",
+        "facets": {"version": BASE | {"datasetVersion": "https://u:hunter4@x.org/1"}},
+    }
+    store = LineageStore(settings.ledger_url)
+    store.record(told("COMPLETE", [place("/data/visits")], [loaded], "load"), origin="ingested", source="theirs")
+    raw = "jdbc:postgresql://db.internal:patients?password=hunter3/load"
+    for words in (("show", "--dataset", "visits"), ("impact", "--dataset", "visits"), ("show", "--dataset", raw)):
+        for form in ((), ("--json",)):
+            status, out, err = use(*words, *form)
+            assert (status, "hunter" in out + err) == (0, False)
+            assert "jdbc:postgresql://db.internal" in out
+    status, out, err = use("contamination", "--product", raw)
+    assert (status, "hunter" in out + err) == (0, False)

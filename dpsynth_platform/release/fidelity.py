@@ -14,6 +14,7 @@ even though earlier noise decides which tables follow, and how many (union bound
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, whole_texts
+from dpsynth_platform.release.noisy_tables import faults
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -119,13 +121,8 @@ def _quantile(order: int, cells: int, first: int) -> float:
 
 def _kept(axes: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
     """For each cell, whether published rows can be in it: not where missing values of a column are replaced."""
-    if not axes:
-        yield True
-        return
-    for group in range(len(axes[0]["labels"])):
-        possible = axes[0]["nullable"] or group != axes[0]["missing"]
-        for rest in _kept(axes[1:]):
-            yield possible and rest
+    possible = ([axis["nullable"] or group != axis["missing"] for group in range(len(axis["labels"]))] for axis in axes)
+    return map(all, itertools.product(*possible))
 
 
 def _groups(column: pa.Array, axis: Mapping[str, Any]) -> pa.Array:
@@ -157,12 +154,21 @@ def _numbers(column: pa.Array, kind: str) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-def breaches(published: Mapping[str, Any], batches: Iterable[RecordBatch]) -> list[tuple[str, str]]:
+def breaches(
+    published: Mapping[str, Any], batches: Iterable[RecordBatch], event: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     """Where a published comparison does not follow from its own noisy counts and the published rows.
 
-    Pairs of a JSON path and what is wrong. Nothing in `published` is trusted beyond its schema.
+    Pairs of a JSON path and what is wrong. Nothing in `published` is trusted beyond its schema. `event` is the
+    mechanism's, of the privacy statement.
     """
     where = "$.fidelity"
+    try:
+        found = [(f"{where}{below}", message) for below, message in faults(published, event)]
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
+        return [(where, "its tables, or the privacy statement's event, cannot be read")]
+    if found:
+        return found
     try:
         counter = FidelityCounter(published)
         for batch in batches:

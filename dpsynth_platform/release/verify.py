@@ -479,7 +479,7 @@ class _Verification:
         try:
             if comparison:
                 counted = table.batches(data, names, fidelity.columns_of(comparison))
-                for where, message in fidelity.breaches(comparison, counted):
+                for where, message in fidelity.breaches(comparison, counted, dossier["statement"]["event"]):
                     self._report("table", layout.DOSSIER, message, where)
         except (ArrowException, LookupError, TypeError, ValueError, VerificationFailed):
             self._report("table", layout.DOSSIER, "its comparison is not of the table's columns")

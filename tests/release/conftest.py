@@ -167,7 +167,7 @@ def rows() -> list[pa.RecordBatch]:
 
 @pytest.fixture(scope="session")
 def statement(contract: DataContract, family: FamilyBudget) -> PrivacyStatement:
-    return privacy_statement(contract, family, GaussianCountsEvent(40.0, "add-or-remove", 2), WORDS["aim"])
+    return privacy_statement(contract, family, GaussianCountsEvent(20.0, "add-or-remove", 2), WORDS["aim"])
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from test_verify import pem, resign, rewrite
 
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.release.fidelity import CONFIDENCE, FidelityCounter, fidelity
+from dpsynth_platform.release.noisy_tables import faults
 from dpsynth_platform.release.publish import Published
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
@@ -100,6 +101,69 @@ def other_cells(dossier: dict[str, Any]) -> None:
     dossier["fidelity"]["axes"][2]["cuts"][0] = 25
 
 
+def swapped_labels(dossier: dict[str, Any]) -> None:
+    labels = dossier["fidelity"]["axes"][0]["labels"]
+    labels[0], labels[1] = labels[1], labels[0]
+
+
+def wrong_ranges(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["axes"][2]["labels"] = ["5 to 100", "101 to 110", "111 to 120", "missing"]
+
+
+def ranges_with_a_gap(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["axes"][2]["labels"][1] = "20 to 40"
+
+
+def value_in_two_groups(dossier: dict[str, Any]) -> None:
+    axis = dossier["fidelity"]["axes"][0]
+    axis["groups"][2].append("general")
+    axis["labels"][2] += ", general"
+
+
+def computed_again(dossier: dict[str, Any], *, more: list[tuple[dict[str, Any], list[int]]] = []) -> None:  # noqa: B006
+    """All that follows from the tables made to fit."""
+    told = dossier["fidelity"]
+    counts = [found["synthetic"] for found in told["tables"]]
+    told["tables"] += [found for found, _ in more]
+    dossier["fidelity"] = fidelity(told, [*counts, *(rows for _, rows in more)])
+
+
+def no_noise(dossier: dict[str, Any]) -> None:
+    """Noisy counts that equal the rows, with bars of next to nothing."""
+    for found in dossier["fidelity"]["tables"]:
+        found |= {"measured": list(found["synthetic"]), "sigma": 1e-9}
+    computed_again(dossier)
+
+
+def order_twice(dossier: dict[str, Any]) -> None:
+    joint = dict(dossier["fidelity"]["tables"][3], sigma=1e9)
+    computed_again(dossier, more=[(joint, joint["synthetic"])])
+
+
+def column_twice(dossier: dict[str, Any]) -> None:
+    department = dict(dossier["fidelity"]["tables"][0], sigma=1e9)
+    computed_again(dossier, more=[(department, department["synthetic"])])
+
+
+def hidden_cell(dossier: dict[str, Any]) -> None:
+    """A figure beyond the cells, which adds to the total."""
+    found = dossier["fidelity"]["tables"][0]
+    found |= {"measured": [*found["measured"], 10**6], "parts": [*found["parts"], 1]}
+    found["synthetic"] = [*found["synthetic"], 0]
+    found["bars"] = [*found["bars"], 1.0]
+
+
+def parts_of_joint_counts(dossier: dict[str, Any]) -> None:
+    dossier["fidelity"]["tables"][3]["parts"] = [9] * 12
+    computed_again(dossier)
+
+
+def too_many_cells(dossier: dict[str, Any]) -> None:
+    for axis in dossier["fidelity"]["axes"][:2]:
+        axis["groups"] = [[str(place)] for place in range(99_999)]
+        axis["labels"] = [str(place) for place in range(99_999)]
+
+
 def no_such_column(dossier: dict[str, Any]) -> None:
     dossier["fidelity"]["axes"][2]["column"] = "elsewhere"
 
@@ -118,9 +182,19 @@ def more_confidence(dossier: dict[str, Any]) -> None:
         (changed_count, "$.fidelity.tables[0].synthetic"),
         (narrow_bars, "$.fidelity.tables[3].bars"),
         (flattering_difference, "$.fidelity.tables[2].difference"),
-        (other_cells, "$.fidelity.tables[2].synthetic"),
+        (swapped_labels, "$.fidelity.axes[0]"),
+        (wrong_ranges, "$.fidelity.axes[2]"),
+        (ranges_with_a_gap, "$.fidelity.axes[2]"),
+        (value_in_two_groups, "$.fidelity.axes[0]"),
+        (no_noise, "$.fidelity.tables"),
+        (order_twice, "$.fidelity.tables"),
+        (column_twice, "$.fidelity.tables"),
+        (hidden_cell, "$.fidelity.tables[0]"),
+        (parts_of_joint_counts, "$.fidelity.tables[3]"),
+        (too_many_cells, "$.fidelity.tables[3]"),
+        (other_cells, "$.fidelity.axes[2]"),
         (no_such_column, None),
-        (no_such_axis, "$.fidelity"),
+        (no_such_axis, "$.fidelity.tables[1]"),
         (more_confidence, "$.fidelity.confidence"),
     ],
 )
@@ -132,6 +206,44 @@ def test_what_does_not_follow_from_the_published_table_is_found(
     report = verify_release(released.path, pem(signing_key))
     assert [problem.kind for problem in report.problems] == ["table"] * len(report.problems)
     assert where in [problem.where for problem in report.problems]
+
+
+@pytest.mark.parametrize("axes", [[0] * 3000, [0, 0], list(range(17)), [0, [[]]]])
+def test_tables_of_too_many_columns_break_the_schema(
+    released: Published, signing_key: Ed25519PrivateKey, axes: list[Any]
+) -> None:
+    def change(dossier: dict[str, Any]) -> None:
+        dossier["fidelity"]["tables"][3]["axes"] = axes
+
+    rewrite(released.path, signing_key, change)
+    assert {problem.kind for problem in verify_release(released.path, pem(signing_key)).problems} == {"schema"}
+
+
+RANGES: list[tuple[str, list[float], list[str]]] = [
+    ("integer", [10, 11], ["-5 to 9", "10", "11 to 30"]),
+    ("date", [20_000], ["2024-01-01 to 2024-10-03", "2024-10-04 to 2024-12-31"]),
+    ("datetime", [60_000_000], ["1970-01-01 00:00:00 to 1970-01-01 00:00:59", "1970-01-01 00:01:00"]),
+    ("float", [0.145], ["0.10 to 0.14", "0.15 to 0.20"]),
+    ("float", [4.5], ["1 to 4", "5 to 9"]),
+    ("float", [0.0, 5e-324, 1234567.8], ["-1 to 0", "0", "4.94066e-324 to 1.23457e+06", "1.23457e+06 to 2e+06"]),
+    ("float", [], ["0 to 1"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "cuts", "ranges"), RANGES)
+def test_labels_of_ranges_are_compared_with_their_cuts(kind: str, cuts: list[float], ranges: list[str]) -> None:
+    def told(cuts: list[float], labels: list[str]) -> list[tuple[str, str]]:
+        axis = {"column": "c", "nullable": True, "missing": len(ranges), "labels": labels, "kind": kind, "cuts": cuts}
+        return list(faults({"axes": [axis], "tables": []}, {"kind": "none"}))
+
+    labels = [*ranges, "missing"]
+    assert told(cuts, labels) == []
+    assert told(cuts, [*ranges, "other"])
+    assert told([cut * 1.5 + 1 for cut in cuts] or [1.0], labels)
+    assert told(cuts, ["a to b", *labels[1:]])
+    if len(ranges) > 1:
+        assert told(cuts, [*reversed(ranges), "missing"])
+        assert told([*cuts[:-1], float("nan")], labels)
 
 
 def invented_row(sample: dict[str, Any]) -> object:

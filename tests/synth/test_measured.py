@@ -12,8 +12,9 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.release.fidelity import FidelityCounter
-from dpsynth_platform.synth.interface import TABLE_METHODS, generator
+from dpsynth_platform.release.fidelity import FidelityCounter, fidelity
+from dpsynth_platform.release.noisy_tables import faults
+from dpsynth_platform.synth.interface import TABLE_METHODS, SealedPlan, generator
 from dpsynth_platform.synth.tabular import measured as module
 from dpsynth_platform.synth.tabular.measured import FILE, measured_tables, of_columns, read_measured, write_measured
 from dpsynth_platform.synth.tabular.model import Model, joint_codes, load_model
@@ -27,9 +28,13 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
         OPENED.append(f"{event} {arguments[0]}")
 
 
-def fitted_model(method: str, directory: Path) -> Path:
+def planned(method: str) -> SealedPlan:
     contract = contract_with(generate__method=method)
-    plan = generator(method).plan(contract, SCHEMA, Guarantee.target(contract))
+    return generator(method).plan(contract, SCHEMA, Guarantee.target(contract))
+
+
+def fitted_model(method: str, directory: Path) -> Path:
+    plan = planned(method)
     bounded = write_bounded(people(3_000), directory / "bounded")
     model = directory / "model"
     model.mkdir()
@@ -58,6 +63,8 @@ def test_every_table_counts_published_rows_as_the_model_codes_them(method: str, 
             assert sum(table["measured"]) == noisy.counts.sum()
             assert sum(table["parts"]) == noisy.counts.size
     assert tables["left_out"] == 0
+    compared = fidelity(tables, counter.tables())
+    assert list(faults(compared, planned(method).event)) == []
     assert {axis["column"] for axis in tables["axes"]} == set(model.domain.names)
 
 

@@ -45,7 +45,8 @@ class Tombstone:
     def words(self) -> str:
         return (
             f"withdrawn on {self.withdrawn_at[:10]}: {self.reason}{'' if self.reason.endswith('.') else '.'} Its rows "
-            f"were deleted; counts of them stay in its dossier. Please delete all copies. Questions: {', '.join(self.contacts)}"
+            "were deleted; counts of them stay in its dossier. Please delete all copies. "
+            f"Questions: {', '.join(self.contacts)}"
         )
 
     def to_bytes(self) -> bytes:

@@ -24,7 +24,7 @@ def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
         # The signature first, so that every visible tombstone can be checked.
         _write_public(directory / ATTESTATION, tombstone.seal(key))
         _write_public(directory / TOMBSTONE, tombstone.to_bytes())
-        return any([_delete(directory / name) for name in ROWS])  # all of them, not only up to the first
+        return sum(_delete(directory / name) for name in ROWS) > 0
 
 
 def _delete(rows: Path) -> bool:

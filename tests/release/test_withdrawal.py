@@ -44,7 +44,9 @@ def others(directory):
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file() and path.name not in (TOMBSTONE, ATTESTATION) and not layout.holds_rows(path.relative_to(directory).as_posix())
+        if path.is_file()
+        and path.name not in (TOMBSTONE, ATTESTATION)
+        and not layout.holds_rows(path.relative_to(directory).as_posix())
     }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
+from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.release.budget import budget_shares
@@ -122,7 +123,12 @@ def evidence_of(
         texts=_texts_drawn(checked.records["synthetic"].directory),
         missing=read_missing(checked.records["synthetic"].directory) or (),
         measured=read_measured(checked.records["synthetic"].directory),
-        budget=budget_shares(step.ledger.account(step.family.family), step.ledger.entries(step.family.family), own),
+        budget=budget_shares(
+            step.ledger.account(step.family.family),
+            step.ledger.entries(step.family.family),
+            [event.subject for event in step.ledger.history(kinds=[STARTED])],
+            own,
+        ),
     )
 
 

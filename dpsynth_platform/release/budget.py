@@ -13,24 +13,27 @@ from dpsynth_platform.ledger.filter import Cost, add_up
 from dpsynth_platform.ledger.records import Account, Entry
 
 
-def budget_shares(account: Account, entries: Sequence[Entry], own: Collection[str]) -> dict[str, Any] | None:
+def budget_shares(
+    account: Account, entries: Iterable[Entry], started: Sequence[str], own: Collection[str]
+) -> dict[str, Any] | None:
     """Shares of the cap that a release and what started before it took; None if its entries are not all started.
 
     The ledger adds Renyi curves at sealed orders, and a sum must stay under the limit of one order. Shares are of the
     order at which the least is used, so that they add up, or of the delta that is set aside where more of that is used.
-    In the mode `per-owner` they are those of an owner who took part in every mechanism: others have more left.
+    In the mode `per-owner` they are those of an owner who took part in every mechanism: others have more left. There
+    they may exceed one together: then nobody took part in all.
 
     Args:
         entries: of the account, in any order.
+        started: ids of entries, of any account, in the order in which the ledger's chain says that they started.
         own: ids of the release's entries: of its mechanism, and of a separate audit model where there is one.
     """
-    started = [(entry.started_at, entry) for entry in entries if entry.started_at is not None]
-    mine = [(at, entry) for at, entry in started if entry.entry_id in own]
-    if not mine or len(mine) < len(set(own)):
+    known = {entry.entry_id: entry for entry in entries}
+    if not own or not set(own) <= known.keys() & set(started):
         return None
-    last = max(at for at, _ in mine)
-    before = [entry for at, entry in started if entry.entry_id not in own and at <= last]
-    this, earlier = _sum(account, [entry for _, entry in mine]), _sum(account, before)
+    last = max(started.index(name) for name in own)
+    before = [known[name] for name in started[:last] if name in known and name not in own]
+    this, earlier = _sum(account, [known[name] for name in sorted(set(own))]), _sum(account, before)
     shares = [
         (own / limit, previous / limit)
         for own, previous, limit in zip(this, earlier, account.filter.limits, strict=True)

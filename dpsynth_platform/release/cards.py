@@ -127,6 +127,7 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
     body = environment.get_template("README.md.j2").render(
         **dossier,
         published=_published(dossier),
+        written=_written(dossier),
         limits=_limits(dossier),
         treatments=page.TREATMENTS,
         layout=layout,
@@ -143,16 +144,26 @@ def _published(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [column for column in dossier["synthetic"]["columns"] if column["treatment"] != "absent"]
 
 
+def _written(dossier: Mapping[str, Any]) -> list[str]:
+    return [column["name"] for column in _published(dossier) if column["treatment"] == "written"]
+
+
 def _tags(dossier: Mapping[str, Any]) -> list[str]:
-    written = any(column["treatment"] == "written" for column in _published(dossier))
-    return ["synthetic", "text" if written else "tabular", "differential-privacy", dossier["mechanism"]["method"]]
+    return [
+        "synthetic",
+        "text" if _written(dossier) else "tabular",
+        "differential-privacy",
+        dossier["mechanism"]["method"],
+    ]
 
 
 def _limits(dossier: Mapping[str, Any]) -> list[str]:
-    written = [column["name"] for column in _published(dossier) if column["treatment"] == "written"]
     return [
         "Drawn from noisy statistics: patterns of few records may be missing, or appear by chance.",
-        *(f"{name} is written by a language model: it may be untrue, make no sense or break off." for name in written),
+        *(
+            f"{name} is written by a language model: it may be untrue, make no sense or break off."
+            for name in _written(dossier)
+        ),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import page
+from dpsynth_platform.release.cards import dataset_card
 from dpsynth_platform.release.dossier import (
     Evidence,
     PublishedFile,
@@ -29,6 +31,7 @@ from dpsynth_platform.release.dossier import (
 from dpsynth_platform.release.drawing import lineage_graph, sparkline_text
 from dpsynth_platform.release.profile import Profiler, treatment
 
+DRAWN = re.compile(r'<rect class="(earlier|this_release|left)" x="([0-9.]+)" y="0" width="([0-9.]+)"')
 SVG = '<svg xmlns="http://www.w3.org/2000/svg">{}</svg>'
 
 
@@ -40,6 +43,46 @@ def dossier(evidence: Evidence, contract: DataContract, rows: list[pa.RecordBatc
     files = [PublishedFile("data/part-0.parquet", "f0" * 32, 4711)]
     made = build_dossier(evidence, rows[0].schema, sum(batch.num_rows for batch in rows), profile, files)
     return json.loads(json.dumps(made, allow_nan=False))
+
+
+def shown(dossier: dict[str, Any], **changes: Any) -> str:
+    return " ".join(page.render(dossier | changes, "f1" * 32).split())
+
+
+def test_the_page_says_of_what_the_noisy_counts_are(evidence: Evidence, rows: list[pa.RecordBatch]) -> None:
+    profile = Profiler(evidence.contract, evidence.measured)
+    for batch in rows:
+        profile.add(batch)
+    dossier = build_dossier(
+        evidence, rows[0].schema, 400, profile, [PublishedFile("data/part-0.parquet", "f0" * 32, 1)]
+    )
+    assert "the exact counts of what the mechanism read lie within their lines" in shown(dossier)
+    assert "with the audit&#39;s fictional canaries" in shown(dossier)
+    apart = dossier["contract"] | {"audit": dossier["contract"]["audit"] | {"model": "separate"}}
+    assert "without canaries, since the audit had a model of its own" in shown(dossier, contract=apart)
+    assert "No row was copied" in shown(dossier)
+    columns = [
+        column | {"treatment": "written"} if column["name"] == "remark" else column
+        for column in dossier["synthetic"]["columns"]
+    ]
+    for text in (
+        shown(dossier, synthetic=dossier["synthetic"] | {"columns": columns}),
+        dataset_card(dossier | {"synthetic": dossier["synthetic"] | {"columns": columns}}, "f1" * 32),
+    ):
+        assert "No row was copied" not in text
+        assert "remark" in text
+        assert "what that can tell of any one person is bounded by the guarantee" in text
+
+
+def test_the_page_says_of_whom_the_shares_of_the_budget_are(dossier: dict[str, Any]) -> None:
+    assert "Left after this release&#39;s mechanisms: 35.0%" in shown(dossier).replace("'", "&#39;")
+    assert "took part in every mechanism" not in shown(dossier)
+    budget = {"this_release": 0.4, "earlier": 1.2, "left": 0.0, "mechanisms_before": 3}
+    more = shown(dossier, ledger=dossier["ledger"] | {"mode": "per-owner", "budget": budget})
+    assert "Of a person who took part in every mechanism" in more
+    assert "nobody took part in all" in more
+    at = {name: (float(x), float(width)) for name, x, width in DRAWN.findall(more)}
+    assert at == {"earlier": (0, 600), "this_release": (600, 0), "left": (600, 0)}
 
 
 def test_the_dossier_tells_what_was_asked_and_what_came_out(dossier: dict[str, Any], evidence: Evidence) -> None:

@@ -419,7 +419,10 @@ class _Verification:
             message = f"has a format that this version cannot read; accepted: {', '.join(schema.DOSSIERS)}"
             self._report("schema", layout.DOSSIER, message, "$.format")
             return False
-        breaches = schema.breaches(dossier, name)
+        try:
+            breaches = schema.breaches(dossier, name)
+        except RecursionError:
+            breaches = [schema.Breach("$", "is nested too deeply")]
         for breach in breaches:
             self._report("schema", layout.DOSSIER, breach.message, breach.where)
         return not breaches

@@ -181,6 +181,8 @@ def test_the_dossier_promises_both_together(done: tuple[Deployment, Path]) -> No
         "together": both.epsilon,
     }
     assert dossier["ledger"]["entry"] == paid["model"][-1].entry_id
+    started = [entry for entry in ledger_of(deployment).entries() if entry.started_at is not None]
+    assert dossier["ledger"]["budget"]["mechanisms_before"] == len(started) - 2, "both mechanisms are the release's own"
     assert dossier["audit"]["report"]["cost"] is None
     assert "the release holds none of them" in dossier["audit"]["report"]["summary"]
     assert "audited" in dossier["commitments"]

@@ -208,7 +208,11 @@ def test_what_does_not_follow_from_the_published_table_is_found(
     assert where in [problem.where for problem in report.problems]
 
 
-@pytest.mark.parametrize("axes", [[0] * 3000, [0, 0], list(range(17)), [0, [[]]]])
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize("axes", [[0] * 3000, [0, 0], list(range(17)), [0, [[]]], [nested(400), nested(400)]])
 def test_tables_of_too_many_columns_break_the_schema(
     released: Published, signing_key: Ed25519PrivateKey, axes: list[Any]
 ) -> None:

@@ -26,7 +26,7 @@ def test_a_release_is_whole_and_readable(released: Published, rows: list[pa.Reco
     path = released.path
     assert sorted(item.name for item in path.iterdir()) == [
         "README.md", "attestation.dsse.json", "croissant.json", "data", "dossier.html", "dossier.json",
-        "dossier.schema.json", "public_key.pem",
+        "dossier.schema.json", "public_key.pem", "sample.json",
     ]  # fmt: skip
     assert DeltaTable(str(path / "data")).to_pyarrow_table().sort_by("patient_id").equals(pa.Table.from_batches(rows))
     for item in path.rglob("*"):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from assets.shown import numbers, picture, table
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
@@ -39,6 +40,9 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     scrubbed, bounded, synthetic = step.same_run(raw, "scrubbed", "bounded", "synthetic")
     record = step.reusable(raw, "quality", scrubbed, bounded, synthetic)
+    terms = {"terms": canonical_digest(contract.snapshot()["quality"])}
+    if record is not None and not terms.items() <= record.facts.items():
+        record = None  # the contract asks for other figures than it did
     reused = record is not None
     if record is None:
         step.progress("comparing marginals and training classifiers")
@@ -59,6 +63,7 @@ def body(step: StepContext) -> Outcome:
                 run_key=synthetic.run_key,
                 directory=directory,
                 inputs=[scrubbed, bounded, synthetic],
+                facts=terms,
             )
     return Outcome(record, reused=reused, metadata=_shown(step, record, contract))
 

@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import read_family
 from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
@@ -102,9 +103,9 @@ def sealed_contract(settings: Settings, place: Place) -> DataContract | None:
     raw = record_of(settings, place, "raw")
     if raw is None:
         return None
-    return _SEALED.get(
-        (settings.restricted, place), raw.content_hash, lambda: DataContract.model_validate(raw.facts["contract"])
-    )
+    # An edited contract has the same plan, and so the same content, where only what follows the mechanism changes.
+    state = (raw.content_hash, canonical_digest(raw.facts["contract"]))
+    return _SEALED.get((settings.restricted, place), state, lambda: DataContract.model_validate(raw.facts["contract"]))
 
 
 def directories(settings: Settings, release: str) -> tuple[Path, ...]:

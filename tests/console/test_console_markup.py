@@ -1,8 +1,11 @@
 """Words of the console's pages as HTML."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from dpsynth_platform.console.pages.markup import drawing, plain, query, tone
+from dpsynth_platform.console.pages.markup import _environment, drawing, plain, query, tone
+from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.sign_in import sign_in_page
 from dpsynth_platform.foundation.svg import bar_chart
 
@@ -61,3 +64,22 @@ def test_only_plain_drawings_stand_in_a_page(fault: str) -> None:
     broken = plain.replace("</svg>", f"{fault}</svg>")
     shown = drawing(broken, "Bars")
     assert "<svg" not in shown and "example.org" not in shown and "alert" not in shown
+
+
+@pytest.mark.parametrize("keys", [(), ("pairs",), ("accuracy",), ("pairs", "accuracy")], ids=" ".join)
+def test_the_verdict_is_said_whatever_a_quality_report_lacks(keys: tuple[str, ...]) -> None:
+    measures = [SimpleNamespace(key=key, synthetic=0.25, real=None) for key in keys]
+    guarantee = SimpleNamespace(unit="user", max_contributions=2, factor=2.72, delta=1e-6, epsilon=1.0, tier="strong")
+    view = SimpleNamespace(
+        guarantee=guarantee,
+        quality=SimpleNamespace(measures=measures),
+        audit=SimpleNamespace(verdict="pass", canaries=60, epsilon_lower_bound=0.0, claimed_epsilon=1.0),
+        **dict.fromkeys(("rows", "period", "recipients", "purpose", "budget")),
+        dataset="people",
+        units=3000,
+    )
+    page = '{% import "macros.html.j2" as m with context %}{% include "verdict.html.j2" %}'
+    text = _environment().from_string(page).render(view=view, may=lambda _: True, Action=Action)
+    assert ("pairs of columns are off by 0.250" in text) == ("pairs" in keys)
+    assert ("is right in 25.0% of cases" in text) == ("accuracy" in keys)
+    assert ("how its rows compare with real ones is below" in text) == (not keys)

@@ -32,6 +32,7 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.lifecycle import owner_keys
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.operations.operating import Outcome, run_dataset
+from dpsynth_platform.reviewing.catalogue import sealed_contract
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
 
@@ -113,6 +114,20 @@ def test_a_source_with_other_rows_makes_another_run(deployment: Deployment) -> N
     _appended(deployment)
     made, _ = run(deployment)
     assert made.run_ids and storage_of(deployment).require(PEOPLE, "raw").facts["source"] != before
+
+
+def test_a_quality_report_is_of_what_the_contract_asks_for(deployment: Deployment) -> None:
+    path = deployment.settings.contracts / "people.yaml"
+    document = yaml.safe_load(path.read_text())
+    target = "region" if document.get("quality", {}).get("target") == "outcome" else "outcome"
+    path.write_text(yaml.safe_dump(document | {"quality": {"target": target, "holdout": 0.1}}))
+    before = storage_of(deployment).require(PEOPLE, "quality").content_hash
+    made, _ = run(deployment)
+    after = storage_of(deployment).require(PEOPLE, "quality")
+    assert not made.failures and made.new_entries == () and after.content_hash != before
+    assert target in (after.directory / "report.json").read_text()
+    sealed = sealed_contract(deployment.settings, PEOPLE)
+    assert sealed is not None and sealed.quality.target == target
 
 
 def test_a_file_that_differs_from_the_account_is_refused_before_and_at_publication(deployment: Deployment) -> None:

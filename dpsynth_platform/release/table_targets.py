@@ -31,12 +31,10 @@ def table_file(release: SignedRelease, name: str) -> str:
 def copy_release(release: SignedRelease, store: fs.FileSystem, root: str, data: str = "") -> None:
     """Copies a release's files into a table's directory.
 
-    Without its first rows: whoever withdraws it there deletes rows of the table, and no document.
-
     Args:
         data: the directory of the table's data below it, with a slash behind it.
     """
-    documents = {name: f"{DOSSIERS}/{release.release_id}/{name}" for name in release.documents if name != layout.SAMPLE}
+    documents = {name: f"{DOSSIERS}/{release.release_id}/{name}" for name in release.documents}
     files = {name: f"{data}{table_file(release, name)}" for name in release.table_files}
     copy_files(release, documents | files, store, root)
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dpsynth_platform.contracts.release import Target
+from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import DpsynthError, PublicationFailed
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.release import delta_target, iceberg_target, postgresql_target
 from dpsynth_platform.release.publish import only_one
+from dpsynth_platform.release.table_targets import DOSSIERS
 from dpsynth_platform.release.target_files import SignedRelease, copy_files
 from dpsynth_platform.sources.remote_files import opened
 
@@ -28,7 +30,10 @@ def removal(target: Target, release_id: str) -> str:
         return f"{target.place}: may still hold rows; there, delete the directory {release_id}"
     rows = f"{target.place}: may still hold rows; there, delete those whose column release is {release_id}"
     tidied = {"delta": "VACUUM the table: earlier versions", "iceberg": "expire the table's snapshots: earlier ones"}
-    return f"{rows}, and {tidied[target.format]} hold them, too" if target.format in tidied else rows
+    if target.format not in tidied:
+        return rows
+    first = f"{DOSSIERS}/{release_id}/{layout.SAMPLE}"
+    return f"{rows}, and the file {first}, and {tidied[target.format]} hold them, too"
 
 
 def _put_files(target: Target, release: SignedRelease) -> bool:

@@ -41,7 +41,7 @@ def test_the_page_shows_what_a_reader_needs(released: Published, browser: Browse
     for words in (
         "What this means", "Not covered", "Audit by attack", "Before the mechanism", "Who approved it", "grace",
         "models/clinic-base", "Open and verify", "sha256sum -c", "dossier.schema.json", "Planning of staff.",
-        "The clinic's planners", "Do not use it for", "S0000000", "Columns together", "This release: 40.0%",
+        "The clinic's planners", "Do not use it for", "sample.json", "Columns together", "This release: 40.0%",
     ):  # fmt: skip
         assert words in html or words in shown.inner_text("body"), words
     assert "&lt;b&gt;made up&lt;/b&gt;" in html, "text of the contract stays text"

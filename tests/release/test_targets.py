@@ -24,8 +24,9 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.release import delta_target, postgresql_target
+from dpsynth_platform.release.publish import Published
 from dpsynth_platform.release.target_files import SignedRelease
-from dpsynth_platform.release.targets import put
+from dpsynth_platform.release.targets import put, removal
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.sources.remote_files import opened
 
@@ -51,6 +52,14 @@ def rebuilt(table: Path, release_id: str, target: Path) -> Path:
     for part in (table / release_id).iterdir():
         shutil.copy(part, target / "data")
     return target
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_who_withdraws_is_told_of_every_place_with_rows(released: Published, format_: str) -> None:
+    told = removal(Mock(format=format_, place="there"), released.release_id)
+    assert f"column release is {released.release_id}" in told
+    assert f"_dossier/{released.release_id}/sample.json" in told
+    assert "hold them, too" in told
 
 
 def test_a_delta_table_grows_by_one_version_a_release(

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
-from dpsynth_platform.foundation.people import visible
+from dpsynth_platform.foundation.people import is_control, visible
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -21,7 +21,18 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 TimeLimit = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[smh]$")]
 EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
-Sentences = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=2000)]
+
+
+def _on_one_line(text: str) -> str:
+    if any(map(is_control, text)):
+        raise ValueError(f"{text!r}; accepted: one line of plain text, without control characters")
+    return text
+
+
+Sentences = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=2, max_length=2000), AfterValidator(_on_one_line)
+]
+Recipient = Annotated[Phrase, AfterValidator(_on_one_line)]
 MOST_ROWS = 100_000_000
 MOST_UNITS = 10**15
 MOST_CAP = 1000.0

@@ -16,7 +16,7 @@ from dpsynth_platform.contracts.base import (
     Name,
     NameOrNone,
     Part,
-    Phrase,
+    Recipient,
     Sentences,
     caseless,
     refuse,
@@ -51,7 +51,7 @@ class DataContract(Part):
         exclude_if=lambda purpose: purpose is None,
         description="What releases of this dataset are made for. Public; changes no row.",
     )
-    recipients: list[Phrase] = Field(
+    recipients: list[Recipient] = Field(
         default_factory=list,
         max_length=100,
         exclude_if=lambda recipients: not recipients,

@@ -147,11 +147,12 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
     if admission.due:
         step.cleared(contract, request=request).require(step.place.label)
     each = ", for each of two models" if len(keys) > 1 else ""
-    step.progress(
-        f"admitted: up to epsilon {contract.privacy.guarantee.epsilon:g}{each}"
-        if admission.due or admission.entry is None
-        else f"covered by ledger entry {admission.entry.entry_id}: nothing new is spent"
-    )
+    if admission.due or admission.entry is None:
+        step.progress(f"admitted: up to epsilon {contract.privacy.guarantee.epsilon:g}{each}")
+    elif admission.entry.state == RESERVED:
+        step.progress(f"reserved by ledger entry {admission.entry.entry_id}, which this run will spend")
+    else:
+        step.progress(f"covered by ledger entry {admission.entry.entry_id}: nothing new is spent")
     return admission.epsilon_left
 
 

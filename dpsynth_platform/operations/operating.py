@@ -37,7 +37,7 @@ class Outcome:
 
     Attributes:
         release: directory of the published release, or None.
-        new_entries: ledger entries that this command reserved; empty: nothing new was spent.
+        new_entries: ledger entries that this command reserved or spent; empty: nothing new was spent.
         failures: failed steps, with their safe messages.
         next_steps: what the user can do now.
         facts: see `LineResult`.
@@ -105,7 +105,8 @@ def run_dataset(
                 in_process=in_process,
                 progress=progress,
             )
-        new_entries = tuple(entry for entry in _entries(settings, place) if entry not in known)
+        # Also one that an earlier run reserved, and this one started.
+        new_entries = tuple(entry for entry, state in _entries(settings, place).items() if known.get(entry) != state)
         outcome = _outcome(contract, period, result, new_entries)
         if outcome.failures or not result.success:
             return outcome
@@ -268,8 +269,9 @@ def _fact_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), str(value)
 
 
-def _entries(settings: Settings, place: Place) -> list[str]:
+def _entries(settings: Settings, place: Place) -> dict[str, str]:
+    """States of the place's entries."""
     if not settings.has_ledger:
-        return []
+        return {}
     entries = accounts.ledger(settings).entries()
-    return [entry.entry_id for entry in entries if entry.request.place == place.label]
+    return {entry.entry_id: entry.state for entry in entries if entry.request.place == place.label}

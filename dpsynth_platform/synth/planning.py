@@ -297,13 +297,26 @@ def check_source(contract: DataContract) -> str | None:
     from dpsynth_platform.sources.source import schema_of
     from dpsynth_platform.synth.tabular.restore import release_schema
 
+    if contract.source.format == "json":
+        return "the keys of JSON lines are not read before a run, since they may be data"
+    problem = None
     try:
         schema = schema_of(contract)
     except SourceError as error:
-        return str(error)
+        problem = str(error)
+    if problem is not None:
+        if not _can_be_read(contract.source):
+            return problem
+        raise SourceError(f"{contract.dataset}: source.uri: {contract.source.uri}: {problem}")
     check_source_schema(contract, schema)
     release_schema(contract, local_schema(schema, contract.source.period_column, contract.release.time_zone))
     return None
+
+
+def _can_be_read(source: Source) -> bool:
+    """Whether the source is a file or directory on this machine that this user may read."""
+    local = "://" not in source.uri or source.uri.startswith("file://")
+    return local and os.access(unquote(urlsplit(source.uri).path) if "://" in source.uri else source.uri, os.R_OK)
 
 
 def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:

@@ -392,7 +392,12 @@ def test_contract_check_compares_with_the_source(tmp_path, use):
         (answer,) = answer.get("contracts", [answer])
         assert answer["valid"] and answer["source_not_compared"] == "not asked for"
     contract.write_text(yaml.safe_dump(document))
-    (deployment.settings.home / "sources" / "people").rename(tmp_path / "elsewhere")
+    source = deployment.settings.home / "sources" / "people"
+    source.rename(tmp_path / "elsewhere")
+    source.mkdir()
+    status, _, err = use(deployment, "contract", "check", "people")
+    assert status == 1 and "there is no Delta table at this place" in err, "what is there is none"
+    source.rmdir()
     status, out, _ = use(deployment, "contract", "check", "people")
     assert status == 0 and "source: not compared" in out and "there is no Delta table at this place" in out
     answer = json.loads(use(deployment, "contract", "check", "people", "--json")[1])

@@ -394,7 +394,15 @@ def test_purpose_and_recipients_are_sealed_and_change_no_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("purpose", " "), ("purpose", 5), ("recipients", "all"), ("recipients", [""])]
+    ("key", "value"),
+    [
+        ("purpose", " "),
+        ("purpose", 5),
+        ("purpose", "a\u202eb"),
+        ("recipients", ["a\nb"]),
+        ("recipients", "all"),
+        ("recipients", [""]),
+    ],
 )
 def test_a_purpose_is_a_text_and_recipients_are_a_list_of_texts(key: str, value: Any) -> None:
     with pytest.raises(ContractError, match=key):

@@ -161,6 +161,18 @@ def test_what_is_reported_late_of_the_source_is_cleared_again(tmp_path: Path) ->
     assert "source" in {finding.kind for finding in scene.cleared("bars").findings}
 
 
+def test_what_an_earlier_run_reserved_is_new_to_the_one_that_spends_it(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    steps = ["raw", "scrubbed", "canaries", "clearance"]
+    assert run_here(deployment, accelerator=inside(deployment), steps=steps).success
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "reserved"
+    made, said = run(deployment)
+    assert made.new_entries == (entry.entry_id,)
+    assert any("which this run will spend" in line for line in said)
+    assert not any("nothing new" in line for line in said)
+
+
 def test_a_candidate_that_was_not_recorded_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its event no reviewer gets a notice, and it cannot be released once its model has expired."""
     deployment = small_deployment(tmp_path)

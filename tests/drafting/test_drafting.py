@@ -352,7 +352,7 @@ def test_nothing_is_written_into_somebody_elses_place(
         said = capfd.readouterr().err
         if not deploy:
             written = PACKAGE_ROOT / "deploy" / "contracts" / "unheard_of.yaml"
-            assert f"writes {written}" in said and "accepted: DPSYNTH_DEPLOY=DIRECTORY" in said
+            assert f"to be written: {written}" in said and "accepted: DPSYNTH_DEPLOY=DIRECTORY" in said
             assert not written.exists()
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"contracts", "families", "dagster.yaml"}
 

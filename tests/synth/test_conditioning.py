@@ -3,6 +3,7 @@
 import itertools
 import math
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -176,6 +177,13 @@ def joint_of(beliefs):
 def with_conditions(model, constraints, **fixed):
     conditions = Conditions.of(model.domain, [Constraint(**item) for item in constraints])
     return SimpleNamespace(**vars(model) | {"conditions": conditions} | fixed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_comparison():
+    """These models have no measurements that drawn rows could be compared with."""
+    with patch("dpsynth_platform.synth.tabular.sampling.measured_tables", lambda _: None):
+        yield
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

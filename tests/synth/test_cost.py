@@ -99,7 +99,7 @@ def test_a_fit_that_the_clock_ends_leaves_a_model(bounded, tmp_path, monkeypatch
 _PEAK = """
 import sys, tempfile
 from pathlib import Path
-import numpy as np, pyarrow as pa
+import numpy as np, pyarrow as pa, torch
 sys.path.insert(0, sys.argv[1])
 from synth_cases import contract_with, write_bounded
 from dpsynth_platform.privacy.guarantee import Guarantee

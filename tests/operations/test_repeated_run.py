@@ -1,9 +1,10 @@
 """A repeated run: nothing is made again while everything is as it was, and a step finds whatever is not."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import event_cases
 import pytest
@@ -35,6 +36,13 @@ from dpsynth_platform.operations.operating import Outcome, run_dataset
 from dpsynth_platform.reviewing.catalogue import sealed_contract
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.secrets.vault import Vault
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> Iterator[None]:
+    """A run in this process exports its deployment's settings, which no later test may find."""
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="module")

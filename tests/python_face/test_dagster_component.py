@@ -58,7 +58,8 @@ def deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_USER", "runner")
     monkeypatch.setenv("DPSYNTH_DEVICE", "cpu")
-    monkeypatch.delenv("DPSYNTH_DEPLOY", raising=False)
+    for name in ("DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "home").mkdir()
     contract = copy.deepcopy(SMALL)
     contract["source"] |= {

@@ -67,18 +67,37 @@ def pytest_collection() -> Iterator[None]:
     return collected
 
 
-@pytest.fixture(autouse=True)
-def own_deployment() -> Iterator[None]:
-    """What runs in the tests' process makes its deployment that of processes to come; here, of none after the test."""
+def of_a_deployment() -> dict[str, str]:
+    """What this process's environment says of a deployment."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("DPSYNTH_", "DAGSTER_HOME"))}
 
-    def said() -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if name.startswith(("DPSYNTH_", "DAGSTER_HOME"))}
 
-    before = said()
-    yield
-    for name in said():
+def say_of_a_deployment(said: dict[str, str]) -> None:
+    """Makes that what the environment says of a deployment, and all of it."""
+    for name in of_a_deployment().keys() - said.keys():
         del os.environ[name]
-    os.environ.update(before)
+    os.environ.update(said)
+
+
+AT_FIRST = of_a_deployment()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def deployment_of_module() -> Iterator[None]:
+    """What runs in the tests' process makes its deployment that of processes to come: a module's fixtures for its own
+    tests alone. The environment from before all tests, not from before the module: a fixture of the session may have
+    come between."""
+    say_of_a_deployment(AT_FIRST)
+    yield
+    say_of_a_deployment(AT_FIRST)
+
+
+@pytest.fixture(autouse=True)
+def own_deployment(deployment_of_module: None) -> Iterator[None]:
+    """And a test for itself alone."""
+    before = of_a_deployment()
+    yield
+    say_of_a_deployment(before)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, plain
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError
 from dpsynth_platform.foundation.settings import Settings
 
 _DATABASES = "Databases and Iceberg catalogs"
@@ -39,14 +39,15 @@ def contract_check(
     offline: Annotated[
         bool,
         typer.Option(
-            "--offline", help="Does not look at the source, such as in CI for a contract that nobody has reviewed."
+            "--offline",
+            help="Looks at no source and no ledger, such as in CI for a contract that nobody has reviewed.",
         ),
     ] = False,
 ) -> None:
-    """Checks a contract: alone, against its family's budget and against the source's columns. Reads no record.
+    """Checks a contract: alone, against its family's budget and account, and against the source. Reads no record.
 
-    Connects to the source that the contract names, with the caller's credentials, unless --offline is given. Where the
-    source cannot be read, it says so and checks the rest; a source that does not fit is a fault.
+    Connects to the ledger, and to the source that the contract names with the caller's credentials, unless --offline is
+    given. Where the source cannot be read, it says so and checks the rest; one that does not fit is a fault.
     """
     settings = Settings.from_environment()
     if contract is not None:
@@ -56,7 +57,7 @@ def contract_check(
     for file in sorted(settings.contracts.glob("*.yaml")):
         try:
             answers.append(_check(output, settings, str(file), offline=offline))
-        except (ContractError, SourceError) as error:
+        except DpsynthError as error:
             faults.append((file.stem, str(error)))
     output.json({"contracts": answers, "faults": dict(faults)})
     if faults:
@@ -65,14 +66,22 @@ def contract_check(
 
 
 def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline: bool) -> dict[str, Any]:
-    """Checks one contract and prints what is worth knowing. Raises `ContractError` or `SourceError` with its faults."""
+    """Checks one contract and prints what is worth knowing.
+
+    Raises:
+        ContractError, SourceError: with its faults.
+        LedgerError: the family's file is not as the account is, or the ledger cannot be read.
+    """
     from dpsynth_platform.audit.shortage import shortage_of
-    from dpsynth_platform.contracts.loading import contract_path
+    from dpsynth_platform.contracts.loading import contract_path, family_of
+    from dpsynth_platform.reviewing.accounts import ledger
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract, check_source
 
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
+    if not offline and settings.has_ledger:
+        ledger(settings).check_declared(family_of(settings, found.family, str(file)))
     not_compared = "not asked for" if offline else check_source(found)
     chosen = method_for(found)
     shortage = shortage_of(found)

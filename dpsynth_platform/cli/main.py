@@ -280,7 +280,7 @@ def watch(
     ] = False,
     every: Annotated[int, typer.Option(help="Seconds between two looks.", min=1, max=900)] = 60,
 ) -> None:
-    """Tells the receivers of notices of overdue releases and failing checks, each once, and when they end.
+    """Sends notices of overdue releases and failing checks, each once, and when they end.
 
     It needs no Dagster daemon, and also sends what dpsynth notify sends. Exit status 1: it could not look, or a
     receiver failed five times; without --once after ten such looks in succession.
@@ -307,6 +307,8 @@ def watch(
             found = look(settings, dt.datetime.now(dt.UTC))
             failed = found.stuck
             lines = [*found.new, *found.ended, *(f"not delivered: {problem}" for problem in found.undelivered)]
+            if once:
+                lines.append(f"new notices: {len(found.new) + len(found.ended)}; open findings: {len(found.open)}")
             shown = {"open": sorted(found.open), "new": found.new, "ended": found.ended, "failed": found.undelivered}
         except Exception as error:
             failed, problem = True, ": ".join(safe_error(error))

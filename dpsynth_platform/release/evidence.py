@@ -274,7 +274,7 @@ def check_approvals(
     if len(counted) < needed:
         raise ReleaseRefused(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
-            f"run it; approve with: dpsynth release approve {place.arguments}"
+            f"run it; approve with: dpsynth release approve {place.arguments} --as NAME"
             + (" --after-withdrawal" if withdrawn else "")
         )
     return counted

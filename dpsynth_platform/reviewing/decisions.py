@@ -70,6 +70,8 @@ class Review:
     dossier: str
     audit: dict[str, Any] = field(default_factory=dict)
     mostly_missing: tuple[str, ...] = ()
+    purpose: str | None = None
+    recipients: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -210,6 +212,8 @@ def review(settings: Settings, place: Place) -> Review:
         dossier=str(dossier.page_file),
         audit=found.report,
         mostly_missing=found.mostly_missing,
+        purpose=found.contract.purpose,
+        recipients=tuple(found.contract.recipients),
     )
 
 

@@ -10,6 +10,9 @@ def review_text(output: Output, review: Review) -> None:
     """Prints a candidate, for the demonstration and `dpsynth release show`."""
     from dpsynth_platform.quality.report_rows import LEGEND
 
+    output.heading("Purpose and recipients")
+    output.print(review.purpose or "the contract declares no purpose")
+    output.print(f"for {'; '.join(review.recipients)}" if review.recipients else "the contract declares no recipients")
     output.heading("Guarantee")
     for sentence in review.guarantee:
         output.print(sentence)

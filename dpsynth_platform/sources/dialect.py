@@ -33,6 +33,12 @@ _LONGEST_FIELD = 1 << 30
 """More than Arrow accepts."""
 
 
+HEADER_ACCEPTED = (
+    "--csv-header, if it holds the names of the columns, or a declaration of one of them (--schema, where there is "
+    "that option)"
+)
+
+
 @dataclass(frozen=True)
 class Dialect:
     """A dialect of CSV. All of it is public.
@@ -253,8 +259,7 @@ class Dialect:
             why = "it has none of the declared or given names" if known else "nothing declares it"
             return (
                 f"its first line may be no header, since {why} (it is not shown)",
-                "--csv-header, if it holds the names of the columns, or a declaration of one of them (--schema, where "
-                "there is that option)",
+                HEADER_ACCEPTED,
             )
         twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
         if twice is not None:

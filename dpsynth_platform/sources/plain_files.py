@@ -22,7 +22,7 @@ from dpsynth_platform.foundation.errors import ContractError, SourceError, file_
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.csv_files import CsvTable, open_csv, text_schema
 from dpsynth_platform.sources.database import COPIED, COPY, extract
-from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.dialect import HEADER_ACCEPTED, Dialect
 from dpsynth_platform.sources.directories import PARQUET_NAMES, check_no_part, data_files, open_directory
 from dpsynth_platform.sources.file_versions import Files, FileVersion, registered, version_of
 from dpsynth_platform.sources.files import FileTable, one_file
@@ -155,6 +155,7 @@ def dialect_of(source: Source) -> Dialect:
 
 def in_contract(message: str) -> str:
     """A message with keys of a contract in place of options."""
+    message = message.replace(HEADER_ACCEPTED, "columns with at least one of its names, spelled as in the file")
     message = message.replace("--csv-keep-blanks", "source.csv.skip_blanks: false")
     message = message.replace("--csv-skip-blanks", "source.csv.skip_blanks: true")
     return re.sub(r"--csv-([a-z]+)", r"source.csv.\1", message)

@@ -1,6 +1,6 @@
 """Releases that were expected and did not happen, and why, as far as it can be told.
 
-What belongs here: which periods of which datasets are overdue, and Dagster's daemon. What does not: telling anybody
+What belongs here: which periods of which datasets are overdue, and Dagster's daemon. What does not: sending notices
 (`watch`), and whether a run may be started. What is due follows from contracts, the ledger and this machine's clock;
 Dagster's records only add to the reason, so that nothing here needs the daemon.
 
@@ -156,7 +156,7 @@ def _blocked(history: Chronicle, dataset: str) -> list[Any]:
 
 
 def _observed(settings: Settings, places: list[Place]) -> Observed | None:
-    """What Dagster says; None where its records cannot be read, which is no reason to tell nobody."""
+    """What Dagster says; None where its records cannot be read, which is no reason to send no notice."""
     from dpsynth_platform.operations.observing import observe
 
     try:
@@ -198,7 +198,7 @@ def _stopped(
     reason, facts = _silence(seen, now)
     if reason:
         return reason, facts
-    # A refusal of the budget that depends on the data is not told: only that there is no candidate.
+    # A refusal of the budget that depends on the data is not named: only that there is no candidate.
     return "approved" if approved else ("no-candidate" if run else "not-started"), {}
 
 

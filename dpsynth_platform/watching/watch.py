@@ -1,10 +1,10 @@
-"""The watch: finds what went wrong or did not happen, and tells each thing once. It needs no Dagster daemon.
+"""The watch: finds what went wrong or did not happen, and sends a notice of each once. It needs no Dagster daemon.
 
 What belongs here: which findings are new, and which have ended. What does not: the checks (`health`, `overdue`),
 delivery (`notices.notifying`), the sign of life (`heartbeat`), and when to look (`dpsynth watch`).
 
-The state is one file, written before anything is sent: what is open, and the notices about it. A finding is told when
-it appears, and when it ends; if it appears again, it is told again. A receiver that is away gets its notices later.
+The state is one file, written before anything is sent: what is open, and the notices about it. A notice is sent when a
+finding appears, and when it ends; another if it appears again. A receiver that is away gets its notices later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ENDED = {"overdue": "overdue-ended", "check-failed": "check-passed", "daemon-si
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to tell of, once.
+    """Something of which a notice is sent, once.
 
     Attributes:
         key: identifies it from one look to the next.
@@ -137,7 +137,10 @@ def _findings(settings: Settings, now: dt.datetime, before: Mapping[str, Finding
         found[f"check {check.name}"] = Finding(f"check {check.name}", event, text, link=settings.console_url or None)
     try:
         late = overdue(settings, now)
-    except Exception:  # the checks say what is wrong with the ledger
+    except Exception:
+        if not _LEDGER & found.keys():  # those say it already
+            text = SENTENCES["check-failed"].format(name="releases")
+            found["check releases"] = Finding("check releases", "check-failed", text, link=settings.console_url or None)
         return found | {key: item for key, item in before.items() if item.event == "overdue"}
     return found | {item.key: item for item in (_of(settings, release) for release in late)}
 
@@ -173,7 +176,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         problem = file_problem(error) if isinstance(error, OSError) else "it is damaged"
     raise NotificationFailed(
-        f"{file} cannot be read ({problem}); without it the watch tells again what it told. Repair or delete it"
+        f"{file} cannot be read ({problem}); without it the watch sends again what it sent. Repair or delete it"
     )
 
 
@@ -184,7 +187,7 @@ def _write(file: Path, state: Mapping[str, Any]) -> None:
     except OSError as error:
         problem = file_problem(error)
     raise NotificationFailed(
-        f"{file} cannot be written ({problem}), so that nothing new is told. Free disk space, or repair its directory"
+        f"{file} cannot be written ({problem}), so that no new notice is sent. Free disk space, or repair its directory"
     )
 
 

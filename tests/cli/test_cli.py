@@ -164,6 +164,7 @@ def test_what_is_published_is_shown_so(published, use):
     (release,) = json.loads(out)
     _, out, _ = use(published, "release", "show", "people")
     assert "HIST and Pair: similarity" in out
+    assert "the contract declares no purpose" in out and "the contract declares no recipients" in out
     assert f"published as release {release['id']}; how it is now: dpsynth release verify {release['id']}" in out
     assert re.search(r"approved by reviewer at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", out), out
     assert json.loads(use(published, "release", "show", "people", "--json")[1])["release"] == release["id"]
@@ -215,6 +216,11 @@ def test_an_approved_raise_must_be_declared(candidate, use):
     assert f"runs are refused until {file} declares: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
     assert "asks for" not in use(candidate, "ledger", "show")[1]
     told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
+    status, _, err = use(candidate, "contract", "check", "people")
+    assert (status, told in err) == (1, True)
+    answer = json.loads(use(candidate, "contract", "check", "--json")[1])
+    assert told in answer["faults"]["people"]
+    assert use(candidate, "contract", "check", "people", "--offline")[0] == 0
     status, out, _ = use(candidate, "plan", "people")
     assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
     forecast = json.loads(use(candidate, "plan", "people", "--json")[1])

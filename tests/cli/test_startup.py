@@ -68,6 +68,13 @@ def test_commands_on_an_empty_deployment(arguments, not_needed, tmp_path):
     assert loaded(COMMAND.format(arguments), tmp_path, (*NEVER_FIRST, *not_needed)) == []
 
 
+@pytest.mark.parametrize("arguments", [["plan", "census"], ["contract", "check", "census", "--offline"]], ids=" ".join)
+def test_what_is_asked_of_a_contract_of_a_table(arguments, tmp_path):
+    """Planning and checking a table need no neural network."""
+    never = ("torch", "transformers", "sklearn", "spacy", "duckdb", "dagster")
+    assert loaded(COMMAND.format(arguments), tmp_path, never) == []
+
+
 @pytest.mark.parametrize(
     ("modules", "not_needed"),
     [

@@ -444,6 +444,14 @@ def test_a_place_without_such_a_table(tmp_path: Path, zone: Path, place: dict[st
     assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
+def test_a_csv_file_without_a_declared_name_is_refused_by_what_a_contract_can_say(tmp_path: Path, zone: Path) -> None:
+    (tmp_path / "t.csv").write_text("1,2\n3,4\n")
+    by = declared({"uri": str(tmp_path / "t.csv"), "format": "csv"})
+    accepted = r"may be no header.*; accepted: columns with at least one of its names, spelled as in the file"
+    with pytest.raises(SourceError, match=accepted):
+        source.pin(by, zone)
+
+
 def test_faults_of_csv_name_keys_of_the_contract(tmp_path: Path, zone: Path) -> None:
     (tmp_path / "t.csv").write_bytes(csv_text(ROWS, ";").encode())
     by = declared({"uri": str(tmp_path / "t.csv"), "format": "csv"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from watching_cases import NOW, REASON, beat, candidate, deployment, digest_of, ledger_of, released
@@ -108,6 +110,22 @@ def test_each_finding_is_told_once_and_when_it_ends_and_again(settings: Settings
     assert REASON not in (settings.home / "watch" / "state.json").read_text()
 
 
+def test_releases_that_cannot_be_looked_at_are_a_finding(
+    settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is overdue is not known then, and what was stays open."""
+    look(settings, NOW)
+    assert [event for event, _ in receiver.taken()] == ["overdue"]
+    with monkeypatch.context() as patched:
+        patched.setattr("dpsynth_platform.watching.watch.overdue", Mock(side_effect=ValueError("row 17")))
+        for _ in range(2):
+            seen = look(settings, NOW)
+    assert sorted(seen.open) == ["check releases", "overdue visits/2026-02"]
+    assert receiver.taken() == [("check-failed", "the check releases of this deployment fails: dpsynth health")]
+    look(settings, NOW)
+    assert receiver.taken() == [("check-passed", "the check releases of this deployment passes again")]
+
+
 def test_a_receiver_that_is_away_gets_it_later_and_the_watch_then_gives_no_sign(
     settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,5 +196,6 @@ def test_the_command_looks_and_says_so(settings: Settings, receiver: Receiver) -
     assert "overdue visits/2026-02" in json.loads(done.stdout)["open"]
     assert ("overdue" in [event for event, _ in receiver.taken()]) is True
     assert run("--check").returncode == 0
+    assert re.fullmatch(r"new notices: 0; open findings: \d+\n", run("--once").stdout)
     refused = run("--once", DPSYNTH_NOTIFY_URL="")
     assert (refused.returncode, "there is no receiver of notices" in refused.stderr) == (1, True)

@@ -10,16 +10,32 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from dpsynth_platform.foundation.people import is_control, visible
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+IN_WORDS: dict[str, str] = {}
+"""What texts a pattern accepts, for people."""
+
+
+def text_like(pattern: str, words: str) -> StringConstraints:
+    """A text that matches a pattern; a fault names the words in its place."""
+    IN_WORDS[pattern] = words
+    return StringConstraints(pattern=pattern)
+
+
+_LOWER_CASE = "a lower-case letter, then at most 62 lower-case letters, digits and "
+Name = Annotated[str, text_like(r"^[a-z][a-z0-9_]{0,62}$", f"{_LOWER_CASE}_")]
+FamilyName = Annotated[str, text_like(r"^[a-z][a-z0-9_-]{0,62}$", f"{_LOWER_CASE}_ or -")]
 COLUMN_NAME = r"[^\u0000-\u001F\u007F-\u009F\u2028\u2029]{1,127}"
 """Any name on one line, as it is: with blanks, signs and letters of any script."""
-ColumnName = Annotated[str, StringConstraints(pattern=f"^{COLUMN_NAME}$")]
-NameOrNone = Annotated[str, StringConstraints(pattern=f"^({COLUMN_NAME})?$")]
+_ONE_LINE = "a name of 1 to 127 characters, without control characters"
+ColumnName = Annotated[str, text_like(f"^{COLUMN_NAME}$", _ONE_LINE)]
+NameOrNone = Annotated[str, text_like(f"^({COLUMN_NAME})?$", _ONE_LINE)]
 """A column's name, or the empty one that pandas and R write over an index."""
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
-TimeLimit = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[smh]$")]
-EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
+Duration = Annotated[str, text_like(r"^[1-9][0-9]{0,4}[hd]$", "whole hours or days, such as 12h or 7d")]
+TimeLimit = Annotated[
+    str, text_like(r"^[1-9][0-9]{0,4}[smh]$", "whole seconds, minutes or hours, such as 90s, 2m or 1h")
+]
+EntityName = Annotated[
+    str, text_like(r"^[A-Z][A-Z0-9_]{1,40}$", "2 to 41 capital letters, digits and _, a letter first")
+]
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
 
 

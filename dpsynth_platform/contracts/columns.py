@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from dpsynth_platform.contracts.base import Part, shown_value
+from dpsynth_platform.contracts.base import Part, shown_value, text_like
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.foundation.yaml_files import text_of
 
@@ -135,7 +135,7 @@ def _no_number(value: Any, accepted: str) -> Any:
     return value
 
 
-Resolution = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}(ms|s|min|h)$")]
+Resolution = Annotated[str, text_like(r"^[1-9][0-9]{0,5}(ms|s|min|h)$", "whole ms, s, min or h, such as 15min")]
 _MICROSECONDS = {"ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 DAY_MICROSECONDS = 24 * _MICROSECONDS["h"]
 EPOCH = dt.datetime(1970, 1, 1)

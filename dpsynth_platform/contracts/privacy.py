@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from dpsynth_platform.contracts.base import COLUMN_NAME, MOST_UNITS, ColumnName, FamilyName, Part, refuse
+from dpsynth_platform.contracts.base import COLUMN_NAME, MOST_UNITS, ColumnName, FamilyName, Part, refuse, text_like
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.figures import lower_bound
 
@@ -15,7 +15,9 @@ UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
 WeightingName = Literal["rows", "owners"]
 Normalization = Literal["trim", "casefold"]
-RecordOrder = Annotated[str, StringConstraints(pattern=f"^(random|fewest-owners-first|weight:{COLUMN_NAME})$")]
+RecordOrder = Annotated[
+    str, text_like(f"^(random|fewest-owners-first|weight:{COLUMN_NAME})$", "random, fewest-owners-first, weight:COLUMN")
+]
 
 MOST_CONTRIBUTIONS = 10_000
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dpsynth_platform.contracts.base import ColumnName, Duration, Name, Part, duration_of, key_path, refuse
+from dpsynth_platform.contracts.base import ColumnName, Duration, Name, Part, duration_of, key_path, refuse, text_like
 from dpsynth_platform.contracts.periods import CADENCES, PERIOD_PATTERN, Cron
 from dpsynth_platform.contracts.uris import (
     FOREIGN_ACCOUNT,
@@ -32,6 +32,8 @@ DATABASES = ("postgresql", "postgresql+psycopg")
 CATALOGS = ("http", "https", "postgresql", "postgresql+psycopg", "sqlite")
 """Schemes of Iceberg catalogs: over REST, and in databases."""
 TABLE = r"^([A-Za-z_][A-Za-z0-9_]{0,62}\.){0,8}[A-Za-z_][A-Za-z0-9_]{0,53}$"
+_TABLE_WORDS = "names with dots between them, each of letters, digits and _, and no digit first; the last of 54 at most"
+_PERIODS = "; ".join(f"{cadence.form} ({name})" for name, cadence in CADENCES.items())
 """A table's name that PostgreSQL does not shorten, also with `_releases` behind it."""
 LONGEST_COLUMN = 63
 """Bytes of a column's name in PostgreSQL, which cuts longer ones."""
@@ -60,7 +62,7 @@ class Target(Part):
         description="Path, or URI of an object store (`s3://`, `gs://`, `abfss://`), of a database or of an Iceberg "
         "catalog, without credentials: these come from the environment. ${DPSYNTH_HOME} is replaced.",
     )
-    table: Annotated[str, StringConstraints(pattern=TABLE)] | None = Field(
+    table: Annotated[str, text_like(TABLE, _TABLE_WORDS)] | None = Field(
         default=None,
         exclude_if=lambda table: table is None,
         description="Table of a database, also as `schema.table`; `TABLE_releases` beside it has the dossiers. "
@@ -136,7 +138,7 @@ class Release(Part):
     cadence: Literal["weekly", "monthly", "quarterly"] | None = Field(
         default=None, description="How often there is a release, each of the records of one period."
     )
-    start: Annotated[str, StringConstraints(pattern=PERIOD_PATTERN)] | None = Field(
+    start: Annotated[str, text_like(PERIOD_PATTERN, _PERIODS)] | None = Field(
         default=None,
         description="First period of a dataset with a cadence: a month (YYYY-MM), the Monday of a week "
         "(YYYY-MM-DD-week) or the first month of a quarter (YYYY-MM-quarter).",
@@ -246,9 +248,9 @@ class Release(Part):
         description="Where an approved release is copied to, with its dossier: one target, or a list.",
         json_schema_extra=_one_or_list,
     )
-    license: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{1,63}$")] | None = Field(
-        default=None, description="License of the release, as an SPDX identifier (CC-BY-4.0)."
-    )
+    license: (
+        Annotated[str, text_like(r"^[A-Za-z0-9][A-Za-z0-9.+-]{1,63}$", "an SPDX identifier such as CC-BY-4.0")] | None
+    ) = Field(default=None, description="License of the release, as an SPDX identifier (CC-BY-4.0).")
 
 
 class Retention(Part):

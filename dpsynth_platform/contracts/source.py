@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from dpsynth_platform.contracts.base import ColumnName, Name, Part, refuse
+from dpsynth_platform.contracts.base import ColumnName, Name, Part, refuse, text_like
 from dpsynth_platform.contracts.uris import (
     FOREIGN_ACCOUNT,
     KNOWN_PARAMETERS,
@@ -49,7 +49,7 @@ _ENDS: dict[str, SourceFormat] = {
     ".ndjson": "json",
 }
 
-AssetKeyPart = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,255}$")]
+AssetKeyPart = Annotated[str, text_like(r"^[A-Za-z0-9_.\-]{1,255}$", "1 to 255 letters, digits, _, . and -")]
 
 
 class CsvFormat(Part):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from dpsynth_platform.contracts.base import COLUMN_NAME, NOT_FILLED_IN, key_path, shown_value
+from dpsynth_platform.contracts.base import IN_WORDS, NOT_FILLED_IN, key_path, shown_value
 from dpsynth_platform.contracts.columns import COLUMN_TAGS
 from dpsynth_platform.contracts.source import FORMAT_HINTS
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError
@@ -36,7 +36,6 @@ _SYNONYMS: dict[tuple[str, ...], str] = {
     **{("source", word): meant for word, meant in _PLACES.items()},
 }
 """Keys of other tools, at the place where they are written, and the key here, from the same part."""
-_COLUMN_NAMES = (f"^{COLUMN_NAME}$", f"^({COLUMN_NAME})?$")
 
 
 def validated(model: type[_Model], document: Any, where: str) -> _Model:
@@ -161,14 +160,11 @@ def _explained(
         return f"{path}: {value!r}; accepted: {context['expected']}; {FORMAT_HINTS[str(value).lower()]}"
     if kind == "missing":
         return f"{path}: missing; it is required"
-    if kind == "string_pattern_mismatch" and path.endswith("record_order"):
-        return f"{path}: {value!r}; accepted: random, fewest-owners-first, weight:COLUMN"
-    if kind in ("string_pattern_mismatch", "string_type") and path.endswith("time_limit"):
-        return f"{path}: {value!r}; accepted: whole seconds, minutes or hours, such as 90s, 2m or 1h"
-    if kind == "string_pattern_mismatch" and context["pattern"] in _COLUMN_NAMES:
-        return f"{path}: {shown_value(value)}; accepted: a name of 1 to 127 characters, without control characters"
     if kind == "string_pattern_mismatch":
-        return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
+        pattern = context["pattern"]
+        return f"{path}: {shown_value(value)}; accepted: {IN_WORDS.get(pattern, f'text that matches {pattern}')}"
+    if kind == "string_type" and path.endswith("time_limit"):
+        return f"{path}: {value!r}; accepted: whole seconds, minutes or hours, such as 90s, 2m or 1h"
     if kind == "string_type" and isinstance(value, int | float):
         written = str(value).lower() if isinstance(value, bool) else getattr(value, "written", value)
         return f"{path}: {written} without quotes is no text; accepted: a text, so quote it: '{written}'"

@@ -69,7 +69,7 @@ def parsed(column: str):
         ),
         (
             "{type: datetime, min: 2026-01-01T00:00:00, max: 2026-01-02T00:00:00, resolution: 1d}",
-            "resolution: '1d'; accepted: text that matches",
+            "resolution: '1d'; accepted: whole ms, s, min or h, such as 15min",
         ),
         ("{type: time, max: 2230}", "columns.x.max: 2230; accepted: a time of day such as '12:30'"),
         ("{type: date, min: 20260101, max: 2026-12-31}", "columns.x.min: 20260101; accepted: a date such as"),

@@ -146,8 +146,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     ),
     ("privacy.guarantee", [8, 1e-6], "privacy.guarantee: a list; accepted: keys below it, of delta, epsilon"),
     # Impossible values.
-    ("dataset", "My Letters", "dataset: 'My Letters'; accepted: text that matches ^[a-z][a-z0-9_]{0,62}$"),
-    ("dataset", "../x", "dataset: '../x'; accepted: text that matches"),
+    (
+        "dataset",
+        "My Letters",
+        "dataset: 'My Letters'; accepted: a lower-case letter, then at most 62 lower-case letters, digits and _",
+    ),
+    ("dataset", "../x", "dataset: '../x'; accepted: a lower-case letter"),
     ("privacy.guarantee.epsilon", -1, "privacy.guarantee.epsilon: -1; input should be greater than 0"),
     ("privacy.guarantee.epsilon", 0, "privacy.guarantee.epsilon: 0; input should be greater than 0"),
     ("privacy.guarantee.epsilon", "much", "privacy.guarantee.epsilon: 'much'; input should be a valid number"),
@@ -205,8 +209,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("audit", {"canaries": 3}, "audit.canaries: 3; input should be greater than or equal to 20"),
     ("audit", {"confidence": 1.5}, "audit.confidence: 1.5; input should be less than 1"),
     ("quality", {"holdout": 0}, "quality.holdout: 0; input should be greater than 0"),
-    ("retention", {"raw": "forever"}, "retention.raw: 'forever'; accepted: text that matches ^[1-9][0-9]{0,4}[hd]$"),
-    ("release.start", "2026-13", "release.start: '2026-13'; accepted: text that matches"),
+    ("retention", {"raw": "forever"}, "retention.raw: 'forever'; accepted: whole hours or days, such as 12h or 7d"),
+    (
+        "release.start",
+        "2026-13",
+        "release.start: '2026-13'; accepted: YYYY-MM-DD-week, of its Monday (weekly); YYYY-MM (mo",
+    ),
     # Columns.
     ("columns", {}, "columns: a dict; dictionary should have at least 1 item"),
     ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, datetime, time, "),

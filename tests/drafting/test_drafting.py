@@ -193,7 +193,7 @@ def test_a_family_that_there_is_gives_its_terms(tmp_path: Path, deployment: Depl
     assert draft.budget is None
     privacy = draft.contract["privacy"]
     assert (privacy["unit"], privacy["namespace"]) == ("user", "person")
-    with pytest.raises(ContractError, match=r"family: '\.\./tests'; accepted: text that matches"):
+    with pytest.raises(ContractError, match=r"family: '\.\./tests'; accepted: a lower-case letter"):
         drafted(deployment.settings, tmp_path / "people.parquet", "people", "../tests")
 
 

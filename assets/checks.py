@@ -11,6 +11,8 @@ import dagster as dg
 
 import resources as res
 from assets.guard import Caught, guarded
+from assets.quality import NUMBERS, report_for_operator, where_shown
+from assets.shown import numbers
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.restricted_log import logs_of
@@ -20,7 +22,7 @@ from dpsynth_platform.release.evidence import audit_report, clearance_of
 
 
 def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetChecksDefinition]:
-    """The current clearance, the audit's verdict and the ledger's integrity, as checks of one dataset."""
+    """The current clearance, the audit's verdict, the quality report and the ledger's integrity, of one dataset."""
     return [
         _check(
             contract,
@@ -35,6 +37,14 @@ def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetC
             "audit_verdict",
             "The audit neither refutes the guarantee nor lacks the power to do so.",
             partial(_audited, contract),
+        ),
+        _check(
+            contract,
+            "quality",
+            "quality_report",
+            "The quality report is of the current rows and compares all that the contract asks for. At most a warning, "
+            "which stops nothing: no automatic decision reads a comparison with real rows.",
+            partial(_compared, family),
         ),
         _check(
             contract,
@@ -100,6 +110,27 @@ def _audited(contract: DataContract, store: Storage, place: Place, ledger: res.L
             if name in report
         }
         | ({"accepted because": accepted} if accepted else {}),
+    )
+
+
+def _compared(family: FamilyBudget, store: Storage, place: Place, ledger: res.LedgerResource) -> dg.AssetCheckResult:
+    """Reads the stored report alone. Where owners are silently left out, the result depends on no row."""
+    from dpsynth_platform.quality.completeness import missing_comparisons
+
+    raw = store.require(place, "raw")
+    sealed = DataContract.model_validate(raw.facts["contract"])
+    record, synthetic = (store.require(place, step, run_key=raw.run_key) for step in ("quality", "synthetic"))
+    result = partial(dg.AssetCheckResult, severity=dg.AssetCheckSeverity.WARN)
+    if record.inputs["synthetic"] != synthetic.content_hash:
+        return result(passed=False, description=f"The report is of earlier rows; materialize {place.label}/quality.")
+    report = report_for_operator(record, sealed, family)
+    if report is None:
+        return result(passed=True, description=where_shown(place))
+    missing = missing_comparisons(sealed, report)
+    return result(
+        passed=not missing,
+        description="\n\n".join(["Not compared:", *missing]) if missing else "Compares all that the contract asks for.",
+        metadata={**numbers(report, NUMBERS), "restricted": report["notice"]},
     )
 
 

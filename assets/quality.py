@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from assets.shown import numbers, picture, table
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.family import leaves_out_in_silence
+from dpsynth_platform.contracts.family import FamilyBudget, leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
+from dpsynth_platform.foundation.storage import Place, StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
 
-_NUMBERS = {
+NUMBERS = {
     "distance of columns, mean": "fidelity.mean_column",
     "distance of pairs, mean": "fidelity.mean_pair",
     "similarity of histograms": "similarity.histogram",
@@ -28,7 +28,7 @@ _NUMBERS = {
     "classifier on real rows, ROC AUC": "utility.real.mean.roc_auc",
     "rows held out": "rows.held_out",
 }
-"""Numbers of the report that the asset page plots over time, by their labels."""
+"""Numbers of the report that asset page and check plot over time, by their labels."""
 
 
 def body(step: StepContext) -> Outcome:
@@ -82,16 +82,31 @@ def _texts(
 
 
 def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
-    """The report for the asset page, except where its distances would show how many owners were silently left out."""
+    """The report for the asset page, as far as the operator may see it."""
     from dpsynth_platform.quality.report import NOTICE
     from dpsynth_platform.quality.report_rows import HEADER
 
-    if leaves_out_in_silence(contract, step.family):
-        return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}
+    report = report_for_operator(record, contract, step.family)
+    if report is None:
+        return {"restricted": where_shown(step.place)}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
     drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}
-    report = json.loads((record.directory / "report.json").read_text(encoding="utf-8"))
-    return {**numbers(report, _NUMBERS), "quality": table(HEADER, rows), "restricted": NOTICE} | drawn
+    return {**numbers(report, NUMBERS), "quality": table(HEADER, rows), "restricted": NOTICE} | drawn
+
+
+def report_for_operator(record: StepRecord, contract: DataContract, family: FamilyBudget) -> dict[str, Any] | None:
+    """The report; None where its distances would show how many owners were silently left out."""
+    if leaves_out_in_silence(contract, family):
+        return None
+    found: dict[str, Any] = json.loads((record.directory / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def where_shown(place: Place) -> str:
+    """That the report is restricted, and the command that shows it."""
+    from dpsynth_platform.quality.report import NOTICE
+
+    return f"{NOTICE} It is shown by: dpsynth release show {place.arguments}"
 
 
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:

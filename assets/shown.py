@@ -4,7 +4,7 @@ What belongs here: turning values into Dagster metadata. What does not: computin
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -21,8 +21,16 @@ _OF_CANDIDATES = ("synthetic", "audit", "quality")
 
 def picture(svg: str) -> dg.MarkdownMetadataValue:
     """A static picture in markdown, without script or request."""
-    encoded = base64.b64encode(svg.encode()).decode()
-    return dg.MetadataValue.md(f"![plot](data:image/svg+xml;base64,{encoded})")
+    return dg.MetadataValue.md(_image(svg))
+
+
+def pictures(words: str, svgs: Iterable[str]) -> dg.MarkdownMetadataValue:
+    """A paragraph with pictures below it."""
+    return dg.MetadataValue.md("\n\n".join([words, *map(_image, svgs)]))
+
+
+def _image(svg: str) -> str:
+    return f"![plot](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dg.MarkdownMetadataValue:

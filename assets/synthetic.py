@@ -5,9 +5,11 @@ What belongs here: post-processing only. This step receives the model, never the
 
 import json
 from collections.abc import Sequence
+from statistics import fmean
 
+from assets.shown import pictures, table
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, table_schema, write_durably, write_table
 from dpsynth_platform.operations.drawing import drawn_as_asked
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.tabular.measured import of_columns, write_measured
@@ -44,7 +46,7 @@ def body(step: StepContext) -> Outcome:
         counted = read_missing(earlier.directory)
         if counted is not None or limit is None:
             check_missing(step.place.label, counted or (), limit)
-            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ()))
+            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ())) | _compared(earlier)
             schema = table_schema(earlier.directory / "table")
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
@@ -79,10 +81,25 @@ def body(step: StepContext) -> Outcome:
             },
         )
     shown = _report_missing(step, mostly) | ({} if drawn is None else {"texts": drawn.in_words})
-    return Outcome(record, drawing.schema, drawing.rows, metadata=shown, facets=known)
+    return Outcome(record, drawing.schema, drawing.rows, metadata=shown | _compared(record), facets=known)
 
 
-def _report_missing(step: StepContext, mostly: Sequence[str]) -> dict[str, str]:
+def _compared(record: StepRecord) -> dict[str, object]:
+    """The rows beside the mechanism's noisy counts, for the asset page; nothing where no column was counted alone."""
+    from dpsynth_platform.operations.comparing import HEADER, MOST_CHARTS, NOTICE, compared_columns
+
+    columns = compared_columns(record.directory)
+    if not columns:
+        return {}
+    return {
+        "difference from noisy counts, mean": float(f"{fmean(column.difference for column in columns):.4g}"),
+        "difference that noise explains, mean": float(f"{fmean(column.by_noise for column in columns):.4g}"),
+        "columns beside noisy counts": table(HEADER, [column.row for column in columns]),
+        "histograms beside noisy counts": pictures(NOTICE, [column.chart for column in columns[:MOST_CHARTS]]),
+    }
+
+
+def _report_missing(step: StepContext, mostly: Sequence[str]) -> dict[str, object]:
     """Reports columns with hardly any usable value; returns them for the asset page."""
     for sentence in mostly:
         step.progress(sentence)

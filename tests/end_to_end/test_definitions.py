@@ -1,6 +1,7 @@
 """What the code location declares, and which part of the code may import what."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -12,12 +13,15 @@ import dagster as dg
 import pytest
 import yaml
 from inside import inside
-from line_cases import STEPS, run_here, small_deployment, storage_of
+from line_cases import PEOPLE, STEPS, run_here, small_deployment, storage_of
 
 import resources as res
+from assets import checks
+from assets.checks import build_checks
 from assets.line import LINE, build_line
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.storage import StepRecord, Storage
 from dpsynth_platform.operations.forking import PRELOADED, PRELOADED_LATER
 from dpsynth_platform.operations.rehearsal import _mock_deployment
 from dpsynth_platform.synth.planning import load_dataset
@@ -146,12 +150,87 @@ def test_every_materialization_has_columns_and_tables_a_row_count(deployment, ra
         "model": ("epsilon", "delta", "epsilon_left_after"),
         "audit": ("epsilon_lower_bound", "highest_bound", "bound accepted", "ROC AUC of measurements"),
         "quality": ("distance of columns, mean", "similarity of pairs", "classifier on synthetic rows, ROC AUC"),
+        "synthetic": ("difference from noisy counts, mean", "difference that noise explains, mean"),
     }
     for step, labels in numbers.items():
         for label in labels:
             assert isinstance(ran.materializations[step][label], float), (step, label)
     for plot in ("marginals", "classifiers", "closeness"):
         assert "data:image/svg+xml" in ran.materializations["quality"][plot]
+
+
+def test_rows_are_shown_beside_noisy_counts(ran):
+    shown = ran.materializations["synthetic"]
+    rows = shown["columns beside noisy counts"].splitlines()[2:]
+    assert {row.split(" | ")[0] for row in rows} == {"| region", "| score", "| outcome"}
+    assert shown["histograms beside noisy counts"].count("data:image/svg+xml") == 3
+
+
+def test_no_check_stops_a_run(definitions):
+    """The gate is `released`; and what compares with real rows must not decide by itself."""
+    checks = {spec.name: spec for check in definitions.asset_checks for spec in check.check_specs}
+    assert {name: spec.asset_key.path[-1] for name, spec in checks.items()} == {
+        "lineage_clearance": "clearance",
+        "ledger_chain": "model",
+        "audit_verdict": "audit",
+        "quality_report": "quality",
+    }
+    assert not any(spec.blocking for spec in checks.values())
+
+
+def quality_check(deployment, **of_family):
+    """The check's result on the stored report, for a family with other terms."""
+    contract, family = load_dataset(deployment.settings, "people")
+    check = next(
+        each
+        for each in build_checks(contract, family.model_copy(update=of_family))
+        if each.check_key.name == "quality_report"
+    )
+    resources = build_definitions(deployment.settings).resources
+    return check(dg.build_asset_check_context(), storage=resources["storage"], ledger=resources["ledger"])
+
+
+def test_quality_is_a_check_that_warns_at_most(deployment, ran):
+    (found,) = (each for each in ran.result.get_asset_check_evaluations() if each.check_name == "quality_report")
+    assert found.passed
+    assert found.severity == dg.AssetCheckSeverity.WARN
+    assert found.description == "Compares all that the contract asks for."
+    assert found.metadata["restricted"].text.startswith("Restricted: this report compares with real data")
+    for label in ("distance of columns, mean", "distance of pairs, mean", "classifier on synthetic rows, ROC AUC"):
+        assert found.metadata[label].value == ran.materializations["quality"][label]
+
+
+def test_a_report_that_lacks_something_is_a_warning(deployment, ran, monkeypatch):
+    record = storage_of(deployment).require(PEOPLE, "quality")
+    report = json.loads((record.directory / "report.json").read_text())
+    report["utility"]["not_available"] = "too few rows"
+    monkeypatch.setattr(checks, "report_for_operator", lambda *_: report)
+    found = quality_check(deployment)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert found.description == "Not compared:\n\nclassifiers of outcome: too few rows"
+
+
+def test_a_report_of_earlier_rows_is_a_warning(deployment, ran, monkeypatch):
+    require = Storage.require
+
+    def drawn_anew(self, place, step, **how):
+        record = require(self, place, step, **how)
+        return replace(record, content_hash="other") if step == "synthetic" else record
+
+    monkeypatch.setattr(Storage, "require", drawn_anew)
+    found = quality_check(deployment)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert found.description == "The report is of earlier rows; materialize people/quality."
+    assert not found.metadata
+
+
+def test_where_owners_are_left_out_in_silence_the_check_shows_no_figure(deployment, ran, monkeypatch):
+    """Nor does it read the report, so that its result says nothing of the rows either."""
+    monkeypatch.setattr(StepRecord, "directory", deployment.root / "not there")
+    found = quality_check(deployment, mode="per-owner")
+    assert found.passed
+    assert not found.metadata
+    assert found.description.endswith("It is shown by: dpsynth release show people")
 
 
 def test_the_only_io_manager_refuses(definitions):

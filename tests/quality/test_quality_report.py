@@ -12,6 +12,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality import report as module
+from dpsynth_platform.quality.completeness import missing_comparisons
 from dpsynth_platform.quality.plots import plots
 from dpsynth_platform.quality.report import NOTICE, measure_quality, measure_tables
 from dpsynth_platform.quality.report_rows import HEADER
@@ -90,6 +91,23 @@ def test_the_whole_report(contract_of: Callable[..., DataContract]) -> None:
     shown = {row[0]: row for row in rows}
     assert not any("not available" in cell for name, row in shown.items() for cell in row if "age" not in name)
     assert report.rows == {"held_out": 600, "synthetic": 1000, "real": 1500}
+    assert missing_comparisons(contract, report.to_json()) == []
+
+
+def test_what_no_contract_asks_for_is_not_missing(contract_of: Callable[..., DataContract]) -> None:
+    report = measure_quality(contract_of(), None, people(300), people(300), people(100))
+    assert report.utility.not_available
+    assert missing_comparisons(contract_of(), report.to_json()) == []
+
+
+def test_without_rows_everything_is_missing(contract_of: Callable[..., DataContract]) -> None:
+    contract = contract_of(target="insured")
+    report = measure_quality(contract, None, people(0), people(300), people(60))
+    assert missing_comparisons(contract, report.to_json()) == [
+        "distances of columns: there are no real rows to compare",
+        "closeness to real rows: a table has no rows",
+        "classifiers trained on real rows: no row to train on has a target",
+    ]
 
 
 def test_it_says_that_it_is_restricted(contract_of: Callable[..., DataContract]) -> None:
@@ -124,6 +142,10 @@ def test_missing_parts_are_explained(contract_of: Callable[..., DataContract]) -
     said = [row[1] for row in report.table()]
     assert "not available: fewer than 50 held-out rows have a target" in said
     assert "not available: there is no classifier to compare" in said
+    assert missing_comparisons(contract, report.to_json()) == [
+        "classifiers of insured: fewer than 50 held-out rows have a target",
+        "fairness by place: there is no classifier to compare",
+    ]
     assert report.similarity is not None
     for tables in ((people(0), people(300), people(0)), (people(300), people(0), people(60))):
         empty = measure_quality(contract, None, *tables)

@@ -1,0 +1,33 @@
+"""What a contract asks a quality report to compare, and the report lacks.
+
+What belongs here: the list of comparisons that were not possible, with reasons. What does not: a verdict on how good a
+figure is. Contracts have no limits for quality: choosing among runs by a comparison with real rows is an unpaid access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dpsynth_platform.contracts.contract import DataContract
+
+
+def missing_comparisons(contract: DataContract, report: Mapping[str, Any]) -> list[str]:
+    """A line for each comparison that is not available; empty for a complete report. Restricted, like the report."""
+    return [f"{what}: {reason}" for what, reason in _reasons(contract, report) if reason]
+
+
+def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    if contract.modelled:
+        yield "distances of columns", report["fidelity"]["not_available"]
+        yield "similarity to held-out rows", None if report["similarity"] else "a table has no rows"
+        yield "closeness to real rows", None if report["closeness"] else "a table has no rows"
+        if contract.quality.target is not None:
+            utility = report["utility"]
+            yield f"classifiers of {contract.quality.target}", utility["not_available"]
+            for kind in ("synthetic", "real"):
+                yield f"classifiers trained on {kind} rows", (utility[kind] or {}).get("not_available")
+        for item in report["fairness"]:
+            yield f"fairness by {item['column']}", item["not_available"]
+    if contract.text_column is not None:
+        yield "texts", None if report["texts"] else "too few, or too few of a kind"

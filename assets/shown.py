@@ -4,7 +4,7 @@ What belongs here: turning values into Dagster metadata. What does not: computin
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -12,25 +12,22 @@ import dagster as dg
 from dpsynth_platform.contracts.columns import Column, TextColumn
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation import addresses
-from dpsynth_platform.foundation.markdown import cell
+from dpsynth_platform.foundation.markdown import cell, plain
 from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.operations.step import Outcome, Step
 
 _OF_CANDIDATES = ("synthetic", "audit", "quality")
 
 
-def picture(svg: str) -> dg.MarkdownMetadataValue:
+def picture(svg: str, in_words: str = "plot") -> dg.MarkdownMetadataValue:
     """A static picture in markdown, without script or request."""
-    return dg.MetadataValue.md(_image(svg))
+    encoded = base64.b64encode(svg.encode()).decode()
+    return dg.MetadataValue.md(f"![{plain(in_words)}](data:image/svg+xml;base64,{encoded})")
 
 
-def pictures(words: str, svgs: Iterable[str]) -> dg.MarkdownMetadataValue:
-    """A paragraph with pictures below it."""
-    return dg.MetadataValue.md("\n\n".join([words, *map(_image, svgs)]))
-
-
-def _image(svg: str) -> str:
-    return f"![plot](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+def together(*parts: str | dg.MarkdownMetadataValue) -> dg.MarkdownMetadataValue:
+    """Paragraphs, tables and pictures below each other."""
+    return dg.MetadataValue.md("\n\n".join(part if isinstance(part, str) else part.value or "" for part in parts))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dg.MarkdownMetadataValue:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from statistics import fmean
 
-from assets.shown import pictures, table
+from assets.shown import picture, table, together
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, table_schema, write_durably, write_table
 from dpsynth_platform.operations.drawing import drawn_as_asked
@@ -94,8 +94,11 @@ def _compared(record: StepRecord) -> dict[str, object]:
     return {
         "difference from noisy counts, mean": float(f"{fmean(column.difference for column in columns):.4g}"),
         "difference that noise explains, mean": float(f"{fmean(column.by_noise for column in columns):.4g}"),
-        "columns beside noisy counts": table(HEADER, [column.row for column in columns]),
-        "histograms beside noisy counts": pictures(NOTICE, [column.chart for column in columns[:MOST_CHARTS]]),
+        "columns beside noisy counts": together(
+            NOTICE,
+            table(HEADER, [column.row for column in columns]),
+            *(picture(column.chart, column.in_words) for column in columns[:MOST_CHARTS]),
+        ),
     }
 
 

@@ -19,10 +19,10 @@ from dpsynth_platform.synth.tabular.measured import read_measured
 
 NOTICE = (
     "Synthetic rows beside the mechanism's noisy counts, as in the public dossier: at no further cost, and without any "
-    "count of real rows. Noise: the part of a difference that the noise of the counts explains."
+    "count of real rows. The columns that differ most beyond the noise come first."
 )
-HEADER = ("column", "difference", "noise", "values within the noise")
-MOST_VALUES = 10
+HEADER = ("column", "difference", "expected of noise alone", "values within the noise")
+MOST_VALUES = 20
 """Values of an unordered column that are drawn; the rest are one bar."""
 MOST_CHARTS = 12
 """Columns that are drawn: the event log keeps every chart of every run."""
@@ -54,13 +54,17 @@ class ComparedColumn:
         return (self.name, f"{self.difference:.3f}", f"{self.by_noise:.3f}", f"{self.within} of {self.cells}")
 
     @property
+    def in_words(self) -> str:
+        return f"{self.name}: {self.within} of {self.cells} values within the noise of their counts"
+
+    @property
     def chart(self) -> str:
         """Bars side by side, as SVG."""
         return bar_chart(
             self.labels,
             {"synthetic rows": self.synthetic, "noisy counts of the mechanism": self.noisy},
             title=self.name,
-            description=f"Of {self.cells} values, {self.within} are within the noise of the counts.",
+            description=self.in_words,
             x_label="value",
             y_label="share",
         )

@@ -76,6 +76,22 @@ def test_numbers_of_a_report_are_plotted(dagster: tuple[str, str], page: Page) -
     expect(page.get_by_text("Row count")).to_have_count(0)
 
 
+def test_quality_is_a_check_that_blocks_nothing(dagster: tuple[str, str], page: Page) -> None:
+    page.goto(f"{dagster[0]}/assets/people/quality?view=checks")
+    expect(page.get_by_text("Compares all that the contract asks for.", exact=True)).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("This is a non-blocking asset check.")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Restricted: this report compares with real data")).to_be_visible(timeout=SLOW)
+
+
+def test_synthetic_rows_are_drawn_beside_noisy_counts(dagster: tuple[str, str], page: Page) -> None:
+    page.goto(f"{dagster[0]}/assets/people/synthetic")
+    page.get_by_text("[Show Markdown]").click()
+    for name in ("region", "score", "outcome"):
+        drawn = page.get_by_role("img", name=f"{name}: ")
+        expect(drawn).to_be_visible(timeout=SLOW)
+        assert drawn.evaluate("image => image.decode().then(() => image.naturalWidth)") > 600
+
+
 def test_a_refusal_is_its_message(dagster: tuple[str, str], page: Page) -> None:
     url, run = dagster
     page.goto(f"{url}/runs/{run}")

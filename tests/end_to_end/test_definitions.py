@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,9 +20,11 @@ import resources as res
 from assets import checks
 from assets.checks import build_checks
 from assets.line import LINE, build_line
+from assets.shown import picture, table, together
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.foundation.storage import StepRecord, Storage
+from dpsynth_platform.operations.comparing import HEADER, NOTICE, compared_columns
 from dpsynth_platform.operations.forking import PRELOADED, PRELOADED_LATER
 from dpsynth_platform.operations.rehearsal import _mock_deployment
 from dpsynth_platform.synth.planning import load_dataset
@@ -159,11 +162,13 @@ def test_every_materialization_has_columns_and_tables_a_row_count(deployment, ra
         assert "data:image/svg+xml" in ran.materializations["quality"][plot]
 
 
-def test_rows_are_shown_beside_noisy_counts(ran):
-    shown = ran.materializations["synthetic"]
-    rows = shown["columns beside noisy counts"].splitlines()[2:]
-    assert {row.split(" | ")[0] for row in rows} == {"| region", "| score", "| outcome"}
-    assert shown["histograms beside noisy counts"].count("data:image/svg+xml") == 3
+def test_rows_are_shown_beside_noisy_counts(deployment, ran, tmp_path):
+    """What is shown follows from the output of `synthetic` alone, wherever that lies."""
+    alone = shutil.copytree(storage_of(deployment).require(PEOPLE, "synthetic").directory, tmp_path / "alone")
+    columns = compared_columns(alone)
+    assert {column.name for column in columns} == {"region", "score", "outcome"}
+    parts = table(HEADER, [column.row for column in columns]), *(picture(each.chart, each.in_words) for each in columns)
+    assert ran.materializations["synthetic"]["columns beside noisy counts"] == together(NOTICE, *parts).value
 
 
 def test_no_check_stops_a_run(definitions):

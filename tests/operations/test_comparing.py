@@ -56,17 +56,18 @@ def test_columns_that_differ_most_come_first(synthetic: Path) -> None:
     assert age.synthetic == pytest.approx((280 / 820, 270 / 820, 270 / 820, 0))
     assert age.noisy == pytest.approx((0.75, 0.125, 0.125, 0))
     assert (town.difference, town.within, town.cells) == (0, 40, 40)
+    assert town.in_words == "town: 40 of 40 values within the noise of their counts"
     assert town.row == ("town", "0.000", f"{town.by_noise:.3f}", "40 of 40")
 
 
 def test_of_many_values_the_rare_ones_are_one_bar(synthetic: Path) -> None:
     town = compared_columns(synthetic)[1]
-    assert list(town.labels) == [*TOWNS[:MOST_VALUES], "30 others"]
+    assert list(town.labels) == [*TOWNS[:MOST_VALUES], "20 others"]
     counts = Counter(ROWS.column("town").to_pylist())
     assert town.synthetic[-1] == pytest.approx(sum(counts[name] for name in TOWNS[MOST_VALUES:]) / 820)
     assert sum(town.synthetic) == pytest.approx(1)
     assert sum(town.noisy) == pytest.approx(1), "no row can be in the cell of missing values"
-    assert "30 others" in town.chart
+    assert "20 others" in town.chart
     assert TOWNS[MOST_VALUES] not in town.chart
 
 

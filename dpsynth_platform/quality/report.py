@@ -32,8 +32,8 @@ from dpsynth_platform.quality.utility import MOST_CLASSES, Utility, measure_util
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 
 NOTICE = (
-    "Restricted: this report compares with real data and is not covered by the guarantee. It is for reviewers only; "
-    "no automatic gate reads it."
+    "Restricted: this report compares with real data and is not covered by the guarantee. It is for reviewers and "
+    "the operator, and for no release; no automatic gate reads it."
 )
 NOT_MODELLED = "no column is modelled"
 """The `cells` of a table that has ids and texts only."""

@@ -19,7 +19,7 @@ def review_text(output: Output, review: Review) -> None:
     output.heading("Audit")
     output.print(review.audit_summary)
     output.table(AUDIT_HEADER, review.audit_rows)
-    output.heading("Quality (restricted: compares with real data, for reviewers only)")
+    output.heading("Quality (restricted: compares with real data)")
     output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
         output.print(LEGEND)

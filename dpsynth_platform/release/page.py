@@ -90,16 +90,33 @@ def _column_rows(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _measured_together(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tables of several columns, those that differ most beyond what noise explains first."""
+    """Sets of columns that were counted together: of each set the table that differs most beyond what noise explains.
+
+    `tables` is how many tables of the set there are; `rule` says that a constraint of the contract determines one
+    column from the other. Sets that differ most come first.
+    """
     fidelity = dossier["fidelity"]
     if fidelity is None:
         return []
-    found = [
-        {**table, "columns": tuple(fidelity["axes"][place]["column"] for place in table["axes"])}
-        for table in fidelity["tables"]
-        if table["order"] and "difference" in table
+    determined = [
+        {rule["column"], rule["determines"]}
+        for rule in dossier["contract"]["generate"]["constraints"]
+        if rule.get("determines")
     ]
-    return sorted(found, key=lambda table: table["by_noise"] - table["difference"])
+    sets: dict[frozenset[str], list[dict[str, Any]]] = {}
+    for table in fidelity["tables"]:
+        if table["order"] and "difference" in table:
+            columns = tuple(fidelity["axes"][place]["column"] for place in table["axes"])
+            sets.setdefault(frozenset(columns), []).append({**table, "columns": columns})
+
+    def beyond_noise(table: Mapping[str, Any]) -> float:
+        return float(table["difference"] - table["by_noise"])
+
+    found = [
+        {**max(tables, key=beyond_noise), "tables": len(tables), "rule": columns in determined}
+        for columns, tables in sets.items()
+    ]
+    return sorted(found, key=beyond_noise, reverse=True)
 
 
 def _budget(dossier: Mapping[str, Any]) -> Any:

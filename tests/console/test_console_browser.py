@@ -78,6 +78,22 @@ def test_every_page_is_accessible_fits_and_asks_for_nothing_elsewhere(served, br
         assert here.complaints == []
 
 
+def test_on_a_phone_charts_can_be_read_and_long_tables_are_folded(served, browser):
+    smallest = (
+        "Math.min(...[...document.querySelectorAll('figure svg')].map(it => 12 * it.getBoundingClientRect().width / "
+        "it.viewBox.baseVal.width))"
+    )
+    with visitor(served, browser, width=PHONE) as here:
+        here.open("/families/clinic")
+        assert here.page.evaluate(smallest) > 9  # pixels of a letter; a chart that fits the window has 6
+        assert not here.too_wide()
+        here.open(f"/candidates/{WAITING.dataset}/{WAITING.period}")
+        here.page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
+        assert here.page.evaluate(smallest) > 9
+        assert not here.too_wide()
+        assert here.violations() == []
+
+
 @pytest.mark.parametrize("width", [DESK, PHONE])
 def test_the_sign_in_page_is_accessible_and_needs_no_script(served, browser, width):
     with visitor(served, browser, None, width=width) as here:

@@ -73,6 +73,44 @@ def test_the_page_is_for_everybody(released: Published, browser: Browser, width:
     context.close()
 
 
+BROKEN_WORDS = """[...document.querySelectorAll('.scroll th, .scroll td')].filter(cell => {
+  const text = cell.firstChild;
+  if (!text || text.nodeType !== Node.TEXT_NODE || !/^[\\w.]+$/.test(text.data.trim())) return false;
+  const range = document.createRange(); range.selectNodeContents(text);
+  return !cell.classList.contains('mono') && range.getClientRects().length > 1; }).map(cell => cell.textContent)"""
+HIDDEN_PARTS = """[...document.querySelectorAll('pre, .scroll, .charts figure')]
+  .filter(it => it.scrollWidth > it.clientWidth).map(it => [it.className || it.tagName,
+    getComputedStyle(it).backgroundImage + getComputedStyle(it, '::before').content])"""
+
+
+def test_a_small_window_breaks_no_word_and_hides_nothing_unseen(released: Published, browser: Browser) -> None:
+    """What is wider than the window shows it: a shadow at the edge, or words above a chart. Commands are wrapped."""
+    shown = browser.new_page(viewport={"width": PHONE, "height": 900})
+    shown.goto(address(released))
+    shown.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert shown.evaluate(BROKEN_WORDS) == []
+    wide = shown.evaluate(HIDDEN_PARTS)
+    assert {kind for kind, _ in wide} == {"scroll", "FIGURE"}
+    assert all("gradient" in hint if kind == "scroll" else "scroll sideways" in hint for kind, hint in wide)
+
+
+def test_sets_of_columns_that_were_counted_together_have_a_line_each(released: Published) -> None:
+    """Of several tables the one that is off most; a set that a rule ties is named, and is no finding."""
+    dossier = json.loads((released.path / layout.DOSSIER).read_text())
+    tables, axes = dossier["fidelity"]["tables"], dossier["fidelity"]["axes"]
+    joint = next(table for table in tables if table["order"])
+    first, second = (axes[place]["column"] for place in joint["axes"])
+    worse = joint | {"order": 2, "axes": joint["axes"][::-1], "difference": joint["difference"] + 0.25}
+    dossier["fidelity"]["tables"] = [*tables, worse]
+    html = page.render(dossier, "ab" * 32)
+    assert "counted 1 set of several columns, some of them more than once: 2 tables" in html
+    assert f"{second}, {first}<" in html and f"{first}, {second}<" not in html
+    assert "the most off of 2 tables" in html
+    dossier["contract"]["generate"]["constraints"] = [{"column": first, "determines": second}]
+    html = page.render(dossier, "ab" * 32)
+    assert f"The contract ties {second} and {first} by a rule" in html
+
+
 def test_at_most_four_pages_are_printed_before_the_annexes(
     released: Published, browser: Browser, tmp_path: Path
 ) -> None:

@@ -30,6 +30,8 @@ from dpsynth_platform.foundation.settings import Settings
 _DEPTH = 2
 _MOST_DRAWN = 150
 """Parts of a column's way that are drawn; its table has all."""
+_FEW_COLUMNS = 8
+"""A table of more columns is folded on its page."""
 _MOST_COLUMNS = 300
 """Columns of a table on its page."""
 _BROKEN = ("alias", "paid-by", "claims", "evaluated-on")
@@ -150,6 +152,7 @@ def _lineage(context: PageContext, view: _Lineage) -> None:
             view=view.node,
             columns=view.columns,
             most_columns=_MOST_COLUMNS,
+            few_columns=_FEW_COLUMNS,
             facets=facets,
             kind_words=_KINDS,
         )

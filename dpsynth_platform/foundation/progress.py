@@ -65,21 +65,33 @@ def bars(console: Console, *, transient: bool = False) -> Iterator[Progress]:
 
 
 class Pace:
-    """The pace of consecutive stages, each of equal steps."""
+    """The pace of consecutive stages, whose steps may grow slower."""
 
     def __init__(self) -> None:
         self._stage, self._began, self._first, self._last = "", 0.0, 0, 0
+        self._earlier = self._later = (0.0, 0)
 
     def left(self, stage: str, done: int, total: int) -> str:
-        """`, about 40 s left`, or "" without an estimate. Call it at every step."""
+        """`, about 40 s left`, or "" without an estimate. Call it at every step.
+
+        By the slower of the whole stage's pace and that of its last part, at least the last half of its steps; never
+        before a tenth is done: the first steps say too little of the others.
+        """
         rate = self.rate(stage, done)
-        return "" if rate is None or done >= total else f", about {in_words((total - done) / rate)} left"
+        if rate is None or done >= total or 10 * done < total:
+            return ""
+        at, then = self._earlier
+        lately = (done - then) / max(time.monotonic() - at, LEAST_SECONDS)
+        return f", about {in_words((total - done) / min(rate, lately))} left"
 
     def rate(self, stage: str, done: int) -> float | None:
         """Steps per second of this stage, or None without an estimate. Call it at every step."""
         now = time.monotonic()
         if stage != self._stage or done < self._last:
             self._stage, self._began, self._first = stage, now, done
+            self._earlier = self._later = (now, done)
+        if done - self._first >= 2 * (self._later[1] - self._first):  # whenever the steps have doubled
+            self._earlier, self._later = self._later, (now, done)
         self._last = done
         elapsed, made = now - self._began, done - self._first
         return made / elapsed if made and elapsed >= LEAST_SECONDS else None

@@ -17,12 +17,27 @@ def test_time_left_follows_the_pace_of_the_stage(clock):
     clock[0] += 0.5
     assert pace.left("counting", 5, 100) == ""  # too early to tell
     clock[0] += 9.5
-    assert pace.left("counting", 20, 100) == ", about 40 s left"
+    assert pace.left("counting", 20, 100) == ", about 51 s left"  # lately slower than at first
     clock[0] += 30
     assert pace.left("counting", 100, 100) == ""
     assert pace.left("measuring", 1, 51) == ""
     clock[0] += 10
-    assert pace.left("measuring", 2, 51) == ", about 9 min left"
+    assert pace.left("measuring", 5, 51) == ""  # not a tenth
+    clock[0] += 5
+    assert pace.left("measuring", 6, 51) == ", about 3 min left"
+
+
+def test_steps_that_grow_slower_are_not_hidden_by_a_quick_start(clock):
+    """Step n takes n seconds: after ten, the mean of the stage would promise 9 min; after fifty, 22 min."""
+    pace = Pace()
+    pace.left("measuring", 0, 100)
+    found = {}
+    for step in range(1, 51):
+        clock[0] += step
+        found[step] = pace.left("measuring", step, 100)
+    assert not any(found[step] for step in range(1, 10))
+    assert found[10] == ", about 12 min left"
+    assert found[50] == ", about 28 min left"
 
 
 def test_a_stage_that_comes_again_begins_anew(clock):

@@ -196,6 +196,7 @@ def contract_init(
         drafted_database,
         drafted_iceberg,
         drafted_json,
+        is_ours,
         write,
     )
     from dpsynth_platform.drafting.questions import ask_gaps
@@ -234,6 +235,8 @@ def contract_init(
         draft = drafted_json(settings, table, column_names("--columns", columns, ContractError), dataset, family)
     else:
         draft = drafted(settings, table, dataset, family, dialect)
+    if is_ours(settings):
+        _say_place(settings, target)
     if ask:
         draft = ask_gaps(settings, draft, _answer, lambda problem: typer.echo(plain(problem), err=True))
     family_file = write(settings, draft, target)
@@ -274,13 +277,17 @@ def _is_one_place(format_: str | None, path: Path | None, options: Collection[st
     return needed <= set(options) <= needed | others
 
 
+def _say_place(settings: Settings, target: Path) -> None:
+    typer.echo(plain(f"to be written: {target}, and a new family's budget in {settings.families}"), err=True)
+
+
 def _check_place(settings: Settings, target: Path) -> None:
-    """Says where files will be written, and asks where that is not the user's own place."""
+    """Says where files would be written and asks, where that is not the user's own place."""
     from dpsynth_platform.drafting.draft import is_ours
 
-    typer.echo(plain(f"to be written: {target}, and a new family's budget in {settings.families}"), err=True)
     if is_ours(settings):
         return
+    _say_place(settings, target)
     if sys.stdin.isatty() and typer.confirm("That is not below the working directory. Write there?", err=True):
         return
     raise ConfigurationError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dpsynth_platform.contracts.base import MOST_CAP, FamilyName, Part
 from dpsynth_platform.contracts.contract import DataContract
@@ -18,6 +18,16 @@ class Cap(Part):
 
     epsilon: float = Field(gt=0, le=MOST_CAP)
     delta: float = Field(gt=0, lt=1)
+
+    @field_validator("delta", mode="before")
+    @classmethod
+    def _no_release(cls, value: Any) -> Any:
+        if value == "auto":
+            raise ValueError(
+                "'auto'; accepted: a number, such as 1.0e-5. auto is for the guarantee of one release, in a contract; "
+                "a cap covers all releases for life, and nothing says how many these are"
+            )
+        return value
 
 
 class FamilyBudget(Part):

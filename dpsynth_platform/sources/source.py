@@ -141,6 +141,7 @@ def schema_of(contract: DataContract) -> pa.Schema:
         SourceError: there is no readable table, or one that a run copies from a file store.
     """
     from dpsynth_platform.sources.csv_files import text_schema
+    from dpsynth_platform.sources.delta import NoDeltaTable
     from dpsynth_platform.sources.plain_files import open_files
 
     source = contract.source
@@ -148,7 +149,10 @@ def schema_of(contract: DataContract) -> pa.Schema:
         from dpsynth_platform.sources.database import columns_of
 
         return text_schema(list(columns_of(source)), contract.columns)
-    opened = _open_version(source, source.version) if source.has_versions else open_files(source, contract.columns)
+    try:
+        opened = _open_version(source, source.version) if source.has_versions else open_files(source, contract.columns)
+    except NoDeltaTable as error:
+        raise SourceError(f"{error}{_made_by(contract)}") from None
     return _read_schema(contract, FlatTable(opened.table, contract.columns).schema)
 
 

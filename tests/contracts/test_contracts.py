@@ -775,6 +775,7 @@ def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
     ("key", "value", "message"),
     [
         ("cap", {"epsilon": -1, "delta": 1e-5}, "cap.epsilon: -1; input should be greater than 0"),
+        ("cap", {"epsilon": 4, "delta": "auto"}, "cap.delta: 'auto'; accepted: a number, such as 1.0e-5"),
         ("mode", "shared", "mode: 'shared'; input should be 'per-owner' or 'family'"),
         (
             "budget",

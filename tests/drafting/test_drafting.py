@@ -357,6 +357,19 @@ def test_nothing_is_written_into_somebody_elses_place(
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"contracts", "families", "dagster.yaml"}
 
 
+def test_a_table_that_cannot_be_drafted_is_not_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "calls.csv"
+    table.write_text("a;b\n1;2\n")
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(tmp_path / "new"))
+    with pytest.raises(SystemExit):
+        cli.app(["contract", "init", str(table)])
+    said = capfd.readouterr().err
+    assert "--csv-" in said and "to be written" not in said
+    assert not (tmp_path / "new").exists()
+
+
 ODD = """Kunden Nr;Alter (Jahre); Umsatz €;Größe;Land;Bemerkung
 K1;31;12,5;S;DE;x
 """

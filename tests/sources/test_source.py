@@ -269,6 +269,8 @@ def test_a_demonstration_without_its_table_says_what_makes_it(tmp_path: Path) ->
         SourceError, match=r"no Delta table at this place; to make .* table: dpsynth demo --source visits;"
     ):
         source.pin(demo, ZONE)
+    with pytest.raises(SourceError, match=r"no Delta table at this place; to make .* table: dpsynth demo --source"):
+        source.schema_of(demo)
     own = contract(tmp_path / "ours" / "visits").model_copy(update={"dataset": "visits"})
     with pytest.raises(SourceError, match=r"no Delta table at this place; accepted"):
         source.pin(own, ZONE)

@@ -10,7 +10,7 @@ from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.operations.auditing import audited, kept_report, record_candidate
 from dpsynth_platform.operations.roles import attacked_role
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_rows
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.verdict import AuditReport
@@ -47,7 +47,7 @@ def _outcome(record: StepRecord, report: AuditReport, reused: bool) -> Outcome:
         "canaries": report.canaries,
         **{f"ROC AUC of {attack.name}": float(attack.area_under_curve) for attack in report.attacks},
         "summary": report.summary,
-        "attacks": table(AUDIT_HEADER, [attack_row(attack) for attack in report.to_json()["attacks"]]),
+        "attacks": table(AUDIT_HEADER, attack_rows(report.to_json())),
         "plot": picture((record.directory / "roc.svg").read_text(encoding="utf-8")),
     }
     run_facets = facets.audit_verdict(

@@ -170,7 +170,7 @@ def audit_show(
 ) -> None:
     """Shows the audit of a dataset's current candidate, of a release, or from `dpsynth audit run`."""
     from dpsynth_platform.audit.adhoc.outcomes import FORMAT, HEADER, OwnAudit
-    from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
+    from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, AUDIT_LEGEND, attack_rows
 
     document = _document(what, period)
     if document.get("format") == FORMAT:
@@ -187,7 +187,8 @@ def audit_show(
     output.json(report)
     output.print(report["summary"])
     output.print()
-    output.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
+    output.table(AUDIT_HEADER, attack_rows(report))
+    output.print(AUDIT_LEGEND)
     if report["of_kinds"]:
         output.print()
         output.table(KINDS_HEADER, [kind_row(item) for item in report["of_kinds"]])

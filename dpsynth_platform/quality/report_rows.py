@@ -29,21 +29,21 @@ LEGEND = (
 """Explains the measures below the table."""
 _WORST = 5
 _SIMILARITY = {
-    "histogram": "HIST, mean of 20 and 50 bins",
-    "histogram_20": "HIST, 20 bins",
-    "histogram_50": "HIST, 50 bins",
-    "pair": "Pair, mean of 20 and 50 bins",
-    "pair_20": "Pair, 20 bins",
-    "pair_50": "Pair, 50 bins",
-    "association_accuracy": "CorAcc",
+    "histogram": "similarity of columns (HIST), mean of 20 and 50 bins",
+    "histogram_20": "similarity of columns (HIST), 20 bins",
+    "histogram_50": "similarity of columns (HIST), 50 bins",
+    "pair": "similarity of pairs of columns (Pair), mean of 20 and 50 bins",
+    "pair_20": "similarity of pairs of columns (Pair), 20 bins",
+    "pair_50": "similarity of pairs of columns (Pair), 50 bins",
+    "association_accuracy": "pairs of columns that are as strongly associated (CorAcc), share",
 }
 _MODELS = {"mean": "mean of both", "xgboost": "XGBoost", "logistic_regression": "logistic regression"}
 _GAPS = {
     "selection": "gap in selection rate",
     "true_positive": "gap in true positive rate",
     "equalized_odds": "equalized odds difference",
-    "fped": "FPED",
-    "fned": "FNED",
+    "fped": "differences of false positive rates, sum (FPED)",
+    "fned": "differences of false negative rates, sum (FNED)",
 }
 
 

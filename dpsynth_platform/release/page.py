@@ -36,6 +36,8 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
     """The page of a public dossier. Raises `ReleaseRefused` if an audit plot is not plain SVG."""
     from markupsafe import Markup
 
+    from dpsynth_platform.synth.automatic import why_in_words  # late: verifiers need this module without it
+
     return (
         environment(html=True)
         .get_template("dossier.html.j2")
@@ -49,6 +51,7 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
             columns=_column_rows(dossier),
             measured_together=_measured_together(dossier),
             budget=_budget(dossier),
+            why_method=why_in_words(dossier["mechanism"]["why"], "under Columns together"),
             treatments=TREATMENTS,
         )
     )
@@ -109,7 +112,7 @@ def _measured_together(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
             columns = tuple(fidelity["axes"][place]["column"] for place in table["axes"])
             sets.setdefault(frozenset(columns), []).append({**table, "columns": columns})
 
-    def beyond_noise(table: Mapping[str, Any]) -> float:
+    def beyond_noise(table: Any) -> float:
         return float(table["difference"] - table["by_noise"])
 
     found = [

@@ -7,7 +7,7 @@ publishing, and finding everything that is published (`releases`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,11 @@ AUDIT_HEADER = (
     "TPR at 10% FPR",
     "AUC (95% interval)",
 )
+AUDIT_LEGEND = (
+    "An attack guesses which fictional owners (canaries) joined. TPR: the share of those who joined that it names; "
+    "FPR: the share of the others that it names by mistake; AUC: the area under the curve of both (guessing: 0.5)."
+)
+"""Explains the attacks' measures below their table."""
 DECIDED = {evidence.APPROVE: "approved", evidence.REFUSE: "refused", evidence.WITHDRAW: "withdrawn"}
 QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 
@@ -203,7 +208,7 @@ def review(settings: Settings, place: Place) -> Review:
         guarantee=found.statement.plain_words(),
         verdict=found.report["verdict"],
         audit_summary=found.report["summary"],
-        audit_rows=[attack_row(attack) for attack in found.report["attacks"]],
+        audit_rows=attack_rows(found.report),
         quality_rows=(dossier.document["quality"] or {"rows": []})["rows"],
         runners=found.runners,
         approvals=tuple(_in_words(item) for item in found.decided),
@@ -371,8 +376,20 @@ def _refusal(
     return None, True
 
 
-def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
-    """One attack of an audit's report, in the columns of `AUDIT_HEADER`; a dash for what an older report lacks."""
+def attack_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The attacks of an audit's report, in the columns of `AUDIT_HEADER`; a dash for what an older report lacks.
+
+    What the claim allows is the limit at exactly that rate of false alarms, as in the report's summary.
+    """
+    from dpsynth_platform.audit.risk import frontier  # it imports numerical libraries
+
+    def allowed(rate: float) -> float:
+        return frontier(rate, report["claimed_epsilon"], report["delta"])
+
+    return [_attack_row(attack, allowed) for attack in report["attacks"]]
+
+
+def _attack_row(attack: Mapping[str, Any], allowed: Callable[[float], float]) -> tuple[str, ...]:
     rate, risk = attack["true_positive_rate"], attack.get("risk")
     bound = f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})"
     if risk is None:
@@ -381,7 +398,7 @@ def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
         few, one, ten = risk["rates"]
         rates = (
             f"{few['found']['value']:.3f}" if few["resolved"] else "too few canaries",
-            f"{_interval(one['found'])}; {one['allowed']:.3f}",
+            f"{_interval(one['found'])}; {allowed(one['false_positive_rate']):.3f}",
             f"{ten['found']['value']:.3f}",
         )
         area = _interval(risk["area_under_curve"])

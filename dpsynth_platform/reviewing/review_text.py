@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpsynth_platform.foundation.output import Output
-from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, QUALITY_HEADER, Review
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, AUDIT_LEGEND, QUALITY_HEADER, Review
 
 
 def review_text(output: Output, review: Review) -> None:
@@ -19,6 +19,7 @@ def review_text(output: Output, review: Review) -> None:
     output.heading("Audit")
     output.print(review.audit_summary)
     output.table(AUDIT_HEADER, review.audit_rows)
+    output.print(AUDIT_LEGEND)
     output.heading("Quality (restricted: compares with real data)")
     output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:

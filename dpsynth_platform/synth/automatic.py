@@ -45,6 +45,8 @@ LEAST_OVER_NOISE = 2.5
 JOINT_SHARE = 2 / 3
 """Approximate part of the precision that all methods except `independent` spend on joint counts."""
 MOST_PAIRS = 20_000
+_ERROR_OF_CHOICE = "its count is off by about"
+"""In reasons of this and earlier versions, followed by a number."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,18 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     )
 
 
+def why_in_words(why: str, where: str) -> str:
+    """A choice's reason for people: its estimate of noise is not the plan's, which stands elsewhere on the page."""
+    if _ERROR_OF_CHOICE not in why:
+        return why
+    return f"{why}; that error is an estimate by which methods are compared, and the noise of this plan is {where}"
+
+
 def choose(facts: Facts) -> Choice:
     """The method for these facts, by the rules above. The reason is in a plan and in its digest: its words stay."""
     above = (
         f"a typical combination of two columns' values holds {rounded(facts.held)} of the up to {facts.records:,} "
-        f"{facts.counted} expected, and its count is off by about {rounded(facts.error)}"
+        f"{facts.counted} expected, and {_ERROR_OF_CHOICE} {rounded(facts.error)}"
     )
     aimless = "; the target gets no links of its own" if facts.target else ""
     if facts.columns == 1:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ from dpsynth_platform.audit.verdict import (
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.release.dossier import check_svg
-from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_rows
 
 
 def coins(count: int = 500) -> bounds.Coins:
@@ -377,6 +378,13 @@ def test_the_power_is_stated_for_what_an_attack_may_really_reach(contract: DataC
     assert "would have failed in four of five audits" in report.summary
 
 
+def test_the_table_of_attacks_has_the_same_limit_as_the_summary(contract: DataContract) -> None:
+    included = coins()
+    report = judge(contract, None, included, scored(included.astype(float))).to_json()
+    (allowed,) = re.findall(r"the guarantee allows at most ([0-9.]+) in general", report["summary"])
+    assert all(f"; {float(allowed) / 100:.3f}" in row[4] for row in attack_rows(report))
+
+
 def test_a_report_of_an_earlier_version_is_still_read(contract: DataContract) -> None:
     included = coins()
     document = judge(contract, None, included, scored(included.astype(float))).to_json()
@@ -388,7 +396,7 @@ def test_a_report_of_an_earlier_version_is_still_read(contract: DataContract) ->
     old = AuditReport.from_json(json.loads(json.dumps(document)))
     assert old.verdict == "fail" and "more than the 1 that is accepted" in old.summary
     assert claim_p_value(old) == 1.0
-    assert len(attack_row(document["attacks"][0])) == len(AUDIT_HEADER)
+    assert {len(row) for row in attack_rows(document)} == {len(AUDIT_HEADER)}
     for broken in (document | {"attacks": [{}]}, {}, {"attacks": None}):
         with pytest.raises(AccountingError, match="materialize the audit again"):
             AuditReport.from_json(broken)

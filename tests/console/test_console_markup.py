@@ -68,7 +68,7 @@ def test_only_plain_drawings_stand_in_a_page(fault: str) -> None:
 
 @pytest.mark.parametrize("keys", [(), ("pairs",), ("accuracy",), ("pairs", "accuracy")], ids=" ".join)
 def test_the_verdict_is_said_whatever_a_quality_report_lacks(keys: tuple[str, ...]) -> None:
-    measures = [SimpleNamespace(key=key, synthetic=0.25, real=None) for key in keys]
+    measures = [SimpleNamespace(key=key, synthetic=0.25, real=None, baseline=0.2) for key in keys]
     guarantee = SimpleNamespace(unit="user", max_contributions=2, factor=2.72, delta=1e-6, epsilon=1.0, tier="strong")
     view = SimpleNamespace(
         guarantee=guarantee,
@@ -82,4 +82,5 @@ def test_the_verdict_is_said_whatever_a_quality_report_lacks(keys: tuple[str, ..
     text = _environment().from_string(page).render(view=view, may=lambda _: True, Action=Action)
     assert ("pairs of columns are off by 0.250" in text) == ("pairs" in keys)
     assert ("is right in 25.0% of cases" in text) == ("accuracy" in keys)
+    assert ("always guessing the commonest class is right in 20.0%" in text) == ("accuracy" in keys)
     assert ("how its rows compare with real ones is below" in text) == (not keys)

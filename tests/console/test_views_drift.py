@@ -9,7 +9,11 @@ from dpsynth_platform.console.views.drift import copies, measures
 def report(made: int, kept: int, rows: int = 10_000) -> dict:
     return {
         "fidelity": {"mean_column": 0.01, "mean_pair": None, "columns": [{"column": "x", "resampled": 0.005}]},
-        "utility": {"synthetic": {"mean": {"f1": 0.5, "roc_auc": 0.8, "accuracy": 0.9}}, "real": None},
+        "utility": {
+            "synthetic": {"mean": {"f1": 0.5, "roc_auc": 0.8, "accuracy": 0.9}},
+            "real": None,
+            "majority_accuracy": 0.7,
+        },
         "closeness": {
             "synthetic": {"copies": made, "rows": rows},
             "real": {"copies": kept, "rows": rows},
@@ -30,6 +34,7 @@ def test_copies_alarm_only_where_they_exceed_those_of_unseen_rows(made: int, kep
 
 def test_the_numbers_that_stand_for_a_report_are_those_that_it_has() -> None:
     found = {item.key: (item.synthetic, item.real) for item in measures(report(1, 2))}
+    assert {item.key: item.baseline for item in measures(report(1, 2)) if item.baseline} == {"accuracy": 0.7}
     assert found == {
         "columns": (0.01, 0.005),
         "f1": (0.5, None),

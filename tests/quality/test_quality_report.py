@@ -77,13 +77,13 @@ def test_the_whole_report(contract_of: Callable[..., DataContract]) -> None:
     measures = [row[0] for row in rows]
     assert measures[:3] == ["one-way distance, mean", "two-way distance, mean", "three-way distance, mean"]
     for expected in (
-        "HIST, mean of 20 and 50 bins",
-        "Pair, 50 bins",
-        "CorAcc",
+        "similarity of columns (HIST), mean of 20 and 50 bins",
+        "similarity of pairs of columns (Pair), 50 bins",
+        "pairs of columns that are as strongly associated (CorAcc), share",
         "classifier of insured, mean of both: ROC AUC",
         "classifier of insured, XGBoost: F1 of the rarer class",
         "place: gap in selection rate (true)",
-        "place: FPED (true)",
+        "place: differences of false positive rates, sum (FPED) (true)",
         "nearer to a real row than held-out rows are, share",
         "exact copies of real rows",
     ):

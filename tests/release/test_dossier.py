@@ -57,9 +57,11 @@ def test_the_page_says_of_what_the_noisy_counts_are(evidence: Evidence, rows: li
         evidence, rows[0].schema, 400, profile, [PublishedFile("data/part-0.parquet", "f0" * 32, 1)]
     )
     assert "the exact counts of what the mechanism read lie within their lines" in shown(dossier)
-    assert "with the audit&#39;s fictional canaries" in shown(dossier)
+    assert "with the audit&#39;s fictional owners (canaries)" in shown(dossier)
     apart = dossier["contract"] | {"audit": dossier["contract"]["audit"] | {"model": "separate"}}
-    assert "without canaries, since the audit had a model of its own" in shown(dossier, contract=apart)
+    assert "without fictional owners (canaries), since the audit had a model of its own" in shown(
+        dossier, contract=apart
+    )
     assert "No row was copied" in shown(dossier)
     columns = [
         column | {"treatment": "written"} if column["name"] == "remark" else column

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.synth.automatic import LEAST_OVER_NOISE, Facts, choose, facts_of, method_for
+from dpsynth_platform.synth.automatic import LEAST_OVER_NOISE, Facts, choose, facts_of, method_for, why_in_words
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.planning import plan_release
 
@@ -27,6 +27,14 @@ def test_plenty_of_records_get_aim():
     assert chosen.method == "aim"
     assert "holds 1,000 of the up to 40,000 records expected, and its count is off by about 20" in chosen.why
     assert "target" not in chosen.why
+
+
+def test_a_reason_s_estimate_is_not_taken_for_the_noise_of_the_plan():
+    why = choose(PLENTY).why
+    assert why_in_words(why, "above") == (
+        f"{why}; that error is an estimate by which methods are compared, and the noise of this plan is above"
+    )
+    assert why_in_words("there is one column", "above") == "there is one column"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from dpsynth_platform.release.page import TREATMENTS
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.reviewing.chronicle import Publication
+from dpsynth_platform.synth.automatic import why_in_words
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class AuditView:
     confidence: float
     claimed_epsilon: float
     canaries: int
+    legend: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     plots: dict[str, str]
@@ -274,7 +276,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         not_covered=tuple(statement["not_covered"]),
         assumptions=tuple((item["assumption"], item["holds"], item["because"]) for item in statement["assumptions"]),
         method=mechanism["method"],
-        why_method=mechanism["why"],
+        why_method=why_in_words(mechanism["why"], "among the figures of quality that follow from the plan"),
         rows=dossier["synthetic"]["rows"],
         columns=tuple(_column(item) for item in dossier["synthetic"]["columns"]),
         scrubbing=dossier["scrubbing"]["note"],
@@ -304,7 +306,8 @@ def audit_view(report: Mapping[str, Any], plots: Mapping[str, str]) -> AuditView
         best=_best_attack(report),
         **{name: report[name] for name in same},
         header=decisions.AUDIT_HEADER,
-        rows=tuple(decisions.attack_row(item) for item in report["attacks"]),
+        legend=decisions.AUDIT_LEGEND,
+        rows=tuple(decisions.attack_rows(report)),
         plots=safe_plots(plots),
     )
 

@@ -28,11 +28,12 @@ _MARGIN = 2.0
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of the synthetic rows, and the best possible or that of real rows, if measured."""
+    """One number of the synthetic rows, with the best possible (or that of real rows) and that without any model."""
 
     key: MeasureKey
     synthetic: float
     real: float | None
+    baseline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def _measures(report: Mapping[str, Any]) -> Iterator[Measure]:
     made, kept = (((utility.get(of) or {}).get("mean") or {}) for of in ("synthetic", "real"))
     for key, name in (("f1", "f1"), ("auc", "roc_auc"), ("accuracy", "accuracy")):
         if made.get(name) is not None:
-            yield Measure(key, made[name], kept.get(name))  # type: ignore[arg-type]
+            baseline = utility.get("majority_accuracy") if key == "accuracy" else None
+            yield Measure(key, made[name], kept.get(name), baseline)  # type: ignore[arg-type]
     copied = copies(report)
     if copied is not None:
         yield Measure("copies", copied.synthetic, copied.held_out)

@@ -8,11 +8,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, sync_playwright
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from playwright.sync_api import Browser, Locator, sync_playwright
 
+from dpsynth_platform.cli import main as cli
 from dpsynth_platform.foundation import release_layout as layout
+from dpsynth_platform.foundation import signature
 from dpsynth_platform.release import page
 from dpsynth_platform.release.publish import Published
 
@@ -109,6 +113,63 @@ def test_sets_of_columns_that_were_counted_together_have_a_line_each(released: P
     dossier["contract"]["generate"]["constraints"] = [{"column": first, "determines": second}]
     html = page.render(dossier, "ab" * 32)
     assert f"The contract ties {second} and {first} by a rule" in html
+
+
+def test_a_recipient_walks_from_the_contents_to_the_rows_in_pandas(
+    released: Published,
+    browser: Browser,
+    signing_key: Ed25519PrivateKey,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Offline and without scripts: what the page says leads to the rows, and the rows are as it says."""
+    key = tmp_path / "publisher.pem"
+    key.write_bytes(signature.public_pem(signing_key.public_key()))
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    shown = context.new_page()
+    asked: list[str] = []
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.goto(address(released))
+
+    def follow(words: str) -> Locator:
+        """A link of the contents leads to its part of the page."""
+        shown.get_by_role("navigation", name="Contents").get_by_role("link", name=words).click()
+        part = shown.get_by_role("region", name=words)
+        assert part.get_by_role("heading", level=2).bounding_box()["y"] < 900  # type: ignore[index]
+        return part
+
+    assert "Statements or decisions about one person" in follow("What to use it for").inner_text()
+    columns = follow("The rows").get_by_role("table", name=None).first.locator("tbody tr")
+    named = {row.locator("th").inner_text().split("\n")[0]: row.inner_text() for row in columns.all()}
+    together = follow("Columns together").inner_text()
+    assert "% of" in together and "noise" in together.lower()
+    assert "together may cost" in follow("Budget").inner_text()
+    opening = follow("Open and verify")
+    code, fingerprint = (opening.locator("code").nth(number).inner_text() for number in (0, 1))
+    command = opening.locator("pre").first.inner_text()
+    assert asked == [address(released)], "the page loads nothing"
+
+    # The key came by another way; the page's words, typed as they are, verify and read the release.
+    assert fingerprint == signature.fingerprint(signing_key.public_key())
+    words = command.replace("PATH-TO-THIS-DIRECTORY", str(released.path)).replace("PUBLISHERS-KEY", str(key)).split()
+    assert words[0] == "dpsynth"
+    with pytest.raises(SystemExit) as ended:
+        cli.app(words[1:])
+    assert not ended.value.code
+    assert "verified" in capfd.readouterr().out
+    monkeypatch.chdir(released.path)
+    assert code == 'pandas.read_parquet("data")'
+    rows = pandas.read_parquet("data")
+    assert f"{len(rows):,} synthetic rows" in shown.inner_text("header")
+    assert set(rows.columns) == set(named)
+    commonest = {name: re.search(r"most often (.+) \((\d+)%\)", said) for name, said in named.items()}
+    seen = {name: found for name, found in commonest.items() if found and " to " not in found[1]}  # no range of values
+    assert {"department", "insured"} <= set(seen)
+    for name, found in seen.items():
+        shares = rows[name].map(str, na_action="ignore").fillna("missing").value_counts(normalize=True)
+        assert (shares.index[0], f"{shares.iloc[0]:.0%}") == (found[1], f"{found[2]}%")
+    context.close()
 
 
 def test_at_most_four_pages_are_printed_before_the_annexes(

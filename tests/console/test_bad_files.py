@@ -15,7 +15,8 @@ from deployment import Deployment
 from line_cases import small_table
 from view_cases import readings, release_of
 
-from dpsynth_platform.console.roles import ALLOWED
+from dpsynth_platform.console.pages import markup
+from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import datasets, families, overview
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import ContractError, NotFound
@@ -117,6 +118,20 @@ def test_a_contract_of_a_dataset_with_outputs_is_no_draft(changeable: Deployment
     assert "contract_faults" in {sensor.name for sensor in build_definitions(settings).sensors or ()}
 
 
+def test_a_dataset_without_a_contract_keeps_its_page(changeable: Deployment) -> None:
+    """Releases, entries and lineage link to it."""
+    settings = changeable.settings
+    assert datasets.gone(settings, REVIEWER, "people") is None
+    made = datasets.dataset(settings, REVIEWER, "people")
+    (settings.contracts / "people.yaml").unlink()
+    left = datasets.gone(settings, REVIEWER, "people")
+    assert left is not None and (left.entries, left.releases) == (made.entries, made.releases)
+    assert left.releases and left.entries
+    assert datasets.gone(settings, REVIEWER, "none_such") is None
+    page = markup.render("gone.html.j2", view=left, may=lambda _: True, Action=Action)
+    assert "No contract declares this dataset any more" in page and left.releases[0].id in page
+
+
 def test_errors_that_are_kept_hold_no_frames(changeable: Deployment) -> None:
     """Frames keep what their callers work at, such as a request."""
     settings = changeable.settings
@@ -154,8 +169,10 @@ def test_a_draft_is_a_state_and_no_fault(changeable: Deployment) -> None:
         datasets.dataset(settings, REVIEWER, "new")
     shown = datasets.draft(settings, REVIEWER, "new")
     assert shown is not None and shown.draft
-    missing = {item.key for item in shown.faults if item.problem.startswith("not filled in")}
-    assert {"columns.region.type", "privacy.unit"} <= missing
+    assert {"columns.region.type", "privacy.unit"} <= set(shown.empty)
+    assert shown.faults == ()
+    page = markup.render("draft.html.j2", view=shown)
+    assert page.count("not filled in") == 1 and all(f"<code>{key}</code>" in page for key in shown.empty)
     broken = datasets.draft(settings, REVIEWER, "broken")
     assert broken is not None and not broken.draft and len(broken.faults) == 1
     assert datasets.draft(settings, REVIEWER, "people") is datasets.draft(settings, REVIEWER, "none_such") is None

@@ -24,7 +24,9 @@ def register(settings: Settings) -> None:
         "Datasets",
         "/datasets/{name}",
         lambda context: (
-            context.read(views.draft, context.path["name"]) or context.read(views.dataset, context.path["name"])
+            context.read(views.draft, context.path["name"])
+            or context.read(views.gone, context.path["name"])
+            or context.read(views.dataset, context.path["name"])
         ),
         _dataset,
     )
@@ -35,10 +37,14 @@ def _list(context: PageContext, view: views.DatasetsView) -> None:
     context.html("datasets.html.j2", view=view)
 
 
-def _dataset(context: PageContext, view: views.DatasetView | views.DraftView) -> None:
+def _dataset(context: PageContext, view: views.DatasetView | views.DraftView | views.GoneView) -> None:
     if isinstance(view, views.DraftView):
         context.heading(f"Dataset {view.dataset}", (("Datasets", "/datasets"),))
         context.html("draft.html.j2", view=view)
+        return
+    if isinstance(view, views.GoneView):
+        context.heading(f"Dataset {view.dataset}", (("Datasets", "/datasets"),))
+        context.html("gone.html.j2", view=view)
         return
     context.heading(f"Dataset {view.row.dataset}", (("Datasets", "/datasets"),))
     context.html("dataset.html.j2", view=view)

@@ -14,6 +14,7 @@ from dpsynth_platform.console.views.base import Paged, page_of, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
+from dpsynth_platform.contracts.base import NOT_FILLED_IN
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import NotFound
@@ -136,8 +137,7 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
     if name not in declared.datasets:
         raise NotFound(declared.faults.get(name) or f"dataset {name!r}: no contract declares it")
     contract, family = declared.datasets[name]
-    releases = [Listed(item.release, item) for item in reversed(known.published_of(name))]
-    entries = [item for item in known.entries.values() if item.request.dataset == name]
+    entries, releases = _made(settings, known, name)
     return DatasetView(
         row=_row(known, contract),
         contract=tuple((what, settings.shown(words)) for what, words in contract_words(contract)),
@@ -147,8 +147,8 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
         purpose=contract.purpose,
         recipients=tuple(contract.recipients),
         periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
-        entries=tuple(entry_row(item) for item in reversed(entries)),
-        releases=tuple(row_of(settings, known, item) for item in releases),
+        entries=entries,
+        releases=releases,
     )
 
 
@@ -163,11 +163,24 @@ class FaultView:
 
 @dataclass(frozen=True)
 class DraftView:
-    """A contract file that declares no dataset yet: a `draft` has empty keys, another is invalid."""
+    """A contract file that declares no dataset yet: a `draft` has empty keys, another is invalid.
+
+    `empty` are the keys that are not filled in, and `faults` everything else.
+    """
 
     dataset: str
     draft: bool
+    empty: tuple[str, ...]
     faults: tuple[FaultView, ...]
+
+
+@dataclass(frozen=True)
+class GoneView:
+    """A dataset that no contract declares any more, with what was made of it: all of it stays."""
+
+    dataset: str
+    entries: tuple[EntryRow, ...]
+    releases: tuple[ReleaseRow, ...]
 
 
 def draft(settings: Settings, allowed: Collection[Action], name: str) -> DraftView | None:
@@ -176,8 +189,26 @@ def draft(settings: Settings, allowed: Collection[Action], name: str) -> DraftVi
     declared = catalogue.catalogue(settings)
     if name not in declared.faults:
         return None
-    lines = declared.faults[name].splitlines()
-    return DraftView(name, name in declared.drafts, tuple(map(_fault, lines)))
+    found = [_fault(line) for line in declared.faults[name].splitlines()]
+    empty = tuple(item.key for item in found if item.problem.startswith(NOT_FILLED_IN))
+    return DraftView(name, name in declared.drafts, empty, tuple(item for item in found if item.key not in empty))
+
+
+def gone(settings: Settings, allowed: Collection[Action], name: str) -> GoneView | None:
+    """What is left of a dataset without a contract's file; None where there is one, or nothing was ever made."""
+    require(allowed, Action.READ)
+    known, declared = chronicle(settings), catalogue.catalogue(settings)
+    if name in declared.datasets or name in declared.faults:
+        return None
+    entries, releases = _made(settings, known, name)
+    return GoneView(name, entries, releases) if entries or releases else None
+
+
+def _made(settings: Settings, known: Chronicle, name: str) -> tuple[tuple[EntryRow, ...], tuple[ReleaseRow, ...]]:
+    """A dataset's ledger entries and releases, the newest first."""
+    entries = [entry_row(item) for item in known.entries.values() if item.request.dataset == name]
+    releases = [Listed(item.release, item) for item in reversed(known.published_of(name))]
+    return tuple(reversed(entries)), tuple(row_of(settings, known, item) for item in releases)
 
 
 def _fault(line: str) -> FaultView:

@@ -79,7 +79,7 @@ def _outcome(
         "epsilon": result.epsilon,
         "delta": result.delta,
         "accounting": result.method,
-        "epsilon_left_after": step.ledger.left(contract.family, contract.privacy.delta),
+        "epsilon_left_after": step.ledger.left_for(contract.family, entry.request, contract.mechanisms),
         "ledger_entry": entry.entry_id,
         "ledger_state": entry.state,
     }

@@ -44,10 +44,9 @@ def ledger_show(output: TerminalOutput) -> None:
     for account in listing:
         output.heading(f"{account['family']} ({account['mode']})")
         cap = account["cap"]
-        output.print(
-            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
-            f"{accounts.left_words(account['epsilon_left'], account['mode'])}"
-        )
+        output.print(f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}")
+        for sentence in account["left_in_words"]:
+            output.print(sentence)
         for asked in account["raises_asked"]:
             output.print(
                 f"event {asked['event']}: {asked['by']} asks for {change_words(asked['was'], asked['cap'])} "

@@ -149,6 +149,11 @@ class DataContract(Part):
         return max(20, min(500, int(0.005 * self.privacy.expected_units)))
 
     @property
+    def mechanisms(self) -> int:
+        """How many mechanisms a run starts and pays for."""
+        return 2 if self.separate_audit_model else 1
+
+    @property
     def separate_audit_model(self) -> bool:
         """Whether a second, equal model with canaries is audited, and never released."""
         return self.audit.model == "separate"

@@ -130,6 +130,16 @@ class RenyiFilter:
         """How much delta is left for mechanisms with their own delta."""
         return max(0.0, self.limits[-1] - total[-1])
 
+    def used(self, total: Cost) -> float:
+        """The share of the cap that a sum of costs takes: of the order that is used least, or of the reserved delta.
+
+        Above one, nothing more fits.
+        """
+        *orders, slack = zip(total, self.limits, strict=True)
+        of_orders = (taken / limit for taken, limit in orders if limit > 0)
+        of_slack = slack[0] / slack[1] if slack[1] > 0 else 0.0
+        return max(min(of_orders, default=0.0), of_slack)
+
     def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
         """Largest epsilon at `delta` of a zCDP mechanism that still fits after `spent`; at most the cap's."""
         return self.left_beside(self._sum(spent), delta)

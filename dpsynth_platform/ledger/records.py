@@ -194,7 +194,7 @@ class Admission:
     """A request that fits, decided on public facts alone.
 
     Attributes:
-        epsilon_left: what was left for a Gaussian-like mechanism at the request's delta, before this request.
+        epsilon_left: what was left for such requests, before this one (`verdicts.left_for`).
         entry: the deciding entry of the run's own key (`Ledger.entry_for_key`), or None.
         due: how many more mechanisms would be charged; 0: all are paid for, or reserved within their deadlines.
     """

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, insert
 from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import caps, chain, decisions, kinship, rekeying, reservations, rows, schema, verdicts
 from dpsynth_platform.ledger.database import Database
-from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.filter import Cost, RenyiFilter
 from dpsynth_platform.ledger.owners import Participants, check_participants
 from dpsynth_platform.ledger.records import (
     Account,
@@ -224,7 +224,8 @@ class Ledger:
                 if entry is not None and rows.is_charged(connection, entry) and entry.entry_id != replaces
             ]
             due = len(keys) - len(paid) if keys else times
-            left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
+            taken = verdicts.counted(connection, account)
+            left = verdicts.left_for(account.filter, taken, request, len(keys) or times)
             refusal = verdicts.refusal_of(connection, account, request, due) if due else None
             if refusal is None:
                 return Admission(family, account.mode, left, latest[-1] if latest else None, due)
@@ -247,18 +248,29 @@ class Ledger:
 
     def left_for(self, family: str, request: CostRequest, times: int = 1) -> float:
         """What is left for each of `times` releases like the requested one (`verdicts.left_for`); reserves nothing."""
+        return self.left_for_each([(family, request, times)])[0]
 
-        def read(connection: Connection) -> float:
-            account = rows.get_account(connection, family)
-            return verdicts.left_for(account.filter, verdicts.counted(connection, account), request, times)
+    def left_for_each(self, asked: Sequence[tuple[str, CostRequest, int]]) -> list[float]:
+        """`left_for` of several families, requests and numbers of them."""
+
+        def read(connection: Connection) -> list[float]:
+            known: dict[str, tuple[Account, Cost]] = {}
+            for family, _, _ in asked:
+                if family not in known:
+                    account = rows.get_account(connection, family)
+                    known[family] = account, verdicts.counted(connection, account)
+            return [
+                verdicts.left_for(known[family][0].filter, known[family][1], request, times)
+                for family, request, times in asked
+            ]
 
         return self._database.read(read)
 
-    def left_of_all(self) -> dict[str, float]:
-        """`left` of every family, at its own cap's delta."""
+    def used_of_all(self) -> dict[str, float]:
+        """The share of every family's cap that is used (`RenyiFilter.used`); 0 in `per-owner` mode, as in `left`."""
         return self._database.read(
             lambda connection: {
-                account.family: verdicts.epsilon_left(connection, account, account.delta)
+                account.family: account.filter.used(verdicts.counted(connection, account))
                 for account in rows.accounts(connection)
             }
         )

@@ -128,7 +128,7 @@ def deployed_base(plan: SealedPlan) -> tuple[BaseModel, str] | None:
 
 
 def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
-    """Admits a plan under the family's cap, on public facts; returns the remaining epsilon before it.
+    """Admits a plan under the family's cap, on public facts; returns what is left for such runs, before it.
 
     Raises:
         BudgetExceeded: the plan does not fit.

@@ -171,16 +171,16 @@ def counts_of(record: StepRecord) -> list[tuple[str, int]]:
 
 def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict[str, Any]:
     """This entry, the account with all its entries, and (with mode per-owner) what owners have left."""
-    account = ledger.account(contract.family)
+    account, entry = ledger.account(contract.family), ledger.entry(candidate.entry_id)
     return {
-        "entry": ledger.entry(candidate.entry_id).summary(),
+        "entry": entry.summary(),
         "account": {
             "family": account.family,
             "mode": account.mode,
             "unit": account.unit,
             "adjacency": account.adjacency,
             "cap": {"epsilon": account.epsilon, "delta": account.delta},
-            "epsilon_left": ledger.left(account.family, account.delta),
+            "epsilon_left": ledger.left_for(account.family, entry.request, contract.mechanisms),
         },
         "entries": [entry.summary() for entry in ledger.entries(account.family)],
         "owners": ledger.owner_spending(account.family).to_json() if account.mode == "per-owner" else None,

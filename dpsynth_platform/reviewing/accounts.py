@@ -6,15 +6,17 @@ not: the cost of a run (`forecasts`), and deciding (`ledger`).
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place
 
 if TYPE_CHECKING:
-    from dpsynth_platform.ledger.records import Account
+    from dpsynth_platform.ledger.records import Account, Entry
     from dpsynth_platform.ledger.store import Ledger
 
 
@@ -43,13 +45,62 @@ def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Left:
+    """What is left of a family's cap for another release like a dataset's last one: the one figure that people read.
+
+    Attributes:
+        dataset: whose last release; one that is charged.
+        epsilon: the most that such a release may claim, rounded down; of each mechanism where a run has two.
+        delta: the release's own, at which `epsilon` holds.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+
+
+def last_releases(entries: Iterable[Entry]) -> dict[tuple[str, str], tuple[Entry, int]]:
+    """The last charged entry of each family and dataset for a release, and how many mechanisms its run started.
+
+    Entries come in order of reservation.
+    """
+    from dpsynth_platform.synth.planning import audited_key  # late: it imports contracts
+
+    charged = [entry for entry in entries if entry.live]
+    keys = {entry.key for entry in charged}
+    last = {(entry.family, entry.request.dataset): entry for entry in charged if entry.request.purpose == "release"}
+    return {name: (last[name], 2 if audited_key(last[name].key) in keys else 1) for name in sorted(last)}
+
+
+def left_like_last(store: Ledger, entries: Iterable[Entry]) -> dict[str, tuple[Left, ...]]:
+    """What is left for another release like each dataset's last one, by family; `entries` as of `last_releases`.
+
+    Computed where plans and refusals have it from (`ledger.verdicts.left_for`).
+    """
+    last = last_releases(entries)
+    numbers = store.left_for_each([(entry.family, entry.request, times) for entry, times in last.values()])
+    found: dict[str, tuple[Left, ...]] = {}
+    for ((family, dataset), (entry, _)), epsilon in zip(last.items(), numbers, strict=True):
+        found[family] = (*found.get(family, ()), Left(dataset, epsilon, entry.request.guarantee.delta))
+    return found
+
+
+def left_in_words(left: Sequence[Left], mode: str) -> tuple[str, ...]:
+    """A sentence for each dataset; one where nothing is charged yet."""
+    if not left:
+        return ("no release is charged yet, so that all of it is left",)
+    return tuple(left_words(item.epsilon, item.delta, mode, f"the last one of {item.dataset}") for item in left)
+
+
 def listing(settings: Settings) -> list[dict[str, Any]]:
-    """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), requested raises, entries."""
+    """All accounts: cap, what is left for releases like the last ones, requested raises, entries."""
     from dpsynth_platform.ledger.chain import RAISE_ASKED
 
     if not settings.has_ledger:
         return []
     store = ledger(settings)
+    left = left_like_last(store, store.entries())
     return [
         {
             "family": account.family,
@@ -57,7 +108,8 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
             "unit": account.unit,
             "adjacency": account.adjacency,
             "cap": cap_of(account),
-            "epsilon_left": store.left(account.family, account.delta),
+            "left": [asdict(item) for item in left.get(account.family, ())],
+            "left_in_words": left_in_words(left.get(account.family, ()), account.mode),
             "raises_asked": [
                 {"event": event.sequence, "at": event.at[:19]} | event.payload
                 for event in store.history(kinds=[RAISE_ASKED], subject=account.family)
@@ -69,15 +121,14 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def left_words(left: float, mode: str, which: str = "at this delta") -> str:
+def left_words(epsilon: float, delta: float, mode: str, like: str) -> str:
     """What is left of a cap for a release, and why that is not the cap minus the spent epsilons."""
     who = ", for an owner who was never charged" if mode == "per-owner" else ""
-    rounded_down = math.floor(left * 1000) / 1000
-    if rounded_down == 0:
-        return f"no further release would fit{who}"
+    if epsilon <= 0:
+        return f"no further release like {like} would fit{who}"
     return (
-        f"a further release of up to epsilon {rounded_down:g} {which} would fit{who} (costs add up more slowly than "
-        "epsilons do)"
+        f"a further release like {like} would fit with up to epsilon {epsilon:g} at its own delta "
+        f"{upper_bound(delta)}{who} (costs add up more slowly than epsilons do)"
     )
 
 

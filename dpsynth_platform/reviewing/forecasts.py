@@ -30,6 +30,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.sources.source import PinnedSource, at_version, pin
 from dpsynth_platform.synth import planning
+from dpsynth_platform.synth.automatic import why_in_words
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
@@ -48,7 +49,7 @@ class Forecast:
         training: who writes texts and how it learns or is prompted, in words; None without texts.
         filled: columns without missing values in a release, whatever the data lack; `nullable`: the other columns.
         cap: of the account, or of the family's file before there is one.
-        left: what is left of the cap for a Gaussian-like mechanism, before this run.
+        left: what is left of the cap for releases like this one, at its own delta, before this run.
         releases_left: with a cadence, how many further releases like this one fit if the same people take part in each;
             at most `MOST_COUNTED`. None without a cadence.
         noun: a period in words; None without a cadence.
@@ -130,7 +131,7 @@ class Forecast:
                 (_plain(name), f"each count is off by about {value:.3g} records in the mean")
                 for name, value in self.error.items()
             ),
-            ("method", f"{self.mechanism}: {self.why_mechanism}"),
+            ("method", f"{self.mechanism}: {why_in_words(self.why_mechanism, 'above')}"),
             ("what is counted", self.preparation),
             *([("who writes texts", self.training)] if self.training else []),
             *([("training", self.lost_training)] if self.lost_training else []),
@@ -144,9 +145,9 @@ class Forecast:
                 f"that epsilon and delta, of what all releases about the family {self.family} may cost together for "
                 f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
             ),
-            ("what is left now", accounts.left_words(self.left, self.mode, "like this one, at its own delta,")),
+            ("what is left now", accounts.left_words(self.left, target.delta, self.mode, "this one")),
             *([("how long it lasts", self._lasting())] if self.releases_left is not None else []),
-            ("canaries", self.canaries),
+            ("canaries", f"bait by which the audit tests whether participants are recognized: {self.canaries}"),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),
             *([("paid twice", self._paid_twice())] if self.paid_before else []),
@@ -248,7 +249,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     store = accounts.ledger(settings) if settings.has_ledger else None
     request = planning.cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
-    models = 2 if contract.separate_audit_model else 1
+    models = contract.mechanisms
     left, refusal = _standing_of(store, account, family, request, models)
     last = _last_run(settings, contract, period)
     stopped = outdated or _other_choice(store, contract, last)

@@ -22,7 +22,7 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.lifecycle.purging import due_and_held
 from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.reviewing import chronicle
+from dpsynth_platform.reviewing import accounts, chronicle
 from dpsynth_platform.reviewing.catalogue import catalogue, record_of
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.watching.health import Check
@@ -87,17 +87,18 @@ def of_deployment(settings: Settings, now: dt.datetime) -> list[Metric]:
 
 
 def _budgets(settings: Settings, history: Chronicle) -> list[Metric]:
-    left = chronicle.cached_ledger(settings).left_of_all() if history.accounts else {}
+    ledger = chronicle.cached_ledger(settings) if history.accounts else None
+    left = accounts.left_like_last(ledger, history.entries.values()) if ledger else {}
     return [
         Metric(
             "dpsynth_budget_epsilon_left",
-            "Largest epsilon, at the cap's delta, of a Gaussian-like release that still fits a family's cap; of a "
-            "family of mode per-owner, for an owner who was never charged.",
-            ("family", "mode"),
+            "Largest epsilon, at its own delta, of another release like a dataset's last one that still fits its "
+            "family's cap; of a family of mode per-owner, for an owner who was never charged.",
+            ("family", "mode", "dataset"),
             {
-                (family, history.accounts[family].mode): number
-                for family, number in left.items()
-                if family in history.accounts
+                (family, history.accounts[family].mode, item.dataset): item.epsilon
+                for family, items in left.items()
+                for item in items
             },
         ),
         Metric(

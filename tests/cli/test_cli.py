@@ -147,7 +147,10 @@ def test_lists_in_json(published, use):
     (account,) = json.loads(out)
     (entry,) = account["entries"]
     assert account["family"] == "tests"
-    assert 0 < account["epsilon_left"] < account["cap"]["epsilon"]
+    (left,) = account["left"]
+    assert left["dataset"] == entry["place"]
+    assert 0 < left["epsilon"] < account["cap"]["epsilon"]
+    assert left["delta"] == entry["delta"]
     assert entry["state"] == "spent"
     _, out, _ = use(published, "ledger", "history", "--json")
     kinds = [event["kind"] for event in json.loads(out) if event["kind"] != "bound"]
@@ -181,7 +184,8 @@ def test_a_check_after_ones_own_release_names_what_is_paid(published, use):
 
 def test_the_ledger_in_words(published, use):
     _, out, _ = use(published, "ledger", "show")
-    assert "at this delta would fit (costs add up more slowly than epsilons do)" in out
+    words = r"a further release like the last one of people would fit with up to epsilon [0-9.]+ at its own delta 1e-06"
+    assert re.search(words, out), out
     assert re.search(r"people +│ 1 +│ 1e-06 │ spent", out), out
     _, out, _ = use(published, "ledger", "history")
     rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
@@ -639,7 +643,7 @@ def test_plan_has_one_number_for_what_is_left(tmp_path, use):
     refused = plan(cap)
     assert not refused["fits"] and f"epsilon left at this delta: {refused['left']:g}." in refused["refusal"]
     _, shown, _ = use(deployment, "plan", "people")
-    assert f"up to epsilon {refused['left']:g} like this one, at its own delta," in " ".join(
+    assert f"like this one would fit with up to epsilon {refused['left']:g} at its own delta" in " ".join(
         re.sub("│", " ", shown).split()
     )
     # What is left holds: that much is admitted, and clearly more is not.

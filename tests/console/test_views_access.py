@@ -38,7 +38,8 @@ def test_each_view_asks_for_its_own_action(filled):
 def test_who_may_read_sees_no_spend_no_count_and_no_comparison(filled):
     settings = filled.settings
     for row in families.budgets(settings, READ):
-        assert row.epsilon_left is None
+        assert row.left is None
+        assert row.used is None
         assert row.left_words is None
     for name in ("tests", "clinic"):
         shown = families.family(settings, READ, name)
@@ -54,7 +55,7 @@ def test_who_may_read_sees_no_spend_no_count_and_no_comparison(filled):
         shown = candidates.candidate(settings, READ, place.dataset, place.period)
         assert (shown.counts, shown.quality) == (None, None)
         assert shown.audit.verdict == "inconclusive"
-    assert all(row.epsilon_left is None for row in overview.overview(settings, READ).budgets)
+    assert all(row.left is None for row in overview.overview(settings, READ).budgets)
 
 
 def test_an_engineer_sees_counts_and_spend_and_no_comparison(filled):
@@ -65,7 +66,8 @@ def test_an_engineer_sees_counts_and_spend_and_no_comparison(filled):
     shown = families.family(settings, ENGINEER, "tests")
     assert shown.spend
     assert shown.remaining
-    assert 0 < shown.row.epsilon_left < shown.row.cap_epsilon
+    assert all(0 < left.epsilon < shown.row.cap_epsilon for left in shown.row.left)
+    assert 0 < shown.row.used < 1
 
 
 def test_how_many_were_left_out_in_silence_is_for_those_who_see_the_reviewers_dossier(filled):

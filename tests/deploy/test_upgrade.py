@@ -56,6 +56,6 @@ def test_a_ledger_of_the_first_version_is_carried_over_whole(old_url, tmp_path):
     upgraded = Ledger(old_url)
     assert upgraded.verify([Ledger(settings.ledger_url).head()]).ok
     assert rows_of(old_url) == rows_of(settings.ledger_url)
-    assert upgraded.left_of_all() == Ledger(settings.ledger_url).left_of_all()
+    assert upgraded.used_of_all() == Ledger(settings.ledger_url).used_of_all()
     entry = upgraded.reserve("everyone", "later", upgraded.entries("everyone")[0].request, None, "compose")
     assert upgraded.start(entry.entry_id).state == "started"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from frozen import Frozen
 from inside import inside
 from line_cases import PEOPLE, add_dataset, ledger_of, run_here, small_deployment, small_table, storage_of
 
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views import candidates, families
 from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.reviewing import accounts, decisions, forecasts
 from dpsynth_platform.sources import source
 
 pytestmark = pytest.mark.end_to_end
@@ -52,6 +56,27 @@ def test_a_request_beyond_the_cap_changes_nothing(candidate, monkeypatch):
     assert (blocked.payload["dataset"], blocked.payload["runner"]) == ("people", "runner")
     assert files_of(candidate.settings.restricted) == kept
     assert ledger.verify().ok
+
+
+def test_what_is_left_is_one_figure_wherever_people_read_it(candidate):
+    """Plan, ledger, Dagster, console and both pages for reviewers: at the contract's own delta, for a like release."""
+    settings = candidate.settings
+    ran = run_inside(candidate)
+    figure = forecasts.forecast(settings, "people", None).left
+    assert 0 < figure < ledger_of(candidate).account("tests").epsilon
+    (account,) = accounts.listing(settings)
+    assert [left["epsilon"] for left in account["left"]] == [figure]
+    assert ran.materializations["raw"]["epsilon_left_before"] == figure  # nothing new is spent by a repeated run
+    assert ran.materializations["model"]["epsilon_left_after"] == figure
+    page = Path(decisions.review(settings, PEOPLE).dossier)
+    assert json.loads(page.with_name("reviewers.json").read_text())["spend"]["account"]["epsilon_left"] == figure
+    everything = frozenset(Action)
+    budget = candidates.candidate(settings, everything, "people").budget
+    (row,) = families.budgets(settings, everything)
+    (of_family,) = row.left_words
+    assert [left.epsilon for left in row.left] == [figure]
+    for words in (budget.left_words, of_family, *account["left_in_words"]):
+        assert f"up to epsilon {figure:g} at its own delta" in words
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_reviewers_are_shown_exact_counts_quality_spend_and_decisions(done):
     assert document["scrubbing"]["rows_read"] == ROWS
     assert document["spend"]["entry"]["entry_id"] == entry.entry_id
     assert document["spend"]["owners"]["owners"] == participants
-    assert document["spend"]["account"]["epsilon_left"] == ledger.left("tests", ledger.account("tests").delta)
+    assert document["spend"]["account"]["epsilon_left"] == ledger.left_for("tests", entry.request)
     assert [item["by"] for item in document["decisions"]] == ["reviewer"]
     assert document["quality"]["report"]["restricted"] is True
     assert len(document["quality"]["plots"]) == 3

@@ -95,9 +95,22 @@ def test_how_many_more_fit_is_counted_no_further_than_asked_and_for_fresh_people
     assert ledger.remaining("each", request(delta=1e-4), most=3) == 0
 
 
-def test_what_all_families_have_left_is_what_each_has(ledger):
+def test_what_is_left_and_used_of_several_families_is_what_each_has(ledger):
     spend(ledger, "one")
-    assert ledger.left_of_all() == {"all": ledger.left("all", 1e-5), "each": ledger.left("each", 1e-5)}
+    asked = [("all", request(), 1), ("each", request(), 2), ("all", request(0.3), 1)]
+    assert ledger.left_for_each(asked) == [ledger.left_for(*each) for each in asked]
+    used = ledger.used_of_all()
+    assert 0 < used["all"] < 1
+    assert used["each"] == 0, "an owner who was never charged"
+
+
+def test_a_cap_is_used_up_when_nothing_more_fits(ledger):
+    shares = []
+    while ledger.remaining("all", request(), most=1):
+        spend(ledger, str(len(shares)))
+        shares.append(ledger.used_of_all()["all"])
+    assert shares == pytest.approx([shares[0] * number for number in range(1, len(shares) + 1)])
+    assert shares[-1] <= 1 < shares[-1] + shares[0]
 
 
 def test_shares_of_owners_by_what_they_have_left(ledger):

@@ -51,7 +51,7 @@ def owners_left(owners: OwnersView) -> str:
             for label, (_, _, share) in zip(labels, owners.steps, strict=True)
             if share
         ),
-        x_label="epsilon left",
+        x_label="epsilon left at the cap's delta",
         y_label="share of the charged owners",
     )
 

@@ -339,11 +339,16 @@ def _candidate_view(
 
 
 def _budget(allowed: Collection[Action], gathered: decisions.CandidateEvidence, ledger: Ledger) -> BudgetView:
-    account = ledger.account(gathered.contract.family)
+    account, entry = ledger.account(gathered.contract.family), ledger.entry(gathered.candidate.entry_id)
     left = part(
         allowed,
         Action.READ_SPEND,
-        lambda: accounts.left_words(ledger.left(account.family, account.delta), account.mode),
+        lambda: accounts.left_words(
+            ledger.left_for(account.family, entry.request, gathered.contract.mechanisms),
+            entry.request.guarantee.delta,
+            account.mode,
+            "this one",
+        ),
     )
     return BudgetView(account.epsilon, account.delta, account.mode == "per-owner", left)
 

@@ -21,13 +21,12 @@ from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.composition import spent_over_time
-from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, Entry
 from dpsynth_platform.ledger.words import change_words
 from dpsynth_platform.reviewing import accounts, catalogue
+from dpsynth_platform.reviewing.accounts import Left
 from dpsynth_platform.reviewing.catalogue import Catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, cached_ledger, chronicle
-from dpsynth_platform.synth.planning import audited_key
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,9 @@ class FamilyRow:
 
     Attributes:
         mode: `family` (every entry is charged to everybody) or `per-owner`.
-        epsilon_left, left_words: for `READ_SPEND`; of a Gaussian-like mechanism at the cap's delta.
+        left, left_words: for `READ_SPEND`; what is left for another release like the last one of each dataset, with a
+            sentence for each.
+        used: for `READ_SPEND`; the share of the cap that is used, as in dossiers; None in mode `per-owner`.
         opened_at: None until the first run opens the account.
         entries: how many are charged.
     """
@@ -84,8 +85,9 @@ class FamilyRow:
     cap_delta: float
     cap_words: str
     opened_at: str | None
-    epsilon_left: float | None
-    left_words: str | None
+    left: tuple[Left, ...] | None
+    left_words: tuple[str, ...] | None
+    used: float | None
     entries: int
     datasets: tuple[str, ...]
     raises: tuple[RaiseView, ...]
@@ -184,8 +186,8 @@ def budgets(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow,
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     names = sorted({*declared.families, *known.accounts})
-    left = part(allowed, Action.READ_SPEND, lambda: _left_of_all(settings, known))
-    return tuple(_row(known, declared, name, left) for name in names)
+    spent = part(allowed, Action.READ_SPEND, lambda: _spent_of_all(settings, known))
+    return tuple(_row(known, declared, name, spent) for name in names)
 
 
 def family(settings: Settings, allowed: Collection[Action], name: str) -> FamilyView:
@@ -196,7 +198,7 @@ def family(settings: Settings, allowed: Collection[Action], name: str) -> Family
     if account is None and file is None:
         fault = declared.family_faults.get(name)
         raise NotFound(fault or f"family {name!r}: no file declares it, and it has no account; accepted: one that has")
-    row = _row(known, declared, name, part(allowed, Action.READ_SPEND, lambda: _left_of_all(settings, known)))
+    row = _row(known, declared, name, part(allowed, Action.READ_SPEND, lambda: _spent_of_all(settings, known)))
     entries = [item for item in known.entries.values() if item.family == name]
     return FamilyView(
         row=row,
@@ -237,15 +239,21 @@ def raises_asked(known: Chronicle, account: Account) -> tuple[RaiseView, ...]:
     )
 
 
-def _row(known: Chronicle, declared: Catalogue, name: str, left_of_all: Mapping[str, float] | None) -> FamilyRow:
+@dataclass(frozen=True)
+class _Spent:
+    """Of all families: what is left for releases like the last ones, and the shares of the caps that are used."""
+
+    left: Mapping[str, tuple[Left, ...]]
+    used: Mapping[str, float]
+
+
+def _row(known: Chronicle, declared: Catalogue, name: str, spent: _Spent | None) -> FamilyRow:
     account = known.accounts.get(name)
     terms = account or declared.families[name]
     epsilon, delta = (
         (terms.epsilon, terms.delta) if isinstance(terms, Account) else (terms.cap.epsilon, terms.cap.delta)
     )
-    left = None
-    if left_of_all is not None:
-        left = left_of_all[name] if account else RenyiFilter.seal(epsilon, delta).left([], delta)
+    left = None if spent is None else spent.left.get(name, ())
     return view_of(
         FamilyRow,
         terms,
@@ -254,16 +262,20 @@ def _row(known: Chronicle, declared: Catalogue, name: str, left_of_all: Mapping[
         cap_delta=delta,
         cap_words=f"epsilon {epsilon:g}, delta {delta:g}, for life",
         opened_at=account.opened_at if account else None,
-        epsilon_left=left,
-        left_words=None if left is None else accounts.left_words(left, terms.mode),
+        left=left,
+        left_words=None if left is None else accounts.left_in_words(left, terms.mode),
+        used=None if spent is None or terms.mode == "per-owner" else spent.used.get(name, 0.0),
         entries=sum(item.family == name and item.live for item in known.entries.values()),
         datasets=tuple(dataset for dataset, (contract, _) in declared.datasets.items() if contract.family == name),
         raises=raises_asked(known, account) if account else (),
     )
 
 
-def _left_of_all(settings: Settings, known: Chronicle) -> Mapping[str, float]:
-    return cached_ledger(settings).left_of_all() if known.accounts else {}
+def _spent_of_all(settings: Settings, known: Chronicle) -> _Spent:
+    if not known.accounts:
+        return _Spent({}, {})
+    ledger = cached_ledger(settings)
+    return _Spent(accounts.left_like_last(ledger, known.entries.values()), ledger.used_of_all())
 
 
 def _differs(settings: Settings, account: Account, file: FamilyBudget | None) -> str | None:
@@ -303,22 +315,19 @@ def _owners(settings: Settings, allowed: Collection[Action], account: Account | 
 
 def _remaining(settings: Settings, known: Chronicle, row: FamilyRow) -> tuple[RemainingView, ...]:
     last = {
-        item.request.dataset: item
-        for item in known.entries.values()
-        if item.family == row.family and item.live and item.request.purpose == "release"
+        dataset: found
+        for (family, dataset), found in accounts.last_releases(known.entries.values()).items()
+        if family == row.family
     }
-    names = sorted({*row.datasets, *last})
-    keys = {item.key for item in known.entries.values() if item.family == row.family and item.live}
-    return tuple(_remaining_of(settings, row.mode, name, last.get(name), keys) for name in names)
+    return tuple(_remaining_of(settings, row.mode, name, last.get(name)) for name in sorted({*row.datasets, *last}))
 
 
-def _remaining_of(
-    settings: Settings, mode: str, dataset: str, last: Entry | None, keys: Collection[str]
-) -> RemainingView:
+def _remaining_of(settings: Settings, mode: str, dataset: str, last: tuple[Entry, int] | None) -> RemainingView:
     if last is None:
         return RemainingView(dataset, None, False, "no run yet, so the cost of one is not known here")
-    mechanisms = 2 if audited_key(last.key) in keys else 1
-    found = cached_ledger(settings).remaining(last.family, last.request, most=mechanisms * MOST_COUNTED) // mechanisms
+    entry, mechanisms = last
+    most = mechanisms * MOST_COUNTED
+    found = cached_ledger(settings).remaining(entry.family, entry.request, most=most) // mechanisms
     more = found >= MOST_COUNTED
     who = ", for an owner who was never charged" if mode == "per-owner" else ""
     words = f"{'more than ' if more else ''}{number_of(found, 'more release')} like the last one would fit{who}"

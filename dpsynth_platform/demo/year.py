@@ -113,7 +113,9 @@ def run_year(settings: Settings, code_location: CodeLocation, months: int, outpu
         others[policy] = _other(settings, code_location, contract, policy, months, output)
     paid = _paid(settings, contract)
     output.heading(f"{3 + len(OTHER_POLICIES)}. What an aircraft has paid, by the releases that it took part in")
-    output.table(("releases", "epsilon left", "an aircraft with so many"), [item.row() for item in paid])
+    output.table(
+        ("releases", "epsilon left at the cap's delta", "an aircraft with so many"), [item.row() for item in paid]
+    )
     left_out = _left_out_from(year, paid)
     if left_out is not None:
         output.print(

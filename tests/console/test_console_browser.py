@@ -78,7 +78,7 @@ def test_every_page_is_accessible_fits_and_asks_for_nothing_elsewhere(served, br
         assert here.complaints == []
 
 
-def test_on_a_phone_charts_can_be_read_and_long_tables_are_folded(served, browser):
+def test_on_a_phone_the_words_of_charts_can_be_read_and_long_tables_are_folded(served, browser, release):
     smallest = (
         "Math.min(...[...document.querySelectorAll('figure svg')].map(it => 12 * it.getBoundingClientRect().width / "
         "it.viewBox.baseVal.width))"
@@ -92,6 +92,10 @@ def test_on_a_phone_charts_can_be_read_and_long_tables_are_folded(served, browse
         assert here.page.evaluate(smallest) > 9
         assert not here.too_wide()
         assert here.violations() == []
+        here.open(f"/lineage?node={release}&up=1")
+        columns = here.page.locator("#columns")
+        few = columns.locator("tbody tr").count() <= 8
+        assert columns.evaluate("it => it.open") == few
 
 
 @pytest.mark.parametrize("width", [DESK, PHONE])

@@ -71,8 +71,9 @@ def test_samples_come_near_to_the_records_that_vote(tmp_path):
     best = evolved(tmp_path, ballot)
     assert ballot.drawn == PLAN.rounds
     assert len(best.samples) == 10
-    # The foundation's draws are fixed, and noise is one vote where the best have dozens: 0.12 was the worst of 150.
-    assert abs(best.samples[0] - 0.5) < 0.2
+    # The foundation's draws are fixed, and noise is one vote. In 400 runs 19 votes and more lay between the best one
+    # and any that is farther away than 0.3: 13 deviations of the noise of both. With two groups it was 39 and more.
+    assert abs(best.samples[0] - 0.5) < 0.3
     assert list(best.votes) == sorted(best.votes, reverse=True)
 
 

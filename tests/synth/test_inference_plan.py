@@ -152,7 +152,7 @@ def test_the_draw_has_the_distribution_that_is_accounted_for():
     said = owner_score(torch.tensor(vector[0]), torch.tensor(public), clip="difference", clipping_norm=1.0)
     whole = scores(said, torch.tensor(public), clip="difference", clipping_norm=1.0, batch_size=2)
     found = np.bincount([drawn(whole, torch.arange(3), 2 * 1.0 / (2 * 0.5)) for _ in range(4000)], minlength=3)
-    assert ((found - 4000 * expected) ** 2 / (4000 * expected)).sum() < 25  # one in 270,000 by chance
+    assert ((found - 4000 * expected) ** 2 / (4000 * expected)).sum() < 40  # 2e-9
 
 
 def test_the_likeliest_of_a_full_context_can_come():
@@ -172,7 +172,7 @@ def test_the_likeliest_of_a_full_context_can_come():
 
 def test_barred_tokens_do_not_come_unless_nothing_else_can():
     scored = torch.tensor([10 * PARTS, 0, 0])
-    assert {drawn(scored, torch.arange(3), 1.0, barred=[0]) for _ in range(20)} == {1, 2}
+    assert {drawn(scored, torch.arange(3), 1.0, barred=[0]) for _ in range(40)} == {1, 2}  # one of them alone: 2e-12
     assert drawn(scored, torch.tensor([0]), 1.0, barred=[0]) == 0
 
 

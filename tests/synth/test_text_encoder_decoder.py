@@ -159,10 +159,11 @@ def test_a_model_that_fails_token_by_token_is_refused_with_words() -> None:
         check_rows(model, 64)
 
 
-@pytest.fixture(scope="module", params=[tiny_t5, tiny_bart])
+@pytest.fixture(scope="module", params=[(tiny_t5, 6), (tiny_bart, -2)], ids=["t5", "bart"])
 def model(request):
-    """In double precision, where the order of sums decides no draw; ends a text now and then."""
-    model = request.param().double()
+    """In double precision, where the order of sums decides no draw; ends most texts, after some tokens."""
+    make, end = request.param
+    model = make().double()
     model.lm_head.weight = torch.nn.Parameter(0.3 * model.lm_head.weight.clone())  # no longer tied
     with torch.no_grad():
         hidden = torch.cat(
@@ -177,7 +178,7 @@ def model(request):
         )
         mean = hidden.mean((0, 1))
         others = torch.nn.functional.linear(hidden, model.lm_head.weight).logsumexp(2).mean()
-        model.lm_head.weight[numbered(LAYOUT).eos] = mean * (others - 2) / (mean @ mean)
+        model.lm_head.weight[numbered(LAYOUT).eos] = mean * (others + end) / (mean @ mean)
     return model
 
 
@@ -186,6 +187,7 @@ def test_every_token_follows_from_the_text_s_own_numbers(model, tmp_path: Path) 
     encoder, asked = numbered(LAYOUT), {("mail",): 9, ("a visit to the patient",): 6}
     sample_texts(model, encoder, asked, tmp_path / "a", of="m", batch=4)
     found = texts_of(tmp_path / "a")
+    # Of 250 texts 85 and 71% ended under the two prompts (T5): none of 9 and 6 does by a chance of 2e-11.
     assert len(found) == 15 and any(text.ended for text in found.values())
     key = module._opened(tmp_path / "a", module.canonical_digest(_about(encoder, "m")))
     for (given, number), text in found.items():

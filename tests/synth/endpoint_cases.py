@@ -30,12 +30,10 @@ class Server:
         self.breaks = lambda document: False
         self.lock = threading.Lock()
 
-    def text(self, document):
-        """A fictional model: an example for the kind that it is told, with a number, so that no two are alike."""
+    def text(self, document, number):
+        """A fictional model: an example for the kind that it is told, with the request's number: no two are alike."""
         request = document["messages"][1]["content"]
         kind = (re.search(r"^kind: (\w+)$", request, re.MULTILINE) or ["", "mail"])[1]
-        with self.lock:
-            number = len(self.asked)
         return f"{TEXTS.get(kind, TEXTS['mail'])[number % 2]}, number {number}"
 
 
@@ -51,13 +49,14 @@ def serving():
             document = json.loads(content)
             with server.lock:
                 server.asked.append((self.path, self.headers.get("Authorization"), document))
+                number = len(server.asked)
                 coming = server.coming.popleft() if server.coming else None
             if coming is None and server.breaks(document):
                 coming = (503, {}, b"")
             if isinstance(coming, float):
                 server.stopped.wait(coming)
                 return
-            status, headers, answer = coming or (200, {}, completion(server.text(document)))
+            status, headers, answer = coming or (200, {}, completion(server.text(document, number)))
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

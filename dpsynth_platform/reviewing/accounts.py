@@ -89,7 +89,7 @@ def left_like_last(store: Ledger, entries: Iterable[Entry]) -> dict[str, tuple[L
 def left_in_words(left: Sequence[Left], mode: str) -> tuple[str, ...]:
     """A sentence for each dataset; one where nothing is charged yet."""
     if not left:
-        return ("no release is charged yet, so that all of it is left",)
+        return ("no release is charged yet",)
     return tuple(left_words(item.epsilon, item.delta, mode, f"the last one of {item.dataset}") for item in left)
 
 

@@ -36,18 +36,19 @@ def dagster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
             patch.setenv(name, value)
         refused = run_line(settings, instance, "people_release", in_process=build_definitions)
     assert [name for name, _ in refused.failures] == ["released"]
-    with socket.socket() as held:
+    with socket.socket() as held:  # bound and not listening: nobody else is given the port meanwhile
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    up = deployment.start("up", "--port", str(port))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _await(up, f"{url}/server_info")
-        yield url, refused.run_id
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(up.pid, signal.SIGKILL)
-        up.communicate(timeout=WITHIN)
+        up = deployment.start("up", "--port", str(port))
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _await(up, f"{url}/server_info")
+            yield url, refused.run_id
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(up.pid, signal.SIGKILL)
+            up.communicate(timeout=WITHIN)
 
 
 def _await(process: subprocess.Popen[str], url: str) -> None:

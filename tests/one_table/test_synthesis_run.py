@@ -60,8 +60,8 @@ def test_a_table_comes_back_in_its_own_schema(make: Make, method: str) -> None:
     assert made.method == ("aim" if method == "auto" else "mst")
     assert table["note"].null_count == 500
     assert table["person"].to_pylist() == list(range(1, 501))
-    # Without noise this is 0 or 1, and without a link of the two columns a half. At epsilon 8 it was 0.92 by MST, with a
-    # deviation of 0.02 in 23 runs: 0.7 is ten of them away.
+    # Without noise this is 0 or 1, and without a link of the two columns a half. At epsilon 8 it was 0.92 by MST, with
+    # a deviation of 0.02 in 23 runs: 0.7 is ten of them away.
     aix = table.filter(pc.equal(table["city"].cast(pa.string()), "Aix"))
     assert pc.mean(pc.greater(aix["age"], 50).cast(pa.int8())).as_py() > 0.7
 

@@ -39,6 +39,7 @@ from dpsynth_platform.watching.overdue import Overdue, overdue
 KEPT = 1000
 """Notices that are kept for receivers that are away."""
 _LEDGER = {"check ledger", "check chain"}
+_RELEASES = "check releases"
 _ENDED = {"overdue": "overdue-ended", "check-failed": "check-passed", "daemon-silent": "daemon-back"}
 """The event for the end of a finding, by that of its beginning."""
 
@@ -140,8 +141,8 @@ def _findings(settings: Settings, now: dt.datetime, before: Mapping[str, Finding
     except Exception:
         if not _LEDGER & found.keys():  # those say it already
             text = SENTENCES["check-failed"].format(name="releases")
-            found["check releases"] = Finding("check releases", "check-failed", text, link=settings.console_url or None)
-        return found | {key: item for key, item in before.items() if item.event == "overdue"}
+            found[_RELEASES] = Finding(_RELEASES, "check-failed", text, link=settings.console_url or None)
+        return found | {key: item for key, item in before.items() if item.event == "overdue" or key == _RELEASES}
     return found | {item.key: item for item in (_of(settings, release) for release in late)}
 
 

@@ -120,10 +120,15 @@ def test_releases_that_cannot_be_looked_at_are_a_finding(
         patched.setattr("dpsynth_platform.watching.watch.overdue", Mock(side_effect=ValueError("row 17")))
         for _ in range(2):
             seen = look(settings, NOW)
-    assert sorted(seen.open) == ["check releases", "overdue visits/2026-02"]
-    assert receiver.taken() == [("check-failed", "the check releases of this deployment fails: dpsynth health")]
+        assert sorted(seen.open) == ["check releases", "overdue visits/2026-02"]
+        assert receiver.taken() == [("check-failed", "the check releases of this deployment fails: dpsynth health")]
+        patched.setattr("dpsynth_platform.watching.health._ledger", Mock(side_effect=ValueError("row 17")))
+        assert "check releases" in look(settings, NOW).open, "they still cannot be looked at"
+        assert [event for event, _ in receiver.taken()] == ["check-failed"]
     look(settings, NOW)
-    assert receiver.taken() == [("check-passed", "the check releases of this deployment passes again")]
+    assert sorted(receiver.taken()) == [
+        ("check-passed", f"the check {name} of this deployment passes again") for name in ("ledger", "releases")
+    ]
 
 
 def test_a_receiver_that_is_away_gets_it_later_and_the_watch_then_gives_no_sign(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import html
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ _STYLE = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, san
 _MAX_LABEL = 18
 _SLANT = 92
 _HALF_LETTER = 3.4
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML document may hold, also not escaped: one of them would hide the whole picture."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,11 @@ def _bar(left: float, width: float, base: float, top: float, colour: str, opacit
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#24292f", extra: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{extra}>{html.escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"{extra}>{_escaped(text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_NO_XML.sub("\ufffd", text))
 
 
 def _colour(index: int) -> str:
@@ -268,10 +275,10 @@ def _chart(body: Sequence[str], legend: str, title: str, description: str, width
     """Puts the parts together. Ids follow from the content, so that several charts can stand in one page."""
     content = "".join(body) + legend
     mark = hashlib.sha256((title + description + content).encode()).hexdigest()[:12]
-    heading = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="600" fill="#24292f">{html.escape(title)}</text>'
+    heading = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="600" fill="#24292f">{_escaped(title)}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-labelledby="t{mark} d{mark}" {_STYLE}>'
-        f'<title id="t{mark}">{html.escape(title)}</title><desc id="d{mark}">{html.escape(description)}</desc>'
+        f'<title id="t{mark}">{_escaped(title)}</title><desc id="d{mark}">{_escaped(description)}</desc>'
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>{heading}{content}</svg>'
     )

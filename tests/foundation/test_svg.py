@@ -35,6 +35,15 @@ def test_charts_are_complete_self_contained_and_described(kind: str) -> None:
     assert not re.search(r"<script|href|url\(|@import|style=|nan|inf\b", svg)
 
 
+def test_a_character_that_xml_forbids_does_not_hide_the_chart() -> None:
+    """A declared or learned value may hold any."""
+    words = {"title": "a\x08b", "description": "a\uffffb", "x_label": "x", "y_label": "y"}
+    svg = bar_chart(["one\x00", "\U0001f600\ud800"], {"noisy\x1b": [0.2, 0.8]}, **words)
+    root = ElementTree.fromstring(svg.encode())
+    assert root.find(f"{SPACE}title").text == root.find(f"{SPACE}desc").text == "a\ufffdb"
+    assert {"one\ufffd", "\U0001f600\ufffd", "noisy\ufffd"} <= {element.text for element in root.iter(f"{SPACE}text")}
+
+
 @pytest.mark.parametrize("kind", ["line", "log", "bar", "histogram"])
 def test_everything_lies_inside_the_picture(kind: str) -> None:
     root = ElementTree.fromstring(charts()[kind])

@@ -801,6 +801,15 @@ def test_families_are_checked_alike(tmp_path: Path, key: str, value: Any, messag
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
+@pytest.mark.parametrize("key", ["source", "source.catalog", "release.publish", "release.license", "release.start"])
+def test_a_uri_with_a_password_where_none_belongs_is_not_shown(key: str) -> None:
+    secret = "hunter2-of-the-database"
+    with pytest.raises(ContractError) as caught:
+        parse_contract(changed(key, f"postgresql://me:{secret}@db/open"), where="file", variables=VARIABLES)
+    assert secret not in str(caught.value)
+    assert f"{key}: a URI that has credentials" in str(caught.value)
+
+
 def test_targets_of_releases() -> None:
     one, two = {"uri": "s3://open/letters"}, {"uri": "${DPSYNTH_HOME}/shared/letters", "format": "files"}
     for given, listed in ((one, [one]), ([one, two], [one, two])):

@@ -184,6 +184,13 @@ class Release(Part):
             "months and weekdays (0 to 6, without days), such as '0 6 3 * *'"
         )
 
+    @field_validator("uri")
+    @classmethod
+    def _without_credentials(cls, uri: str) -> str:
+        if "://" in uri and has_credentials(uri):
+            raise ValueError("has credentials, or a parameter that may be some (they are not shown); accepted: a path")
+        return uri
+
     @field_validator("max_missing", mode="before")
     @classmethod
     def _shares(cls, limit: Any) -> Any:

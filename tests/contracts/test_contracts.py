@@ -810,6 +810,13 @@ def test_a_uri_with_a_password_where_none_belongs_is_not_shown(key: str) -> None
     assert f"{key}: a URI that has credentials" in str(caught.value)
 
 
+def test_a_place_of_releases_with_a_password_is_refused() -> None:
+    """Pages show where releases are."""
+    with pytest.raises(ContractError, match=r"release\.uri: has credentials") as caught:
+        parse_contract(changed("release.uri", "s3://key:hunter2@open/letters"), where="file", variables=VARIABLES)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_targets_of_releases() -> None:
     one, two = {"uri": "s3://open/letters"}, {"uri": "${DPSYNTH_HOME}/shared/letters", "format": "files"}
     for given, listed in ((one, [one]), ([one, two], [one, two])):

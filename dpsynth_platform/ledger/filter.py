@@ -130,6 +130,16 @@ class RenyiFilter:
         """How much delta is left for mechanisms with their own delta."""
         return max(0.0, self.limits[-1] - total[-1])
 
+    def room(self, total: Cost, cost: Cost) -> float:
+        """The largest factor by which a cost above 0 at every order, scaled, fits beside a sum; 0 if none does.
+
+        It is 1 or more exactly where `cost` itself fits. The delta that curves do not cover is needed whole.
+        """
+        if not self.admits_slack(add_up(total, cost)):
+            return 0.0
+        *orders, _ = zip(self.limits, total, cost, strict=True)
+        return max(0.0, max((limit / _ROUND_UP - taken) / part for limit, taken, part in orders))
+
     def used(self, total: Cost) -> float:
         """The share of the cap that a sum of costs takes: of the order that is used least, or of the reserved delta.
 

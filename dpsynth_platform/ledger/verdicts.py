@@ -193,13 +193,21 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest, t
 def left_for(sealed: RenyiFilter, counted: Cost, request: CostRequest, times: int = 1) -> float:
     """What is left, beside what is counted, for each of `times` releases like the requested one: epsilon, rounded down.
 
-    It is at the request's own delta and as such a release would claim it. A release claims the smaller of PLD and Renyi
-    and the account adds Renyi curves, so the ratio is that of the request. Several equal requests can certainly take
-    equal shares of what is left, and perhaps a little more.
+    It is at the request's own delta and as such a release would claim it. The request's own cost is scaled until it
+    just fits: the figure reaches what the request claims exactly where the request is granted. Further up it is that of
+    more steps with the same noise; with less noise in as many steps, training on samples may reach less. A release
+    claims the smaller of PLD and Renyi and the account adds Renyi curves, so the ratio is that of the request.
     """
-    left = sealed.left_beside(counted, request.guarantee.delta) / times
-    by_renyi = request.curve.epsilon(request.guarantee.delta - request.delta_slack)
-    ratio = min(1.0, request.guarantee.epsilon / by_renyi) if by_renyi > 0 else 1.0
+    claim = request.guarantee
+    if claim.delta > sealed.delta:
+        return 0.0
+    together = sealed.nothing
+    for _ in range(times):
+        together = add_up(together, sealed.cost(request.curve, request.delta_slack))
+    own = claim.delta - request.delta_slack
+    by_renyi = request.curve.epsilon(own)
+    left = min(request.curve.scaled(sealed.room(counted, together)).epsilon(own), sealed.epsilon)
+    ratio = min(1.0, claim.epsilon / by_renyi) if by_renyi > 0 else 1.0
     return math.floor(left * ratio * 1000) / 1000
 
 

@@ -7,6 +7,7 @@ What belongs here: the curve as the ledger stores and adds it. What does not: wh
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
@@ -76,6 +77,10 @@ class RenyiCurve:
             return self.values[ORDERS.index(order)]
         except ValueError:
             raise AccountingError(f"order {order!r} is not on the grid {GRID!r}") from None
+
+    def scaled(self, factor: float) -> RenyiCurve:
+        """The curve of so many such mechanisms; a factor need not be whole."""
+        return RenyiCurve(tuple(min(value * factor, sys.float_info.max) for value in self.values))
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon at `delta` over the grid's orders. Raises `AccountingError` for delta outside (0, 1)."""

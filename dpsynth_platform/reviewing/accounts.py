@@ -6,6 +6,7 @@ not: the cost of a run (`forecasts`), and deciding (`ledger`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,10 +68,16 @@ def last_releases(entries: Iterable[Entry]) -> dict[tuple[str, str], tuple[Entry
     """
     from dpsynth_platform.synth.planning import audited_key  # late: it imports contracts
 
-    charged = [entry for entry in entries if entry.live]
-    keys = {entry.key for entry in charged}
-    last = {(entry.family, entry.request.dataset): entry for entry in charged if entry.request.purpose == "release"}
-    return {name: (last[name], 2 if audited_key(last[name].key) in keys else 1) for name in sorted(last)}
+    found = list(entries)
+    keys = {entry.key for entry in found}
+    pairs = {audited_key(key): key for key in keys}
+    two = {key for pair in pairs.items() if pair[0] in keys for key in pair}
+    last = {
+        (entry.family, entry.request.dataset): entry
+        for entry in found
+        if entry.live and entry.request.purpose == "release"
+    }
+    return {name: (last[name], 2 if last[name].key in two else 1) for name in sorted(last)}
 
 
 def left_like_last(store: Ledger, entries: Iterable[Entry]) -> dict[str, tuple[Left, ...]]:
@@ -86,8 +93,13 @@ def left_like_last(store: Ledger, entries: Iterable[Entry]) -> dict[str, tuple[L
     return found
 
 
-def left_in_words(left: Sequence[Left], mode: str) -> tuple[str, ...]:
-    """A sentence for each dataset; one where nothing is charged yet."""
+def left_in_words(left: Sequence[Left], mode: str, used: float) -> tuple[str, ...]:
+    """A sentence for each dataset; one where no release is charged yet.
+
+    `used` is the share of the cap that is used (`Ledger.used_of_all`).
+    """
+    if not left and used > 0:
+        return (f"no release is charged yet; learned bounds take {math.ceil(100 * used)}% of the cap",)
     if not left:
         return ("no release is charged yet",)
     return tuple(left_words(item.epsilon, item.delta, mode, f"the last one of {item.dataset}") for item in left)
@@ -100,7 +112,7 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
     if not settings.has_ledger:
         return []
     store = ledger(settings)
-    left = left_like_last(store, store.entries())
+    left, used = left_like_last(store, store.entries()), store.used_of_all()
     return [
         {
             "family": account.family,
@@ -109,7 +121,7 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
             "adjacency": account.adjacency,
             "cap": cap_of(account),
             "left": [asdict(item) for item in left.get(account.family, ())],
-            "left_in_words": left_in_words(left.get(account.family, ()), account.mode),
+            "left_in_words": left_in_words(left.get(account.family, ()), account.mode, used[account.family]),
             "raises_asked": [
                 {"event": event.sequence, "at": event.at[:19]} | event.payload
                 for event in store.history(kinds=[RAISE_ASKED], subject=account.family)

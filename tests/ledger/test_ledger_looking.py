@@ -1,14 +1,25 @@
 """Looking at the ledger: what is new since a link, what a family had spent by when, how many more releases fit."""
 
+import dataclasses
 import sqlite3
 
 import pytest
-from ledger_cases import KEYS, family, people, request
+from ledger_cases import DELTA, KEYS, family, people, request
 
 from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger, chain
 from dpsynth_platform.ledger.composition import spent_over_time
-from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.ledger.records import CostRequest, Head
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import (
+    BoundedRangeSelectionEvent,
+    GaussianCountsEvent,
+    ThresholdedCountsEvent,
+    dp_sgd_event,
+)
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.synth.planning import audited_key
 
 BEGINNING = Head(0, chain.GENESIS)
 
@@ -102,6 +113,61 @@ def test_what_is_left_and_used_of_several_families_is_what_each_has(ledger):
     used = ledger.used_of_all()
     assert 0 < used["all"] < 1
     assert used["each"] == 0, "an owner who was never charged"
+
+
+def asked(event, delta=DELTA):
+    claim = Guarantee(epsilon(event, delta).epsilon, delta, "user", "add-or-remove", 1)
+    return CostRequest.of(event, dataset="census", period=None, guarantee=claim, plan_digest="a" * 64, runner="runner")
+
+
+EVENTS = {
+    "counts": GaussianCountsEvent(1.3, "add-or-remove", 1),
+    "training": dp_sgd_event(records=50_000, batch_size=500, noise_multiplier=0.833, steps=1000),
+    "thresholds": ThresholdedCountsEvent(30.0, 150.0, "add-or-remove", 1),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_as_much_is_left_as_a_release_claims_exactly_while_it_fits(ledger, name):
+    """Beside `remaining`, which adds up its very cost: no page says that more is left than is granted."""
+    like = asked(EVENTS[name], 5e-6 if name == "thresholds" else DELTA)
+    for number in range(200):
+        fits = ledger.remaining("all", like, most=2)
+        for times in (1, 2):
+            left = ledger.left_for("all", like, times)
+            assert (left + 0.001 > like.guarantee.epsilon) == (fits >= times), (number, times, left)
+        if not fits:
+            break
+        ledger.reserve("all", str(number), like, None, "compose")
+    else:
+        pytest.fail("the cap was never reached")
+    if name == "thresholds":
+        assert (left, ledger.used_of_all()["all"] < 1) == (0, True)
+
+
+def test_nothing_is_left_for_a_release_whose_delta_is_not_accepted(ledger):
+    beyond = dataclasses.replace(request(), guarantee=dataclasses.replace(request().guarantee, delta=1e-4))
+    assert ledger.left_for("all", beyond) == ledger.remaining("all", beyond, most=1) == 0
+
+
+def test_a_learned_bound_is_part_of_what_is_spent_before_the_first_release(ledger):
+    bound = asked(BoundedRangeSelectionEvent(2.0, "add-or-remove", 1))
+    assert accounts.left_in_words((), "family", 0) == ("no release is charged yet, so that all of it is left",)
+    entry = ledger.reserve("all", "bound", bound, None, "compose")
+    ledger.start(entry.entry_id)
+    assert accounts.left_like_last(ledger, ledger.entries()) == {}
+    (sentence,) = accounts.left_in_words((), "family", ledger.used_of_all()["all"])
+    assert sentence == "no release is charged yet; learned bounds take 52% of the cap"
+
+
+@pytest.mark.parametrize("void", [0, 1])
+def test_a_run_of_two_mechanisms_counts_twice_also_where_one_of_them_is_void(ledger, void):
+    """What is left for another such run is for both."""
+    entries = ledger.reserve_together("all", (audited_key("run"), "run"), request(), None, "compose")
+    ((_, times),) = accounts.last_releases(ledger.entries()).values()
+    ledger.void(entries[void].entry_id)
+    ((_, still),) = accounts.last_releases(ledger.entries()).values()
+    assert times == still == 2
 
 
 def test_a_cap_is_used_up_when_nothing_more_fits(ledger):

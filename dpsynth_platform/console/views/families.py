@@ -254,6 +254,7 @@ def _row(known: Chronicle, declared: Catalogue, name: str, spent: _Spent | None)
         (terms.epsilon, terms.delta) if isinstance(terms, Account) else (terms.cap.epsilon, terms.cap.delta)
     )
     left = None if spent is None else spent.left.get(name, ())
+    used = 0.0 if spent is None else spent.used.get(name, 0.0)
     return view_of(
         FamilyRow,
         terms,
@@ -263,8 +264,8 @@ def _row(known: Chronicle, declared: Catalogue, name: str, spent: _Spent | None)
         cap_words=f"epsilon {epsilon:g}, delta {delta:g}, for life",
         opened_at=account.opened_at if account else None,
         left=left,
-        left_words=None if left is None else accounts.left_in_words(left, terms.mode),
-        used=None if spent is None or terms.mode == "per-owner" else spent.used.get(name, 0.0),
+        left_words=None if left is None else accounts.left_in_words(left, terms.mode, used),
+        used=None if spent is None or terms.mode == "per-owner" else used,
         entries=sum(item.family == name and item.live for item in known.entries.values()),
         datasets=tuple(dataset for dataset, (contract, _) in declared.datasets.items() if contract.family == name),
         raises=raises_asked(known, account) if account else (),

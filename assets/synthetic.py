@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from assets.shown import picture, table, together
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, table_schema, write_durably, write_table
 from dpsynth_platform.operations.drawing import drawn_as_asked
@@ -46,7 +48,7 @@ def body(step: StepContext) -> Outcome:
         counted = read_missing(earlier.directory)
         if counted is not None or limit is None:
             check_missing(step.place.label, counted or (), limit)
-            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ())) | _compared(earlier)
+            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ())) | _compared(step, contract, earlier)
             schema = table_schema(earlier.directory / "table")
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
@@ -81,14 +83,19 @@ def body(step: StepContext) -> Outcome:
             },
         )
     shown = _report_missing(step, mostly) | ({} if drawn is None else {"texts": drawn.in_words})
-    return Outcome(record, drawing.schema, drawing.rows, metadata=shown | _compared(record), facets=known)
+    return Outcome(
+        record, drawing.schema, drawing.rows, metadata=shown | _compared(step, contract, record), facets=known
+    )
 
 
-def _compared(record: StepRecord) -> dict[str, object]:
-    """The rows beside the mechanism's noisy counts, for the asset page; nothing where no column was counted alone."""
+def _compared(step: StepContext, contract: DataContract, record: StepRecord) -> dict[str, object]:
+    """The rows beside the mechanism's noisy counts, for the asset page; nothing where no column was counted alone.
+
+    Nothing where owners may be left out silently either: the noise's part of the total says about how many remained.
+    """
     from dpsynth_platform.operations.comparing import HEADER, MOST_CHARTS, NOTICE, compared_columns
 
-    columns = compared_columns(record.directory)
+    columns = [] if leaves_out_in_silence(contract, step.family) else compared_columns(record.directory)
     if not columns:
         return {}
     return {

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, plain
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError
 from dpsynth_platform.foundation.settings import Settings
+
+if TYPE_CHECKING:
+    from dpsynth_platform.contracts.family import FamilyBudget
 
 _DATABASES = "Databases and Iceberg catalogs"
 
@@ -70,18 +73,16 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
 
     Raises:
         ContractError, SourceError: with its faults.
-        LedgerError: the family's file is not as the account is, or the ledger cannot be read.
+        LedgerError: the family's file is not as the account is.
     """
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.contracts.loading import contract_path, family_of
-    from dpsynth_platform.reviewing.accounts import ledger
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract, check_source
 
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
-    if not offline and settings.has_ledger:
-        ledger(settings).check_declared(family_of(settings, found.family, str(file)))
+    no_account = "not asked for" if offline else _check_account(settings, family_of(settings, found.family, str(file)))
     not_compared = "not asked for" if offline else check_source(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
@@ -94,6 +95,8 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     elif found.source.format in ("csv", "sql"):  # a database's types are those of the copy that a run makes
         compared = "its columns have the declared names; a run reads them as the declared types"
     output.print(f"source: {compared}")
+    if no_account is not None and not offline:
+        output.print(f"account of the family: not compared: {no_account}")
     output.print(f"method {chosen.method}: {chosen.why}")
     if shortage:
         output.print(f"audit: {shortage}")
@@ -104,8 +107,28 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
         "method": chosen.method,
         "why_method": chosen.why,
         "audit_shortage": shortage,
+        "account_not_compared": no_account,
         "source_not_compared": not_compared,
     }
+
+
+def _check_account(settings: Settings, family: FamilyBudget) -> str | None:
+    """Why a family's file could not be compared with its account, such as that the ledger is away; None if it
+    fits, or there is no ledger yet.
+
+    Raises:
+        LedgerError: it differs.
+    """
+    from dpsynth_platform.reviewing.accounts import ledger
+
+    if not settings.has_ledger:
+        return None
+    try:
+        store = ledger(settings)
+    except DpsynthError as error:  # away, of a newer version, or no ledger: no fault of a contract
+        return str(error)
+    store.check_declared(family)
+    return None
 
 
 @contract_app.command("schema")

@@ -148,7 +148,7 @@ class RenyiFilter:
         *orders, slack = zip(total, self.limits, strict=True)
         of_orders = (taken / limit for taken, limit in orders if limit > 0)
         of_slack = slack[0] / slack[1] if slack[1] > 0 else 0.0
-        return max(min(of_orders, default=0.0), of_slack)
+        return max(min(of_orders, default=1.0), of_slack)
 
     def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
         """Largest epsilon at `delta` of a zCDP mechanism that still fits after `spent`; at most the cap's."""

@@ -101,7 +101,7 @@ def left_in_words(left: Sequence[Left], mode: str, used: float) -> tuple[str, ..
     if not left and used > 0:
         return (f"no release is charged yet; learned bounds take {math.ceil(100 * used)}% of the cap",)
     if not left:
-        return ("no release is charged yet",)
+        return ("no release is charged yet" + (", so that all of it is left" if mode == "family" else ""),)
     return tuple(left_words(item.epsilon, item.delta, mode, f"the last one of {item.dataset}") for item in left)
 
 
@@ -134,13 +134,16 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
 
 
 def left_words(epsilon: float, delta: float, mode: str, like: str) -> str:
-    """What is left of a cap for a release, and why that is not the cap minus the spent epsilons."""
+    """What is left of a cap for a release, and why that is not the cap minus the spent epsilons.
+
+    Beyond the request's own claim, its cost is scaled as Gaussian noise scales: of DP-SGD a plan may fit less.
+    """
     who = ", for an owner who was never charged" if mode == "per-owner" else ""
     if epsilon <= 0:
         return f"no further release like {like} would fit{who}"
     return (
-        f"a further release like {like} would fit with up to epsilon {epsilon:g} at its own delta "
-        f"{upper_bound(delta)}{who} (costs add up more slowly than epsilons do)"
+        f"a further release like {like} would fit with up to about epsilon {epsilon:g} at its own delta "
+        f"{upper_bound(delta)}{who} (a plan says it exactly; costs add up more slowly than epsilons do)"
     )
 
 

@@ -184,7 +184,7 @@ def test_a_check_after_ones_own_release_names_what_is_paid(published, use):
 
 def test_the_ledger_in_words(published, use):
     _, out, _ = use(published, "ledger", "show")
-    words = r"a further release like the last one of people would fit with up to epsilon [0-9.]+ at its own delta 1e-06"
+    words = r"like the last one of people would fit with up to about epsilon [0-9.]+ at its own delta 1e-06"
     assert re.search(words, out), out
     assert re.search(r"people +│ 1 +│ 1e-06 │ spent", out), out
     _, out, _ = use(published, "ledger", "history")
@@ -412,6 +412,12 @@ def test_contract_check_compares_with_the_source(tmp_path, use):
     assert status == 0 and "source: not compared" in out and "there is no Delta table at this place" in out
     answer = json.loads(use(deployment, "contract", "check", "people", "--json")[1])
     assert answer["valid"] and "no Delta table" in answer["source_not_compared"]
+    assert answer["account_not_compared"] is None
+    directory = deployment.settings.home / "ledger"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    (directory / "ledger.db").write_text("no database")
+    status, out, _ = use(deployment, "contract", "check", "people")
+    assert status == 0 and "account of the family: not compared: " in out
 
 
 def test_contract_check_looks_at_every_contract(tmp_path, use):
@@ -643,7 +649,7 @@ def test_plan_has_one_number_for_what_is_left(tmp_path, use):
     refused = plan(cap)
     assert not refused["fits"] and f"epsilon left at this delta: {refused['left']:g}." in refused["refusal"]
     _, shown, _ = use(deployment, "plan", "people")
-    assert f"like this one would fit with up to epsilon {refused['left']:g} at its own delta" in " ".join(
+    assert f"like this one would fit with up to about epsilon {refused['left']:g} at its own delta" in " ".join(
         re.sub("│", " ", shown).split()
     )
     # What is left holds: that much is admitted, and clearly more is not.

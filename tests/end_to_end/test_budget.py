@@ -76,7 +76,7 @@ def test_what_is_left_is_one_figure_wherever_people_read_it(candidate):
     (of_family,) = row.left_words
     assert [left.epsilon for left in row.left] == [figure]
     for words in (budget.left_words, of_family, *account["left_in_words"]):
-        assert f"up to epsilon {figure:g} at its own delta" in words
+        assert f"up to about epsilon {figure:g} at its own delta" in words
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from ledger_cases import DELTA, KEYS, family, people, request
 from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger, chain
 from dpsynth_platform.ledger.composition import spent_over_time
+from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Head
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
@@ -153,6 +154,7 @@ def test_nothing_is_left_for_a_release_whose_delta_is_not_accepted(ledger):
 def test_a_learned_bound_is_part_of_what_is_spent_before_the_first_release(ledger):
     bound = asked(BoundedRangeSelectionEvent(2.0, "add-or-remove", 1))
     assert accounts.left_in_words((), "family", 0) == ("no release is charged yet, so that all of it is left",)
+    assert accounts.left_in_words((), "per-owner", 0) == ("no release is charged yet",)
     entry = ledger.reserve("all", "bound", bound, None, "compose")
     ledger.start(entry.entry_id)
     assert accounts.left_like_last(ledger, ledger.entries()) == {}
@@ -168,6 +170,11 @@ def test_a_run_of_two_mechanisms_counts_twice_also_where_one_of_them_is_void(led
     ledger.void(entries[void].entry_id)
     ((_, still),) = accounts.last_releases(ledger.entries()).values()
     assert times == still == 2
+
+
+def test_a_cap_too_small_for_any_mechanism_is_used_up():
+    sealed = RenyiFilter.seal(0.001, 1e-9)
+    assert max(sealed.limits[:-1]) < 0 and sealed.used(sealed.nothing) == 1
 
 
 def test_a_cap_is_used_up_when_nothing_more_fits(ledger):

@@ -7,7 +7,24 @@
 Prints the lower of two values each: processor seconds, of all processes together, and seconds by the clock; with
 `--beside`, those of the other checkout and the ratio of processor seconds.
 
-{TABLE}
+On two cores at a load of 1 to 2.5, beside the tree from before `plan` left the trial run to `--rehearse` and commands
+stopped loading torch and Dagster where they need neither (27 November 2026):
+
+| | processor | clock | processor, before | clock, before | ratio |
+| --- | --- | --- | --- | --- | --- |
+| dpsynth --help | 0.2 | 0.2 | 0.2 | 0.2 | 1.04 |
+| dpsynth ledger show | 0.5 | 0.5 | 0.5 | 0.5 | 0.97 |
+| dpsynth release list | 0.9 | 0.9 | 0.9 | 0.9 | 0.94 |
+| dpsynth contract check deploy/contracts/census.yaml | 1.8 | 1.8 | 2.9 | 3.0 | 0.61 |
+| dpsynth plan census | 2.7 | 2.7 | 14.6 | 14.5 | 0.18 |
+| dpsynth run nothing | 0.3 | 0.3 | 0.3 | 0.3 | 1.05 |
+| import dagster | 0.7 | 0.7 | 0.7 | 0.7 | 0.99 |
+| import dpsynth_platform.synth.planning | 0.2 | 0.2 | 0.2 | 0.2 | 1.08 |
+| import dpsynth_platform.definitions | 1.7 | 1.8 | 1.7 | 1.7 | 1.02 |
+| dpsynth run | 15.1 | 11.4 | 14.1 | 14.0 | 1.07 |
+| dpsynth run, nothing changed | 2.3 | 2.1 | 10.6 | 10.5 | 0.21 |
+| dpsynth release approve, until published | 4.2 | 4.2 | 8.4 | 6.7 | 0.50 |
+| dpsynth up, until the page lists the assets | | 5.6 | | 8.4 | |
 
 What belongs here: timing. What does not: asserting; what is loaded is held by `tests/cli/test_startup.py`.
 """

@@ -17,6 +17,7 @@ import typer
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, plain
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError
+from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     chosen = method_for(found)
     shortage = shortage_of(found)
     texts = "no modelled column, texts alone"
-    columns = f"{len(found.modelled)} modelled columns" if found.modelled else texts
+    columns = number_of(len(found.modelled), "modelled column") if found.modelled else texts
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
     compared = "its columns are as declared"
     if not_compared is not None:
@@ -125,7 +126,8 @@ def _check_account(settings: Settings, family: FamilyBudget) -> str | None:
         return None
     try:
         store = ledger(settings)
-    except DpsynthError as error:  # away, of a newer version, or no ledger: no fault of a contract
+        store.accounts()
+    except DpsynthError as error:  # away, damaged, of a newer version, or no ledger: no fault of a contract
         return str(error)
     store.check_declared(family)
     return None

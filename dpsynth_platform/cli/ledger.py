@@ -17,6 +17,7 @@ import typer
 from dpsynth_platform.cli.terminal import By, Commands, Reason, TerminalOutput
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, file_problem
+from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
@@ -60,7 +61,7 @@ def ledger_show(output: TerminalOutput) -> None:
                     item["entry_id"],
                     item["place"],
                     f"{item['epsilon']:g}",
-                    f"{item['delta']:.3g}",
+                    upper_bound(item["delta"]),
                     item["state"],
                     item["since"],
                     "a learned bound" if item["purpose"] == "bound" else "a release",

@@ -328,8 +328,10 @@ class Parts:
             # Lists of ids are not texts, and a contract does not know which of the two a source holds.
             accepted = ("identifier",) if privacy.multi_owner else ("identifier", "text")
             if column.type not in accepted or unowned:
+                kind = f"nullable {column.type}" if unowned else column.type
+                article = "an" if kind[0] in "aeiou" else "a"
                 yield (
-                    f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
+                    f"privacy.owner_columns: {name!r} is {article} {kind} column; "
                     f"accepted: a column of type {' or '.join(accepted)}"
                     + (", with fixed-graph" if privacy.multi_owner else " that is not nullable")
                 )

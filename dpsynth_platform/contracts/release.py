@@ -84,7 +84,7 @@ class Target(Part):
         scheme, divided, _ = self.uri.partition("://")
         if has_credentials(self.uri):
             yield (
-                "uri: has credentials, or a parameter that may be some (they are not shown); accepted: an URI without "
+                "uri: has credentials, or a parameter that may be some (they are not shown); accepted: a URI without "
                 f"them, with parameters of {KNOWN_PARAMETERS}; credentials come from the environment"
             )
         elif foreign_account(self.uri):

@@ -138,7 +138,7 @@ class Source(Part):
 
             if self.format != "sql" and has_credentials(self.uri):
                 yield (
-                    "uri: has credentials, or a parameter that may be some (they are not shown); accepted: an URI "
+                    "uri: has credentials, or a parameter that may be some (they are not shown); accepted: a URI "
                     f"without them, with parameters of {KNOWN_PARAMETERS}; credentials come from the "
                     "environment, as the store's own tools find them; for a database, format: sql"
                 )

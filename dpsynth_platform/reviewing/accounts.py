@@ -98,6 +98,8 @@ def left_in_words(left: Sequence[Left], mode: str, used: float) -> tuple[str, ..
 
     `used` is the share of the cap that is used (`Ledger.used_of_all`).
     """
+    if not left and used >= 1:  # by learned bounds, or as the cap is too small for any mechanism
+        return ("no release is charged yet, and the cap has no room for one",)
     if not left and used > 0:
         return (f"no release is charged yet; learned bounds take {math.ceil(100 * used)}% of the cap",)
     if not left:
@@ -143,7 +145,8 @@ def left_words(epsilon: float, delta: float, mode: str, like: str) -> str:
         return f"no further release like {like} would fit{who}"
     return (
         f"a further release like {like} would fit with up to about epsilon {epsilon:g} at its own delta "
-        f"{upper_bound(delta)}{who} (a plan says it exactly; costs add up more slowly than epsilons do)"
+        f"{upper_bound(delta)}{who} (a plan for that epsilon says it exactly; costs add up more slowly than epsilons "
+        "do)"
     )
 
 

@@ -53,6 +53,12 @@ def missing_from(settings: Settings, ledger: Ledger, lineage: LineageStore) -> l
     return [*_entries(storage, ledger), *_notified(settings, ledger), *_emitted(settings, lineage)]
 
 
+def lost_ledger(storage: Storage) -> str | None:
+    """What proves, where there is no ledger, that there was one; or None."""
+    named = (claimed for place in storage.places() for claimed in _claims(storage, place))
+    return next((f"{where} rests on ledger entry {entry}, and there is no ledger" for where, entry, _ in named), None)
+
+
 def published_ahead(storage: Storage, ledger: Ledger) -> list[str]:
     """Releases whose dossier names a head that is not in the chain. Other checks report unreadable dossiers."""
     heads = {path: head for path in Register(storage.root).directories() if (head := head_of(path)) is not None}

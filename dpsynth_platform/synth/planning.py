@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dpsynth_platform.contracts.base import shown_value
 from dpsynth_platform.contracts.columns import modelled_columns
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
@@ -268,7 +269,7 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
         faults = [f"{file}: {fault}" for fault in (*draft.faults, *_faults_of_valid_parts(settings, draft.parts))]
         dataset = document.get("dataset")
         if file.resolve().parent == settings.contracts and dataset != file.stem and isinstance(dataset, str):
-            faults.append(f"{file}: dataset: {dataset!r}; accepted: {file.stem!r}, as the file is named")
+            faults.append(f"{file}: dataset: {shown_value(dataset)}; accepted: {file.stem!r}, as the file is named")
         if draft.family is not None:
             try:
                 family = family_of(settings, draft.family, str(file))

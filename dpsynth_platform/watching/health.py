@@ -24,7 +24,7 @@ from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing.catalogue import catalogue
-from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
+from dpsynth_platform.reviewing.ledger_witnesses import lost_ledger, missing_from, published_ahead
 from dpsynth_platform.watching import heartbeat
 from dpsynth_platform.watching.overdue import daemon_problem, needs_daemon, overdue
 
@@ -51,7 +51,7 @@ class Check:
 
 
 def checks(settings: Settings, now: dt.datetime | None = None) -> list[Check]:
-    """Runs all checks; none raises. A deployment without a ledger passes.
+    """Runs all checks; none raises. A deployment that has no ledger yet passes.
 
     Args:
         now: the time at which releases are overdue and signs of life are too old; None: this machine's clock.
@@ -81,6 +81,8 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
 
 def _ledger(settings: Settings) -> str:
     if not settings.has_ledger:
+        if lost := lost_ledger(Storage(settings.restricted)):
+            raise _CheckFailed(f"{lost}; stop all runs, and restore its latest state (docs/guides/deployment.md)")
         return "no ledger yet; the first run creates it"
     return f"the chain has {Ledger(settings.ledger_url).head().sequence} events"
 

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shutil
+import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from dpsynth_platform.cli import main as cli
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.foundation.storage import STEPS
+from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.operations.operating import Outcome
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.synth.planning import load_dataset
@@ -418,6 +420,24 @@ def test_contract_check_compares_with_the_source(tmp_path, use):
     (directory / "ledger.db").write_text("no database")
     status, out, _ = use(deployment, "contract", "check", "people")
     assert status == 0 and "account of the family: not compared: " in out
+
+
+def test_contract_check_goes_on_where_the_account_cannot_be_read(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    (deployment.settings.home / "ledger").mkdir(mode=0o700)
+    Ledger(deployment.settings.ledger_url)
+    with sqlite3.connect(deployment.settings.home / "ledger" / "ledger.db") as database:
+        database.execute("DROP TABLE account")
+    status, out, _ = use(deployment, "contract", "check", "people")
+    assert status == 0 and "account of the family: not compared: the ledger's tables are missing" in out
+
+
+def test_contract_check_does_not_show_a_password_in_place_of_a_name(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    contract = deployment.settings.contracts / "people.yaml"
+    contract.write_text(yaml.safe_dump(yaml.safe_load(contract.read_text()) | {"dataset": "sftp://me:hunter2@host/a"}))
+    status, out, err = use(deployment, "contract", "check", "people")
+    assert status == 1 and "accepted: 'people', as the file is named" in err and "hunter2" not in out + err
 
 
 def test_contract_check_looks_at_every_contract(tmp_path, use):

@@ -275,13 +275,13 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("quality.protected", ["customer"], "quality.protected: column 'customer' is not modelled; accepted: age"),
     # The owner's column is one that is never modelled.
     *(
-        ("privacy.owner_columns", [name], f"privacy.owner_columns: {name!r} is a {type_} column; accepted: a column of")
+        ("privacy.owner_columns", [name], f"privacy.owner_columns: {name!r} is {type_} column; accepted: a column of")
         for name, type_ in (
-            ("age", "integer"),
-            ("score", "float"),
-            ("day", "date"),
-            ("member", "boolean"),
-            ("colour", "nullable categorical"),
+            ("age", "an integer"),
+            ("score", "a float"),
+            ("day", "a date"),
+            ("member", "a boolean"),
+            ("colour", "a nullable categorical"),
         )
     ),
     (
@@ -808,6 +808,13 @@ def test_a_uri_with_a_password_where_none_belongs_is_not_shown(key: str) -> None
         parse_contract(changed(key, f"postgresql://me:{secret}@db/open"), where="file", variables=VARIABLES)
     assert secret not in str(caught.value)
     assert f"{key}: a URI that has credentials" in str(caught.value)
+
+
+def test_a_key_with_a_password_is_not_shown() -> None:
+    given = changed("release", DOCUMENT["release"] | {"postgresql://me:hunter2@db/open": "delta"})
+    with pytest.raises(ContractError, match=r"release\.\(a key that may hold credentials.*unknown key") as caught:
+        parse_contract(given, where="file", variables=VARIABLES)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_place_of_releases_with_a_password_is_refused() -> None:

@@ -181,6 +181,13 @@ def test_a_ledger_that_was_rolled_back_is_unwell(settings, tmp_path):
     assert "stop all runs" in unwell(settings)["chain"]
 
 
+def test_a_ledger_that_is_gone_is_unwell_where_a_run_rests_on_it(settings):
+    shutil.rmtree(settings.ledger)
+    assert unwell(settings) == {}, "nothing was run here"
+    Storage(settings.restricted).record(Place("census"), "model", run_key="r", facts={"entry_id": "ab" * 16})
+    assert "and there is no ledger; stop all runs" in unwell(settings)["ledger"]
+
+
 def test_numbers_of_failed_runs_are_none_of_the_chain(settings):
     """They are Dagster's, and may be greater than the chain is long."""
     (settings.home / "notify").mkdir()

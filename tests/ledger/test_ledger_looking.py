@@ -175,6 +175,8 @@ def test_a_run_of_two_mechanisms_counts_twice_also_where_one_of_them_is_void(led
 def test_a_cap_too_small_for_any_mechanism_is_used_up():
     sealed = RenyiFilter.seal(0.001, 1e-9)
     assert max(sealed.limits[:-1]) < 0 and sealed.used(sealed.nothing) == 1
+    none = "no release is charged yet, and the cap has no room for one"
+    assert accounts.left_in_words((), "family", sealed.used(sealed.nothing)) == (none,)
 
 
 def test_a_cap_is_used_up_when_nothing_more_fits(ledger):

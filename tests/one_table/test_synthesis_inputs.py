@@ -190,7 +190,7 @@ def test_impossible_options(make: Make, options: dict[str, Any], words: str) -> 
 
 def test_an_owner_column_holds_ids(make: Make, tables: Path) -> None:
     (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
-    with pytest.raises(ContractError, match="--owners: 'age' is a integer column; accepted: a column of type identif"):
+    with pytest.raises(ContractError, match="--owners: 'age' is an integer column; accepted: a column of type identif"):
         make(owners="age")
 
 

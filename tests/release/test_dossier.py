@@ -299,6 +299,11 @@ def test_bounds_are_rounded_up(number: float, text: str) -> None:
     assert float(page.upper_bound(number)) >= number
 
 
+def test_delta_is_one_figure_on_a_page(dossier: dict[str, Any]) -> None:
+    written = shown(dossier, guarantee=dossier["guarantee"] | {"delta": 6.9817e-5})
+    assert "6.99e-05" in written and "6.98e-05" not in written
+
+
 def test_what_lies_above_the_line_is_drawn_left_of_what_it_went_into() -> None:
     steps = [{"step": "raw", "inputs": []}, {"step": "model", "inputs": ["raw"]}]
     upstream = [

@@ -98,6 +98,15 @@ def test_a_small_window_breaks_no_word_and_hides_nothing_unseen(released: Publis
     assert all("gradient" in hint if kind == "scroll" else "scroll sideways" in hint for kind, hint in wide)
 
 
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_a_long_value_stays_in_its_cell(released: Published, browser: Browser, width: int) -> None:
+    shown = browser.new_page(viewport={"width": width, "height": 900})
+    shown.goto(address(released))
+    words = shown.locator(".spark-text").first
+    words.evaluate("words => words.textContent = 'most often ' + 'L'.repeat(300)")
+    assert words.evaluate("words => words.scrollWidth <= words.clientWidth")
+
+
 def test_sets_of_columns_that_were_counted_together_have_a_line_each(released: Published) -> None:
     """Of several tables the one that is off most; a set that a rule ties is named, and is no finding."""
     dossier = json.loads((released.path / layout.DOSSIER).read_text())

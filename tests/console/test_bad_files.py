@@ -181,3 +181,14 @@ def test_a_draft_is_a_state_and_no_fault(changeable: Deployment) -> None:
     assert "contract_faults" not in {sensor.name for sensor in build_definitions(settings).sensors or ()}
     checked = changeable.dpsynth("contract", "check", "new")
     assert checked.returncode == 1 and "privacy.unit: not filled in" in checked.stderr
+
+
+def test_a_candidate_without_a_contract_waits_for_it(changeable: Deployment) -> None:
+    settings, why = changeable.settings, "nobody can decide until its contract"
+
+    def stuck() -> set[str | None]:
+        return {item.dataset for item in overview.overview(settings, REVIEWER).waiting if why in item.why}
+
+    assert stuck() == set()
+    (settings.contracts / "second.yaml").unlink()
+    assert stuck() == {"second"}

@@ -113,6 +113,8 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         declared = catalogue.catalogue(settings).datasets.get(place.dataset)
         until = until_words(settings, place, declared[0] if declared else None)
         kind, why = "candidate", missing_approvals(contract, decided, runners) + until
+        if declared is None:
+            why = "nobody can decide until its contract, which is missing or has faults, is restored"
     return Waiting(
         kind=kind,
         title=place.label,

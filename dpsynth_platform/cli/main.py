@@ -12,6 +12,7 @@ Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget, 4 
 from __future__ import annotations
 
 import runpy
+import signal
 import socket
 import sys
 import time
@@ -250,6 +251,8 @@ def up(
     output.print(f"Dagster is starting at {url}")
     output.json({"url": url, "home": str(settings.dagster_home)})
     sys.argv = arguments
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in a script's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Dagster treats SIGTERM as it does SIGINT
     runpy.run_module("dagster", run_name="__main__", alter_sys=True)  # here, where it is loaded already
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import sqlite3
 import sys
 from dataclasses import replace
@@ -812,13 +813,18 @@ def test_up_starts_dagster_on_this_deployment(tmp_path, use, monkeypatch):
 
     def execute(module, **_):
         started.append((module, sys.argv, os.environ["DAGSTER_HOME"]))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "or SIGTERM would be ignored, too"
         raise SystemExit(0)
 
     for name in ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(sys, "argv", ["dpsynth"])
     monkeypatch.setattr(runpy, "run_module", execute)
-    status, out, _ = use(deployment, "up", "--port", "3999", "--json")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's background
+    try:
+        status, out, _ = use(deployment, "up", "--port", "3999", "--json")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert status == 0
     assert json.loads(out)["url"] == "http://127.0.0.1:3999"
     ((module, arguments, home),) = started

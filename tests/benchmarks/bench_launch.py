@@ -7,10 +7,10 @@ the seconds by the clock since the launch, and the processor seconds of all of D
 deployment is new, so the first launch has the files to make that others find. Processor seconds of later launches are
 too few, since processes of earlier ones end meanwhile.
 
-On two cores at a load of 1 to 2.6, the first step works 5.3 to 8.9 s after the launch (six launches,
-median 6.5 s; the first of a deployment 6.3 s, with 6.2 to 6.8 processor seconds). Before the modules of later steps were imported while the first
-step works, and the fork server started together with the run's own imports: 9.3 to 10.2 s. Until the run starts, which
-is Dagster's own work, 2.5 to 5.4 s pass. A queued run waits one second at most, before five.
+On two cores at a load of 1 to 2.6, the first step works 5.3 to 8.9 s after the launch (six launches, median 6.5 s; the
+first of a deployment 6.3 s, with 6.2 to 6.8 processor seconds). Before the modules of later steps were imported while
+the first step works, and the fork server started together with the run's own imports: 9.3 to 10.2 s. Until the run
+starts, which is Dagster's own work, 2.5 to 5.4 s pass. A queued run waits one second at most, before five.
 
 What belongs here: timing. What does not: asserting; what is loaded is held by `tests/end_to_end/test_definitions.py`.
 """

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
-from dpsynth_platform.contracts.uris import has_credentials
+from dpsynth_platform.contracts.uris import may_be_secret
 from dpsynth_platform.foundation.people import is_control, visible
 
 IN_WORDS: dict[str, str] = {}
@@ -93,7 +93,7 @@ def shown_value(value: Any) -> str:
     """A contract's value, shortened for a message. None is a key that a draft has not filled in."""
     if value is None:
         return NOT_FILLED_IN
-    if isinstance(value, str) and "://" in value and has_credentials(value):
+    if isinstance(value, str) and may_be_secret(value):
         return "a URI that has credentials, or a parameter that may be some (they are not shown)"
     shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."

@@ -20,6 +20,7 @@ from dpsynth_platform.contracts.uris import (
     database_place,
     foreign_account,
     has_credentials,
+    may_be_secret,
     named_stores,
 )
 
@@ -187,7 +188,7 @@ class Release(Part):
     @field_validator("uri")
     @classmethod
     def _without_credentials(cls, uri: str) -> str:
-        if "://" in uri and has_credentials(uri):
+        if may_be_secret(uri):
             raise ValueError("has credentials, or a parameter that may be some (they are not shown); accepted: a path")
         return uri
 

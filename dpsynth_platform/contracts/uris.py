@@ -42,9 +42,20 @@ CATALOG = "default"
 """Name of an Iceberg catalog unless another one is declared."""
 
 
+_PASSWORD = re.compile(r"(^|[\s;])(password|passwd|pwd)\s*=", re.IGNORECASE)
+"""As in the connection strings of PostgreSQL and ODBC, which are no URIs."""
+
+
+def may_be_secret(text: str) -> bool:
+    """Whether a text that stands anywhere in a contract is a URI that may hold a secret, or a connection string."""
+    return bool(_PASSWORD.search(text)) or ("://" in text and has_credentials(text))
+
+
 def has_credentials(uri: str) -> bool:
     """Whether a URI may hold a secret: libraries do not agree on what is a password if it has odd characters."""
     _, divided, rest = uri.partition("://")
+    if _PASSWORD.search(uri):
+        return True
     if not divided:
         return "@" in uri and ":" in uri and not uri.startswith("/")
     user, at, _ = rest.rpartition("@")

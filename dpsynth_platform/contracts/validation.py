@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from dpsynth_platform.contracts.base import IN_WORDS, NOT_FILLED_IN, key_path, shown_value
 from dpsynth_platform.contracts.columns import COLUMN_TAGS
 from dpsynth_platform.contracts.source import FORMAT_HINTS
-from dpsynth_platform.contracts.uris import has_credentials
+from dpsynth_platform.contracts.uris import may_be_secret
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -115,7 +115,7 @@ def unknown_key(outer: Sequence[str], key: str, accepted: Sequence[str]) -> str:
     """The fault of an unknown key of the part at a path."""
     synonym = _SYNONYMS.get((*outer, key))
     meant = f" (did you mean {'.'.join([*outer, synonym])}?)" if synonym else _meant(key, accepted)
-    shown = "(a key that may hold credentials, not shown)" if "://" in key and has_credentials(key) else key
+    shown = "(a key that may hold credentials, not shown)" if may_be_secret(key) else key
     return f"{key_path(*outer, shown)}: unknown key{meant}; accepted: {', '.join(accepted)}"
 
 

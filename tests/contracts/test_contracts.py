@@ -802,10 +802,11 @@ def test_families_are_checked_alike(tmp_path: Path, key: str, value: Any, messag
 
 
 @pytest.mark.parametrize("key", ["source", "source.catalog", "release.publish", "release.license", "release.start"])
-def test_a_uri_with_a_password_where_none_belongs_is_not_shown(key: str) -> None:
+@pytest.mark.parametrize("form", ["postgresql://me:{}@db/open", "host=db user=me password={}", "Server=db;PWD={}"])
+def test_a_uri_with_a_password_where_none_belongs_is_not_shown(key: str, form: str) -> None:
     secret = "hunter2-of-the-database"
     with pytest.raises(ContractError) as caught:
-        parse_contract(changed(key, f"postgresql://me:{secret}@db/open"), where="file", variables=VARIABLES)
+        parse_contract(changed(key, form.format(secret)), where="file", variables=VARIABLES)
     assert secret not in str(caught.value)
     assert f"{key}: a URI that has credentials" in str(caught.value)
 
@@ -817,10 +818,11 @@ def test_a_key_with_a_password_is_not_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_place_of_releases_with_a_password_is_refused() -> None:
+@pytest.mark.parametrize("uri", ["s3://key:hunter2@open/letters", "host=db user=me password=hunter2"])
+def test_a_place_of_releases_with_a_password_is_refused(uri: str) -> None:
     """Pages show where releases are."""
     with pytest.raises(ContractError, match=r"release\.uri: has credentials") as caught:
-        parse_contract(changed("release.uri", "s3://key:hunter2@open/letters"), where="file", variables=VARIABLES)
+        parse_contract(changed("release.uri", uri), where="file", variables=VARIABLES)
     assert "hunter2" not in str(caught.value)
 
 

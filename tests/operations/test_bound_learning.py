@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import importlib.util
 import json
+import re
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -275,11 +276,14 @@ def test_what_ends_badly_is_told_without_its_message(learn, tmp_path, monkeypatc
 
 
 def test_a_refusal_is_an_end_too_and_says_how_to_ask_again(learn, tmp_path):
-    with pytest.raises(BudgetExceeded, match="Lower --epsilon to about 4"):
+    with pytest.raises(BudgetExceeded, match="Lower --epsilon to about ") as refused:
         learn(Question(Fraction(1, 2), 20, 5.0))
     start, end = events_of(tmp_path)
     assert (start["eventType"], end["eventType"]) == ("START", "FAIL")
     assert end["run"]["facets"]["errorMessage"]["message"].startswith("budget: ")
+    told = float(re.search(r"about ([0-9.]+)\. Nothing", str(refused.value))[1])
+    assert 3.8 < told <= 4
+    learn(Question(Fraction(1, 2), 20, told))
 
 
 def test_the_ledger_tells_what_an_entry_pays_for(learn, ledger):

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.foundation.svg import bar_chart
-from dpsynth_platform.release.fidelity import FidelityCounter, columns_of, fidelity
+from dpsynth_platform.release.fidelity import FidelityCounter, columns_of, fidelity, is_possible
 from dpsynth_platform.synth.tabular.measured import read_measured
 
 NOTICE = (
@@ -92,7 +92,7 @@ def compared_columns(synthetic: Path) -> list[ComparedColumn]:
 
 
 def _compared(table: Mapping[str, Any], axis: Mapping[str, Any]) -> ComparedColumn:
-    kept = [group for group in range(len(axis["labels"])) if axis["nullable"] or group != axis["missing"]]
+    kept = [group for group in range(len(axis["labels"])) if is_possible(axis, group)]
     rows = sum(table["synthetic"][group] for group in kept)
     bars = [
         (axis["labels"][group], table["synthetic"][group] / rows, table["measured"][group] / table["total"])

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from dpsynth_platform.release.fidelity import is_possible
+
 _BOX, _HEIGHT, _GAP, _ROW = 104, 38, 26, 66
 _LONGEST = 14
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_BARS = 176, 34, 48
@@ -115,7 +117,7 @@ def compared_text(table: Mapping[str, Any], axis: Mapping[str, Any]) -> str:
 def _possible(table: Mapping[str, Any], axis: Mapping[str, Any]) -> list[tuple[float, ...]]:
     """Counts of rows, noisy counts and bars of the groups that rows can be in."""
     every = zip(table["synthetic"], table["measured"], table["bars"], strict=True)
-    return [each for group, each in enumerate(every) if axis["nullable"] or group != axis["missing"]]
+    return [each for group, each in enumerate(every) if is_possible(axis, group)]
 
 
 def budget_bar(shares: Mapping[str, float]) -> str:

@@ -119,9 +119,14 @@ def _quantile(order: int, cells: int, first: int) -> float:
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 * part / 2)
 
 
+def is_possible(axis: Mapping[str, Any], group: int) -> bool:
+    """Whether published rows can be in a group: not in the missing one where missing values are replaced."""
+    return bool(axis["nullable"]) or group != axis["missing"]
+
+
 def _kept(axes: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
-    """For each cell, whether published rows can be in it: not where missing values of a column are replaced."""
-    possible = ([axis["nullable"] or group != axis["missing"] for group in range(len(axis["labels"]))] for axis in axes)
+    """For each cell, whether published rows can be in it."""
+    possible = ([is_possible(axis, group) for group in range(len(axis["labels"]))] for axis in axes)
     return map(all, itertools.product(*possible))
 
 

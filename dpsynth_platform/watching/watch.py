@@ -138,7 +138,7 @@ def _findings(settings: Settings, now: dt.datetime, before: Mapping[str, Finding
         found[f"check {check.name}"] = Finding(f"check {check.name}", event, text, link=settings.console_url or None)
     try:
         late = overdue(settings, now)
-    except Exception:
+    except Exception:  # of any kind; its words may name what no notice may
         if not _LEDGER & found.keys():  # those say it already
             text = SENTENCES["check-failed"].format(name="releases")
             found[_RELEASES] = Finding(_RELEASES, "check-failed", text, link=settings.console_url or None)

@@ -222,18 +222,18 @@ def test_an_approved_raise_must_be_declared(candidate, use):
     file = candidate.settings.families / "tests.yaml"
     assert f"runs are refused until {file} declares: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
     assert "asks for" not in use(candidate, "ledger", "show")[1]
-    told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
+    differs = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
     status, _, err = use(candidate, "contract", "check", "people")
-    assert (status, told in err) == (1, True)
+    assert (status, differs in err) == (1, True)
     answer = json.loads(use(candidate, "contract", "check", "--json")[1])
-    assert told in answer["faults"]["people"]
+    assert differs in answer["faults"]["people"]
     assert use(candidate, "contract", "check", "people", "--offline")[0] == 0
     status, out, _ = use(candidate, "plan", "people")
     assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
     forecast = json.loads(use(candidate, "plan", "people", "--json")[1])
-    assert (forecast["cap"]["epsilon"], forecast["fits"], told in forecast["refusal"]) == (5, False, True)
+    assert (forecast["cap"]["epsilon"], forecast["fits"], differs in forecast["refusal"]) == (5, False, True)
     again = run_here(candidate, accelerator=inside(candidate))
-    assert told in again.failures["raw"]
+    assert differs in again.failures["raw"]
     candidate.family["cap"]["epsilon"] = 5.0
     candidate.write()
     forecast = json.loads(use(candidate, "plan", "people", "--json")[1])

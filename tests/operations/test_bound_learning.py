@@ -281,9 +281,9 @@ def test_a_refusal_is_an_end_too_and_says_how_to_ask_again(learn, tmp_path):
     start, end = events_of(tmp_path)
     assert (start["eventType"], end["eventType"]) == ("START", "FAIL")
     assert end["run"]["facets"]["errorMessage"]["message"].startswith("budget: ")
-    told = float(re.search(r"about ([0-9.]+)\. Nothing", str(refused.value))[1])
-    assert 3.8 < told <= 4
-    learn(Question(Fraction(1, 2), 20, told))
+    advised = float(re.search(r"about ([0-9.]+)\. Nothing", str(refused.value))[1])
+    assert 3.8 < advised <= 4
+    learn(Question(Fraction(1, 2), 20, advised))
 
 
 def test_the_ledger_tells_what_an_entry_pays_for(learn, ledger):

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.operations.comparing import MOST_VALUES, compared_columns
-from dpsynth_platform.synth.tabular.measured import write_measured
+from dpsynth_platform.release.fidelity import FidelityCounter, columns_of, fidelity
+from dpsynth_platform.synth.tabular.measured import read_measured, write_measured
 
 TOWNS = [f"town-{number:02d}" for number in range(40)]
 ROWS = pa.table(
@@ -58,6 +59,20 @@ def test_columns_that_differ_most_come_first(synthetic: Path) -> None:
     assert (town.difference, town.within, town.cells) == (0, 40, 40)
     assert town.in_words == "town: 40 of 40 values within the noise of their counts"
     assert town.row == ("town", "0.000", f"{town.by_noise:.3f}", "40 of 40")
+
+
+def test_figures_are_those_of_the_public_dossier(synthetic: Path) -> None:
+    """Which is computed from all tables, not from those of single columns alone."""
+    measured = read_measured(synthetic)
+    assert measured is not None
+    counter = FidelityCounter(measured)
+    for batch in read_table(synthetic / "table", columns=columns_of(measured)):
+        counter.add(batch)
+    published = fidelity(measured, counter.tables())["tables"]
+    for column in compared_columns(synthetic):
+        (found,) = (one for one in published if [AXES[at]["column"] for at in one["axes"]] == [column.name])
+        assert (column.difference, column.by_noise) == (found["difference"], found["by_noise"])
+        assert (column.within, column.cells) == (found["within"], found["cells"])
 
 
 def test_of_many_values_the_rare_ones_are_one_bar(synthetic: Path) -> None:

@@ -65,7 +65,7 @@ class Policy:
 
 def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     """The attacks that the asset line runs: on columns only where some are counted."""
-    from dpsynth_platform.synth.text.counted import counts_columns  # late: most commands need no attack
+    from dpsynth_platform.synth.counted import counts_columns  # late: most commands need no attack
 
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.text_column is None:

@@ -28,8 +28,8 @@ from dpsynth_platform.audit.texts.reconstruction import count_reconstructed, rec
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import TOPIC_METHODS, TRAINED_METHODS
 from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.synth.counted import counts_columns
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.counted import counts_columns
 from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
 
 MOST_SORTED = 5_000

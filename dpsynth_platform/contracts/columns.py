@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from dpsynth_platform.contracts.base import Part, shown_value, text_like
 from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.yaml_files import text_of
 
 PiiAction = Literal["drop", "mask", "hash", "replace"]
@@ -332,6 +333,59 @@ class TextColumn(_Column):
     pii: PiiAction = "replace"
 
 
+LONGEST_SIDE = 1024
+
+
+class ImageColumn(Part):
+    """Pictures of one public form: PNG, JPEG or WebP files, or raw pixels.
+
+    The step `scrubbed` decodes them and keeps the pixels only: no metadata, such as the place of a photograph, remains.
+    What the pixels show (faces, plates, writing) is not scrubbed, which `accept_unscrubbed` acknowledges. A row without
+    a readable picture of the declared form is left out.
+    """
+
+    type: Literal["image"]
+    size: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_SIDE)]], Field(min_length=2, max_length=2)] = Field(
+        description=f"Height and width in pixels, up to {LONGEST_SIDE} each."
+    )
+    channels: Literal[1, 3] = Field(default=3, description="1: grey; 3: red, green, blue.")
+    resize: Literal["refuse", "fit", "crop"] = Field(
+        default="refuse",
+        description="Pictures of another size: `refuse` leaves them out, `fit` scales the whole picture and adds black "
+        "margins, `crop` scales it and cuts off what exceeds the form.",
+    )
+    stored: Literal["files", "raw"] = Field(
+        default="files", description="`files`: encoded; `raw`: height x width x channels bytes, or lists of them."
+    )
+    damaged: Literal["leave-out", "refuse"] = Field(
+        default="leave-out",
+        description="Rows without a readable picture of the form are left out; `refuse` stops the run once so many "
+        "owners have one that no single owner decides.",
+    )
+    accept_unscrubbed: str | None = Field(
+        default=None,
+        min_length=10,
+        description="Why it is acceptable that people and writing in the pictures are not scrubbed. Required.",
+    )
+
+    @model_validator(mode="after")
+    def _acknowledged(self) -> ImageColumn:
+        if self.accept_unscrubbed is None:
+            raise ValueError(
+                "accept_unscrubbed: missing; faces, plates and writing inside of pictures are not scrubbed; accepted: "
+                "a sentence why that is acceptable, such as: the pictures show single handwritten digits"
+            )
+        return self
+
+    @property
+    def form(self) -> ImageForm:
+        return ImageForm(self.size[0], self.size[1], self.channels)
+
+    @property
+    def nullable(self) -> bool:
+        return False
+
+
 class IgnoredColumn(Part):
     """A column of any type that the platform never reads."""
 
@@ -361,7 +415,18 @@ def _column_tag(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-COLUMN_TAGS = ("integer", "float", "date", "datetime", "time", "categorical", "boolean", "identifier", "text")
+COLUMN_TAGS = (
+    "integer",
+    "float",
+    "date",
+    "datetime",
+    "time",
+    "categorical",
+    "boolean",
+    "identifier",
+    "text",
+    "image",
+)
 _ALL_TAGS = (*COLUMN_TAGS, "ignored")
 Column = Annotated[
     Annotated[IntegerColumn, Tag("integer")]
@@ -373,6 +438,7 @@ Column = Annotated[
     | Annotated[BooleanColumn, Tag("boolean")]
     | Annotated[IdentifierColumn, Tag("identifier")]
     | Annotated[TextColumn, Tag("text")]
+    | Annotated[ImageColumn, Tag("image")]
     | Annotated[IgnoredColumn, Tag("ignored")],
     Discriminator(_column_tag),
 ]

@@ -21,10 +21,17 @@ from dpsynth_platform.contracts.base import (
     caseless,
     refuse,
 )
-from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, Column, conditioning_values, modelled_columns
+from dpsynth_platform.contracts.columns import (
+    RESERVED_COLUMNS,
+    Column,
+    ImageColumn,
+    conditioning_values,
+    modelled_columns,
+)
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.image_generation import ImageGeneration, conditions_of, image_column_of
 from dpsynth_platform.contracts.methods import EVOLVED_BY, PARTS_OF_TEXT, TRAINED_METHODS, WORKLOAD_METHODS
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
@@ -128,8 +135,22 @@ class DataContract(Part):
         return None if self.generate.text is None else text_column_of(self.generate.text, self.columns)
 
     @property
+    def image_column(self) -> str | None:
+        """The column of pictures that a method makes, if any."""
+        return None if self.generate.image is None else image_column_of(self.generate.image, self.columns)
+
+    @property
+    def image(self) -> ImageColumn:
+        """The declaration of `image_column`, which must exist."""
+        column = self.columns[str(self.image_column)]
+        assert isinstance(column, ImageColumn)  # noqa: S101  (`cross_checks` has refused others)
+        return column
+
+    @property
     def conditioning_columns(self) -> list[str]:
-        """Names of the modelled columns that condition the text of a language model."""
+        """Names of the modelled columns that condition the text of a language model, or the pictures."""
+        if self.generate.image is not None:
+            return conditions_of(self.generate.image, self.columns, self.modelled)
         text = self.generate.text
         if text is None:
             return []
@@ -139,7 +160,7 @@ class DataContract(Part):
     @property
     def read_by_mechanism(self) -> list[str]:
         """Names of the columns that the mechanism reads."""
-        return [*self.modelled, *([] if self.text_column is None else [self.text_column])]
+        return [*self.modelled, *(name for name in (self.text_column, self.image_column) if name is not None)]
 
     @property
     def canary_count(self) -> int:
@@ -176,12 +197,12 @@ class DataContract(Part):
         }
 
     def with_method(self, method: str, why: str | None = None) -> DataContract:
-        """This contract with a method for texts instead of `auto`, as if the method had been declared.
+        """This contract with a method for texts or pictures instead of `auto`, as if the method had been declared.
 
         Settings of other methods only are dropped.
 
         Args:
-            method: one that writes texts.
+            method: one that writes texts or makes pictures.
             why: the reason for the choice.
 
         Raises:
@@ -189,7 +210,8 @@ class DataContract(Part):
         """
         whole = self.snapshot()
         generate, text = whole["generate"], whole["generate"]["text"]
-        text |= {part: None for part, methods in PARTS_OF_TEXT.items() if method not in methods}
+        if text is not None:
+            text |= {part: None for part, methods in PARTS_OF_TEXT.items() if method not in methods}
         if method not in TRAINED_METHODS:
             generate["training"] = None
         generate["method"] = method
@@ -223,6 +245,7 @@ class DataContract(Part):
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.text is None else self._written_by),
+            **({} if self.generate.image is None else self._pictured_by(self.generate.image)),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
             **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
             # They decide which canaries are possible: an earlier list might allow a few rows only, which hide much.
@@ -241,6 +264,11 @@ class DataContract(Part):
         kinds = {name: self.columns[name].type for name in self.modelled}
         found = gap_orders(self.generate.constraints, kinds)
         return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
+
+    def _pictured_by(self, image: ImageGeneration) -> dict[str, Any]:
+        """What decides the mechanism of a method for pictures."""
+        whole = image.model_dump(mode="json")
+        return {"image": whole | {"column": self.image_column, "given": self.conditioning_columns}}
 
     @property
     def _written_by(self) -> dict[str, Any]:

@@ -21,7 +21,14 @@ from dpsynth_platform.contracts.columns import (
     modelled_columns,
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload
-from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, INFERENCE_METHODS, TEXT_METHODS, TOPIC_METHODS
+from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
+from dpsynth_platform.contracts.methods import (
+    BASE_MODEL_METHODS,
+    IMAGE_METHODS,
+    INFERENCE_METHODS,
+    TEXT_METHODS,
+    TOPIC_METHODS,
+)
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
@@ -79,6 +86,7 @@ class Parts:
         yield from self._targets()
         yield from self._base_model()
         yield from self._text()
+        yield from self._image()
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
         if not modelled_columns(self.columns, self.privacy) and all(self.columns.values()):
@@ -136,7 +144,7 @@ class Parts:
         generate, none = self.generate, "no column is modelled"
         if generate is None:
             return  # whether a text is written cannot be said yet
-        if generate.text is None:
+        if generate.text is None and generate.image is None:
             kept = any(column.type == "text" and column.pii != "drop" for column in self.columns.values())
             texts = f"; texts alone are written for a contract with generate.text, by auto or {', '.join(TEXT_METHODS)}"
             needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
@@ -147,10 +155,13 @@ class Parts:
                 f"generate.rows: 'auto', but {none} whose counts would say how many rows there are: give generate.rows "
                 f"a number; accepted: 1 to {MOST_ROWS}"
             )
-        share, default = generate.text.columns_share, TextGeneration.model_fields["columns_share"].default
-        if share != default:
+        part: TextGeneration | ImageGeneration | None = generate.text or generate.image
+        key, what = ("text", "text has") if generate.text is not None else ("image", "pictures have")
+        assert part is not None  # noqa: S101  (one of both is declared)
+        if part.columns_share != type(part).model_fields["columns_share"].default:
             yield (
-                f"generate.text.columns_share: {share:g}, but {none}, and the text has the whole budget; accepted: none"
+                f"generate.{key}.columns_share: {part.columns_share:g}, but {none}, and the {what} the whole budget; "
+                "accepted: none"
             )
         if generate.constraints:
             yield f"generate.constraints: {none}; accepted: none"
@@ -267,6 +278,60 @@ class Parts:
             yield (
                 "generate.training.sampled: 'owners' with several owners a record, or with unit 'example'; accepted: "
                 "records"
+            )
+
+    def _image(self) -> Iterator[str]:
+        """An image column without a method, or pictures, classes and settings that do not fit the other parts."""
+        generate = self.generate
+        if generate is None or not all(self.columns.values()):
+            return
+        found = [name for name, column in self.columns.items() if column.type == "image"]
+        if generate.image is None:
+            if found:
+                yield (
+                    f"columns.{found[0]}: type image, but generate.method {generate.method!r} makes no pictures; "
+                    f"accepted: generate.image with method auto or {', '.join(IMAGE_METHODS)}, or ignore: true for "
+                    "the column"
+                )
+            return
+        column = image_column_of(generate.image, self.columns)
+        if column not in found:
+            shown = "missing" if column is None else repr(column)
+            yield f"generate.image.column: {shown}; accepted: one of {', '.join(found) or 'no declared column'}"
+        elif len(found) > 1:
+            others = ", ".join(name for name in found if name != column)
+            yield f"columns: {others}: a second image column; accepted: one, so declare the others with ignore: true"
+        yield from self._classes(generate.image)
+        if self.privacy and self.privacy.weighting == "owners":
+            yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
+        if generate.time_limit is not None:
+            yield f"generate.time_limit: {generate.method!r} plans by its own parameters; accepted: none"
+        if self.audit and self.audit.canary_rows and "plausible" in self.audit.canary_rows:
+            yield "audit.canary_rows: 'plausible' with pictures; accepted: random"
+
+    def _classes(self, image: ImageGeneration) -> Iterator[str]:
+        """Columns that cannot condition pictures, or too many classes."""
+        modelled = modelled_columns(self.columns, self.privacy)
+        for name in image.given or []:
+            if name not in modelled:
+                yield f"generate.image.given: {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+            elif not conditioning_values(self.columns[name]):
+                yield (
+                    f"generate.image.given: {name!r} has no list of values; accepted: categories with listed values, "
+                    f"booleans, integers with at most {MOST_CONDITIONING_VALUES} values"
+                )
+        listed = [name for name in modelled if conditioning_values(self.columns[name])]
+        if image.given is None and len(listed) > 1:
+            yield (
+                f"generate.image.given: missing, and {', '.join(listed)} have lists of values; accepted: the columns "
+                "by which pictures are made, or [] for none"
+            )
+        named = conditions_of(image, self.columns, modelled)
+        classes = math.prod(len(conditioning_values(self.columns[name])) for name in named)
+        if classes > MOST_CLASSES:
+            yield (
+                f"generate.image.given: {', '.join(named)} make {classes} classes; accepted: at most {MOST_CLASSES}, "
+                "so fewer columns"
             )
 
     def _counted(self, text: TextGeneration, modelled: Sequence[str]) -> Iterator[str]:

@@ -9,7 +9,15 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, Part, TimeLimit, refuse
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
-from dpsynth_platform.contracts.methods import DRAWN_BY, PARTS_OF_TEXT, TEXT_METHODS, TRAINED_METHODS, MethodName
+from dpsynth_platform.contracts.image_generation import ImageGeneration
+from dpsynth_platform.contracts.methods import (
+    DRAWN_BY,
+    IMAGE_METHODS,
+    PARTS_OF_TEXT,
+    TEXT_METHODS,
+    TRAINED_METHODS,
+    MethodName,
+)
 from dpsynth_platform.contracts.text_generation import Endpoint, TextGeneration, Training
 
 NO_COLUMN = "none, so leave the key out"
@@ -60,7 +68,8 @@ class Generate(Part):
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
-            "among these four."
+            "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
+            "class. With `image`, `auto` chooses among the methods for pictures."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -85,6 +94,11 @@ class Generate(Part):
     )
     workload: Workload = Field(default_factory=Workload, description="For `aim` and `mwem` only.")
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
+    image: ImageGeneration | None = Field(
+        default=None,
+        exclude_if=lambda image: image is None,
+        description="For methods that make pictures.",
+    )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
         default=None,
@@ -104,7 +118,9 @@ class Generate(Part):
     @model_validator(mode="before")
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
-        """Fills in the defaults of methods for texts, so that the sealed contract holds them."""
+        """Fills in the defaults of methods for texts and pictures, so that the sealed contract holds them."""
+        if isinstance(document, dict) and document.get("method") in IMAGE_METHODS and document.get("image") is None:
+            return document | {"image": {}}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         method = document["method"]
@@ -122,8 +138,8 @@ class Generate(Part):
 
     @property
     def method_unresolved(self) -> bool:
-        """Whether `auto` has yet to choose the method of a text."""
-        return self.method == "auto" and self.text is not None
+        """Whether `auto` has yet to choose the method of a text or of pictures."""
+        return self.method == "auto" and (self.text is not None or self.image is not None)
 
     @property
     def why(self) -> str | None:
@@ -136,8 +152,12 @@ class Generate(Part):
         return self
 
     def _parts_of_other_methods(self) -> Iterator[str]:
+        parts: dict[str, tuple[Part | None, tuple[str, ...]]]
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
+        parts["image"] = (self.image, IMAGE_METHODS)
+        if self.text is not None and self.image is not None:
+            yield "image: beside text; accepted: one of both, so declare the other column with ignore: true"
         for key, (value, methods) in parts.items():
             if value is not None and self.method not in methods and not self.method_unresolved:
                 yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 MethodName = Literal[
-    "auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune", "ctcl", "dp_inference", "aug_pe"
+    "auto",
+    "aim",
+    "mst",
+    "mwem",
+    "privbayes",
+    "independent",
+    "dp_finetune",
+    "ctcl",
+    "dp_inference",
+    "aug_pe",
+    "image_moments",
 ]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
@@ -17,6 +27,8 @@ EVOLVED_METHODS = ("aug_pe",)
 """Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
+IMAGE_METHODS = ("image_moments",)
+"""Methods that make pictures."""
 BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)

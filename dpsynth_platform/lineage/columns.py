@@ -38,6 +38,9 @@ ORDERED = "Says which of an owner's records are kept first."
 MODELLED = "Drawn from a differentially private model of noisy counts of this column, alone and with others."
 JOINTLY = "Rows are drawn from one model of all modelled columns together."
 WRITTEN = "Written by a language model that was trained on this column, differentially privately."
+DECODED = "Decoded to pixels of the declared form, without metadata; what the pixels show is not scrubbed."
+PICTURED = "Made by a model of this column's pictures, differentially privately."
+CLASSIFIED = "Decides of which class the picture is."
 CONDITIONING = "Told to the language model before it writes."
 WEIGHED = "Each of an owner's records counts as a part of one."
 PUBLISHED = "Published as it was drawn."
@@ -50,7 +53,8 @@ LEFT_EMPTY = "Present for the schema's sake and empty: the model does not know t
 SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
-        JOINTLY, WRITTEN, CONDITIONING, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
+        JOINTLY, WRITTEN, DECODED, PICTURED, CLASSIFIED, CONDITIONING, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN,
+        FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip
 """Every sentence of a column's lineage. All are fixed, so that none can depend on the data."""
@@ -197,14 +201,16 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     treatments = treatments_of(contract, source)
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
     written = [name for name, treatment in treatments.items() if treatment == "written"]
-    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", CONDITIONING)
+    pictured = [name for name, treatment in treatments.items() if treatment == "pictured"]
+    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", CLASSIFIED if pictured else CONDITIONING)
     reasons = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":
         rows.append(ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED))
     return ColumnDescent(
         {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled}
-        | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *conditioning) for name in written},
+        | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *conditioning) for name in written}
+        | {name: (*_from(before, [name], "AGGREGATION", PICTURED), *conditioning) for name in pictured},
         {name: reasons[treatment] for name, treatment in treatments.items() if treatment in reasons},
         tuple(rows),
     )
@@ -226,6 +232,8 @@ def _scrubbed_column(contract: DataContract, source: DatasetName, name: str) -> 
     from dpsynth_platform.scrub.clues import column_kind
 
     declared = contract.columns[name]
+    if declared.type == "image":
+        return _from(source, [name], "TRANSFORMATION", DECODED)
     if declared.type != "text":
         return (ColumnOrigin(source, name),)
     own = _from(source, [name], "TRANSFORMATION", _TREATED[declared.pii])

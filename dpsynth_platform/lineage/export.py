@@ -97,7 +97,8 @@ _TAG_VALUES: Mapping[str, Rule] = {
     "identifier": one_of("true"),
     "ignored": one_of("true"),
     "pseudonym": one_of("true"),
-    "treatment": one_of("modelled", "written", "regenerated", "empty", "absent"),
+    "image": one_of("unscrubbed"),
+    "treatment": one_of("modelled", "written", "pictured", "regenerated", "empty", "absent"),
 }
 
 

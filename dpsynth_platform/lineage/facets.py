@@ -96,6 +96,8 @@ def tags(
                 found.append(_tag("pseudonym", "true", "INTEGRATION", name))
         elif column.type == "text":
             found.append(_tag("pii", column.pii, "USER", name))
+        elif column.type == "image":
+            found.append(_tag("image", "unscrubbed", "USER", name))
         elif column.type in ("ignored", "identifier"):
             found.append(_tag(column.type, "true", "USER", name))
         if treatments and name in treatments:

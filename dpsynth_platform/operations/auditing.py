@@ -43,8 +43,8 @@ def audited(
     from dpsynth_platform.audit.canary_cost import canary_cost
     from dpsynth_platform.audit.fdp import renyi_profile
     from dpsynth_platform.audit.verdict import judge
+    from dpsynth_platform.synth.counted import counts_columns
     from dpsynth_platform.synth.tabular.model import load_model
-    from dpsynth_platform.synth.text.counted import counts_columns
 
     found = _attacked(step, contract, raw, attacked, {item.step: item for item in inputs})
     clearance = step.storage.require(step.place, "clearance", run_key=raw.run_key)

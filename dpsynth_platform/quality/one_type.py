@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import type_name
-from dpsynth_platform.contracts.columns import Column, IdentifierColumn, IgnoredColumn, TextColumn
+from dpsynth_platform.contracts.columns import Column, IdentifierColumn, IgnoredColumn, ImageColumn, TextColumn
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.reading import in_microseconds
 from dpsynth_platform.quality.files import is_text, read_file
@@ -69,7 +69,7 @@ def read_tables(
     Raises `SourceError` if a file cannot be read, or the tables cannot be compared.
     """
     known = declared or {}
-    unread = (IdentifierColumn, IgnoredColumn, TextColumn)
+    unread = (IdentifierColumn, IgnoredColumn, ImageColumn, TextColumn)
     left_out = {*without, *(name for name, item in known.items() if isinstance(item, unread))}
     untyped = [name for name, path in paths.items() if path.suffix.lower() in _UNTYPED]
     tables = {name: read_file(path, without=left_out) for name, path in paths.items() if name not in untyped}

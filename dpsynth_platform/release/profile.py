@@ -38,13 +38,15 @@ _EPOCH = dt.date(1970, 1, 1)
 
 
 def treatment(contract: DataContract, name: str) -> str:
-    """How a column is published: `modelled`, `written`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
+    """How a column is published: `modelled`, `written`, `pictured`, `regenerated` (fresh ids), `absent` or `empty`."""
     column = contract.columns.get(name)
     if column is None:
         return "empty"
     if name == contract.text_column:
         return "written"
-    if column.type == "ignored":
+    if name == contract.image_column:
+        return "pictured"
+    if column.type in ("ignored", "image"):
         return "absent"
     if column.type == "text":
         return "absent" if column.pii == "drop" else "empty"

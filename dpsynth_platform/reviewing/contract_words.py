@@ -92,6 +92,10 @@ def _values(column: columns.Column) -> Iterator[str]:
         yield f"found identifiers: {column.pii}"
     elif isinstance(column, columns.CategoricalColumn):
         yield _list(column.values)
+    elif isinstance(column, columns.ImageColumn):
+        form = column.form
+        yield f"{form.height} x {form.width} pixels, {'grey' if form.channels == 1 else 'colour'}"
+        yield f"what pictures show is not scrubbed: {column.accept_unscrubbed}"
     elif not isinstance(column, columns.BooleanColumn | columns.IdentifierColumn | columns.IgnoredColumn):
         yield f"from {column.min} to {column.max}"
 

@@ -24,10 +24,22 @@ FIELDS = (
     "them out"
 )
 """What is accepted for a struct."""
-BYTES = "type identifier, for ids; or ignore: true, which leaves the column out (bytes that are no ids are not read)"
+BYTES = (
+    "type identifier, for ids; type image, for pictures; or ignore: true, which leaves the column out (other bytes are "
+    "not read)"
+)
 """What is accepted for bytes."""
 DURATION = "type integer, which is the number of its unit; or ignore: true, which leaves the column out"
 """What is accepted for a duration."""
+
+
+def is_pixel_list(type_: pa.DataType) -> bool:
+    """Whether a type is a list, at any depth, of 8-bit or wider whole numbers."""
+    nested = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(check(type_) for check in nested):
+        return False
+    return bool(pa.types.is_integer(type_.value_type)) or is_pixel_list(type_.value_type)
+
 
 _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     # Whole numbers with nulls often arrive as floating point.
@@ -43,6 +55,10 @@ _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     "boolean": ("bool, or string of true and false", (pa.types.is_boolean,)),
     "identifier": ("string, integer, decimal of scale 0 or bytes", (*TEXT, pa.types.is_integer)),
     "text": ("string", TEXT),
+    "image": (
+        "binary (PNG, JPEG or WebP files, or raw pixels), or list of 8-bit integers (raw pixels)",
+        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, is_pixel_list),
+    ),
 }
 _CODES = ("string, integer, float or decimal of scale 0", (*TEXT, pa.types.is_integer, pa.types.is_floating))
 """For a list of whole numbers, where 4.0 is 4."""
@@ -66,6 +82,6 @@ def fits(column: Column, type_: pa.DataType) -> tuple[bool, str]:
     if pa.types.is_duration(values):
         return False, DURATION
     if is_bytes(values):
-        return False, BYTES
+        return False, BYTES if column.type != "image" else accepted
     readable = any(check(read_type(kind, values)) for kind, (_, others) in _FITS.items() for check in others)
     return False, accepted if readable else IGNORE

@@ -14,6 +14,7 @@ replacing (`detection`, `clues`, `replacement`), checks of unchanged columns (`c
 | text, `pii: hash` | HMAC-SHA256 of the whole value, 32 hex characters |
 | text, `pii: mask` | the kind (`<PHONE_NUMBER>`) of the column; in free text, the type of each finding |
 | text, `pii: replace` | a fictional value of the kind; in free text, for each finding |
+| image | pixels of the declared form, without metadata (`pictures`) |
 
 Null stays null. A column's name decides whether it has one kind (`clues.column_kind`) or is free text. In free text,
 the contract's `scrub.actions` can choose another action for an entity type.
@@ -60,6 +61,7 @@ from dpsynth_platform.scrub.fitting import TEXT, fits
 from dpsynth_platform.scrub.matching import MatchCheck
 from dpsynth_platform.scrub.owners import ColumnOwners, OwnerCount, OwnerReader, RowUnits, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
+from dpsynth_platform.scrub.pictures import PictureReader
 from dpsynth_platform.scrub.replacement import Replacer, substituted
 from dpsynth_platform.sources.periods import local, local_schema
 
@@ -106,6 +108,7 @@ class ScrubReport:
         findings: findings in free text, by column and entity type; `UNREAD`: texts that were masked as a whole.
         actions: the declared treatment of each text column.
         damaged: values that were not UTF-8, by column.
+        pictures: rows that were left out for want of a readable picture, by the fault.
     """
 
     rows_read: int = 0
@@ -116,6 +119,7 @@ class ScrubReport:
     findings: dict[str, Counter[str]] = field(default_factory=dict)
     actions: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, int] = field(default_factory=dict)
+    pictures: Counter[str] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, without exact counts of findings and damages below `LEAST_SHOWN`."""
@@ -123,7 +127,8 @@ class ScrubReport:
         # By name: a count that is added one day must not be shown unmasked.
         shown = ("rows_read", "rows_without_owner", "owners_without_id", "owners_repeated", "texts", "actions")
         masked = {"findings": findings, "damaged": _shown(self.damaged), "limits": LIMITS}
-        return {name: deepcopy(getattr(self, name)) for name in shown} | masked
+        pictures = {} if self.pictures is None else {"pictures_left_out": _shown(self.pictures)}
+        return {name: deepcopy(getattr(self, name)) for name in shown} | masked | pictures
 
 
 def _shown(counts: Mapping[str, int]) -> dict[str, int | str]:
@@ -178,6 +183,8 @@ def scrubbed_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
             fields.append(pa.field(name, schema.field(name).type))
         elif column.type == "text" and column.pii != "drop":
             fields.append(pa.field(name, pa.string()))
+        elif name == contract.image_column:
+            fields.append(pa.field(name, pa.binary()))
     several = pa.field(OWNERS_COLUMN, pa.list_(pa.string()))
     owned_by = several if contract.privacy.multi_owner else pa.field(OWNER_COLUMN, pa.string())
     return pa.schema([*fields, owned_by, pa.field(RECORD_COLUMN, pa.string())])
@@ -255,16 +262,17 @@ def _scrubbed(
             "accepted: owners that are not null and not blank"
         )
     scrubber.matching.check()
+    scrubber.pictures.check()
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
-    """The batches in pieces of at most `CHUNK_ROWS` rows and, unless one row has more, `CHUNK_BYTES` of free text."""
+    """The batches in pieces of at most `CHUNK_ROWS` rows and `CHUNK_BYTES` of text or pixels (one row may have more)."""
     for batch in batches:
         batch = batch.select([name for name in batch.schema.names if name not in scrubber.ignored])
         plain_columns = [plain(column) for column in batch.columns]
         batch = pa.RecordBatch.from_arrays(plain_columns, schema=plain_schema(batch.schema))
         _check_schema(scrubber.dataset, batch, schema)
-        sizes = np.zeros(batch.num_rows, np.int64)
+        sizes = np.full(batch.num_rows, scrubber.pictures.bytes_per_row, np.int64)
         for name in scrubber.free:
             sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
         ends = np.cumsum(sizes)
@@ -322,6 +330,7 @@ class _Scrubber:
         self._scan = ColumnScan(contract)
         self.matching = MatchCheck(contract, schema)
         self._unread = OwnerCount()
+        self.pictures = PictureReader(contract)
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
             name: pii for name, pii in texts.items() if pii == "hash" or (pii != "drop" and column_kind(name))
@@ -335,6 +344,8 @@ class _Scrubber:
         self.report = ScrubReport(
             texts=dict.fromkeys(self.free, 0), findings={name: Counter() for name in self.free}, actions=dict(texts)
         )
+        if self.pictures.column is not None:
+            self.report.pictures = self.pictures.left_out
         self._replacer: Replacer | None = None
 
     def prepare(self, batch: pa.RecordBatch) -> _Chunk:
@@ -346,8 +357,7 @@ class _Scrubber:
         self.report.rows_without_owner += rows_read - owned.true_count
         self.report.owners_without_id = self._owners.missing
         self.report.owners_repeated = self._owners.repeated
-        batch = batch.filter(owned)
-        found = ColumnOwners(owners.column.filter(owned))
+        batch, found = self.pictures.read(batch.filter(owned), ColumnOwners(owners.column.filter(owned)))
         self._scan.look(batch, found)
         self.matching.look(batch, found)
         texts = {name: batch.column(name).to_pylist() for name in self.free}

@@ -19,12 +19,13 @@ import torch
 
 from dpsynth_platform.contracts.text_generation import Inference
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import Context, Prompts, independent_rows
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.training.precision import precision_of
 
 THINGS = ("kettle", "lamp", "bicycle pump", "garden chair", "radio", "umbrella", "backpack", "alarm clock")

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.base_models import DEFAULT, load
 from dpsynth_platform.synth.text.evolution_prompts import TextFoundation, Wording
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
-from dpsynth_platform.synth.text.layout import Condition, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.trained import deployed

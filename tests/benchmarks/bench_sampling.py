@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text import sampling
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.slots import Slots
 
 TOPICS = ("business", "sports", "science", "world")

@@ -5,8 +5,9 @@ from functools import cache
 import torch
 from text_cases import tiny_llama, tiny_tokenizer
 
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.inference_model import Prompts
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 
 SENTENCES = [
     "the patient came back with a cough",

@@ -11,8 +11,9 @@ import pytest
 from mypy import api as mypy
 
 import dpsynth_platform.synth.text as package
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.evolution_prompts import BLANK, TRIES, TextFoundation, Wording
-from dpsynth_platform.synth.text.layout import Condition, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import PrivateText
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 

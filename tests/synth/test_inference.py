@@ -38,6 +38,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.reviewing import contract_words
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import inference, inference_writing, resampling, trained, unread
@@ -49,7 +50,7 @@ from dpsynth_platform.synth.text.inference_model import MOST_ROWS, Context, Prom
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import read_texts
 
 GENERATOR = generator("dp_inference")

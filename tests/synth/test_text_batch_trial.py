@@ -11,10 +11,12 @@ from text_cases import save_model, tiny_tokenizer
 
 from dpsynth_platform.foundation.errors import TrainingRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.text import counted, examples
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Condition
+from dpsynth_platform.synth.text import examples
 from dpsynth_platform.synth.text.batch_trial import refuse_batches
 from dpsynth_platform.synth.text.examples import Examples
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 
 LAYOUTS = {
     "one field": TextLayout(("text",), max_tokens=32),

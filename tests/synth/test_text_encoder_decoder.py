@@ -16,10 +16,11 @@ from dpsynth_platform.audit.adhoc.language_model import score_model
 from dpsynth_platform.audit.texts.canary_texts import write_texts
 from dpsynth_platform.audit.texts.reconstruction import continuations, reconstruct
 from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text import sampling as module
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import base_model, load, refuse_decoder, writes_by_decoder
-from dpsynth_platform.synth.text.layout import Condition, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.rows import check_rows, rows_for
 from dpsynth_platform.synth.text.sampling import Sampling, sample_texts
 from dpsynth_platform.synth.text.slots import Slots

@@ -8,8 +8,9 @@ from text_cases import tiny_gpt2, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
 from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.examples import NO_LOSS, Examples, Tally, write_examples
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.training.validators import faults_of_batches
 
 TOPICS = Condition("topic", ("mail", "visit"))

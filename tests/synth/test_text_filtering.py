@@ -2,9 +2,10 @@ import pytest
 from text_cases import tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text import filtering
 from dpsynth_platform.synth.text.filtering import Rules, filtered, repeated_share, sample_records
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import SyntheticText, read_texts
 
 LAYOUT = TextLayout(("title", "text"), (Condition("topic", ("mail", "visit")),), max_tokens=64)

@@ -10,8 +10,9 @@ from tokenizers import normalizers
 from transformers import AddedToken, AutoTokenizer
 
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.synth.conditions import Condition, text_of
 from dpsynth_platform.synth.text.base_models import special_tokens
-from dpsynth_platform.synth.text.layout import LEAST_BODY, Condition, Encoder, TextLayout, text_of
+from dpsynth_platform.synth.text.layout import LEAST_BODY, Encoder, TextLayout
 
 TOPIC = Condition("topic", ("mail", "visit", None))
 LAYOUT = TextLayout(("title", "text"), (TOPIC,), max_tokens=64)

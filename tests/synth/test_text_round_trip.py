@@ -5,9 +5,10 @@ import torch
 from text_cases import tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text.examples import Examples, write_examples
 from dpsynth_platform.synth.text.filtering import Rules, sample_records
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import Sampling
 
 RECORDS = [

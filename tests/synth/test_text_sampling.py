@@ -12,8 +12,9 @@ from scipy.stats import chi2
 from text_cases import tiny_gpt2, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, StaleInput
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.text import sampling as module
-from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import (
     Sampling,
     apportioned,

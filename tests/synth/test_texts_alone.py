@@ -37,8 +37,8 @@ from dpsynth_platform.privacy.statement import covered_accesses, words_of
 from dpsynth_platform.quality.plots import plots
 from dpsynth_platform.quality.report import measure_quality
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.text import counted
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.evolution import _sizes
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters

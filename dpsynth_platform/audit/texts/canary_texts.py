@@ -17,9 +17,10 @@ import torch
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import load
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.rows import check_rows, rows_for
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities
 from dpsynth_platform.synth.text.sealing import layout_of

@@ -7,9 +7,10 @@ values into cells (`domain`) and drawing the codes (`sampling`).
 | --- | --- |
 | modelled | drawn from the model |
 | written | text that a language model writes (`generate.text`) |
+| pictured | pictures that a method makes (`generate.image`), as files in bytes whatever the source's type |
 | regenerated | identifiers: fresh surrogates 1, 2, ... or S0000001, S0000002, ...; of a list, one |
 | empty | text that is not dropped: present in the schema, all null |
-| absent | text declared `pii: drop`, and any column declared `ignore: true`: left out |
+| absent | text declared `pii: drop`, and any column declared `ignore: true`, and pictures that no method makes: left out |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dpsynth_platform.contracts.columns import (
     FloatColumn,
     IdentifierColumn,
     IgnoredColumn,
+    ImageColumn,
     IntegerColumn,
     TextColumn,
 )
@@ -42,7 +44,7 @@ from dpsynth_platform.scrub.fitting import fits
 from dpsynth_platform.scrub.owners import is_id_list
 from dpsynth_platform.sources.declared_types import is_bytes, read_type, whole_as
 
-Treatment = Literal["modelled", "written", "regenerated", "empty", "absent"]
+Treatment = Literal["modelled", "written", "pictured", "regenerated", "empty", "absent"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
                 f"{type_name(field.type)}; accepted: strings"
             )
         declared = contract.columns[field.name]
+        if treatment == "pictured":
+            fields.append(pa.field(field.name, pa.binary(), nullable=False))
+            continue
         # A column with learned values may have none.
         learned = isinstance(declared, CategoricalColumn) and declared.most_learned is not None
         nullable = field.nullable or treatment == "empty" or declared.nullable or learned
@@ -129,7 +134,9 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
         return "modelled"
     if field.name == contract.text_column:
         return "written"
-    if isinstance(declared, IgnoredColumn):
+    if field.name == contract.image_column:
+        return "pictured"
+    if isinstance(declared, IgnoredColumn | ImageColumn):
         return "absent"
     if isinstance(declared, TextColumn):
         return "absent" if declared.pii == "drop" else "empty"

@@ -38,6 +38,8 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.restricted_log import note
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.interface import (
     Drawing,
     DrawRequest,
@@ -50,7 +52,7 @@ from dpsynth_platform.synth.interface import (
 from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.tabular.sampling import drawing_counted
-from dpsynth_platform.synth.text import counted, resampling, trained
+from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.examples import Examples, write_examples
@@ -65,7 +67,7 @@ from dpsynth_platform.synth.text.generator import (
     then_votes,
     with_texts,
 )
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.sealing import TextParameters, whole_event
 from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 from dpsynth_platform.synth.text.topics import with_topics

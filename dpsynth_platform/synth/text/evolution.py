@@ -37,10 +37,12 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import counted, resampling, trained
+from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
@@ -60,7 +62,6 @@ from dpsynth_platform.synth.text.generator import (
     then_votes,
     with_texts,
 )
-from dpsynth_platform.synth.text.layout import Given
 from dpsynth_platform.synth.text.public_text import PublicText
 from dpsynth_platform.synth.text.sampling import TEXTS, apportioned
 

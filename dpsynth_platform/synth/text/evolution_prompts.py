@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.filtering import Filter, Rules
-from dpsynth_platform.synth.text.layout import Given, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import SyntheticText

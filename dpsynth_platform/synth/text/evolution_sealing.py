@@ -23,6 +23,7 @@ from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import PlanInputs
+from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.endpoint_access import Endpoint
 from dpsynth_platform.synth.text.evolution_loop import Rounds
@@ -30,7 +31,6 @@ from dpsynth_platform.synth.text.evolution_prompts import Wording
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import (
     PlanParameters,
-    Readers,
     columns_plan,
     layout_of,
     memory_bytes,

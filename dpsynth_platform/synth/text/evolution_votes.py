@@ -28,10 +28,11 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
 from dpsynth_platform.synth.text.embeddings import REMEMBERED_TEXTS
 from dpsynth_platform.synth.text.examples import bounded_columns
-from dpsynth_platform.synth.text.layout import Given, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, PrivateText, TextEncoder
 
 NOBODY = -1

@@ -30,7 +30,8 @@ from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_durably
 from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, OWNER_COLUMN
-from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 
 if TYPE_CHECKING:
     import torch

@@ -28,7 +28,8 @@ from typing import Any
 from dpsynth_platform.foundation.digests import canonical_json
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.sampling import Sampling, SyntheticText, read_texts, sample_texts
 
 DUPLICATES = ("kept", "exact", "words")

@@ -16,11 +16,13 @@ import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Given, text_of
 from dpsynth_platform.synth.interface import Generator, MechanismRun, SealedPlan
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import counted, resampling, trained
+from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.synth.text.layout import Given, TextLayout, text_of
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.sealing import PlanParameters
 from dpsynth_platform.synth.text.unread import declare_unread
 

@@ -40,9 +40,11 @@ from dpsynth_platform.foundation.storage import read_table, write_durably
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import counted, resampling, trained
+from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.examples import bounded_columns
@@ -60,7 +62,7 @@ from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import Prompts
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters, about_of
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
-from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+from dpsynth_platform.synth.text.layout import Encoder, TextLayout
 from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import TEXTS, TEXTS_FILE, SyntheticText, read_texts
 from dpsynth_platform.synth.text.sealing import layout_of

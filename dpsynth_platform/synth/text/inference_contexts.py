@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.foundation.digests import canonical_json
-from dpsynth_platform.synth.text.layout import Given
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.sampling import apportioned
 
 

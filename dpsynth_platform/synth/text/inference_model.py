@@ -38,7 +38,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.slots import Prompt, Slots
 from dpsynth_platform.training.precision import has_experts
 

@@ -17,12 +17,12 @@ from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import PlanInputs
+from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.inference_model import MOST_ROWS
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.sealing import (
     PlanParameters,
-    Readers,
     columns_plan,
     layout_of,
     memory_bytes,

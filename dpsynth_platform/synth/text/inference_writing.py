@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.inference_choice import drawn, log_probabilities, owner_score, possible, scores
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import BREAK, Context, Prompts, Rows, independent_rows
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.sampling import SyntheticText
 
 STAGE = "contexts"

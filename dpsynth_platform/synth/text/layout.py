@@ -19,7 +19,6 @@ of the prompt is tokenized separately, and so is the body, so that a prompt has 
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +26,8 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.synth.conditions import Condition, Given, text_of
 from dpsynth_platform.synth.text.base_models import special_tokens
-
-Given = tuple[str | None, ...]
-"""The values of a layout's conditions, in order."""
 
 LEAST_BODY = 16
 """Tokens that the longest prompt must leave for the body."""
@@ -38,17 +35,6 @@ _CONTINUED = "(continued)"
 """Replaces the first field's name in the prompt of a later chunk, which starts in the middle of a body."""
 _NAME = re.compile(r"[^\s:\\]([^\n\r:\\]*[^\s:\\])?")
 _ESCAPE = "\\"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A column in the prompt, with all its public values as texts (`text_of`); None is a missing value.
-
-    Records with another value are left out.
-    """
-
-    column: str
-    values: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -157,17 +143,6 @@ class TextLayout:
 
     def _imitates(self, line: str) -> bool:
         return line.startswith(tuple(f"{name}:" for name in (*self._markers.values(), _CONTINUED)))
-
-
-def text_of(value: Any) -> str | None:
-    """A table's value as text, or None. Floats without fraction become whole numbers, times ISO 8601."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return value.isoformat() if isinstance(value, (dt.date, dt.time)) else str(value)
 
 
 class Encoder:

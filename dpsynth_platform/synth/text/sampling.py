@@ -32,7 +32,8 @@ from dpsynth_platform.foundation.errors import ContractError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.synth.text.rows import TextRows, check_rows, rows_for
 
 Key = TypeVar("Key")

@@ -14,12 +14,8 @@ training and for such votes.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Self
-
-import pyarrow as pa
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from dpsynth_platform.contracts.columns import CategoricalColumn, conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
@@ -33,14 +29,15 @@ from dpsynth_platform.contracts.text_generation import (
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event
+from dpsynth_platform.privacy.events import DpEvent, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import vote_sensitivity
-from dpsynth_platform.synth.interface import PlanInputs, PlanParts, SealedPlan, generator
-from dpsynth_platform.synth.tabular.restore import release_schema
-from dpsynth_platform.synth.text import counted
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.conditions import Condition
+from dpsynth_platform.synth.interface import PlanInputs, SealedPlan
+from dpsynth_platform.synth.sealed_parameters import Readers, SealedParameters
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.synth.text.layout import Condition, TextLayout
+from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.resampling import Resampling
 from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
@@ -55,16 +52,12 @@ COPIES_IN_FULL = 8
 ACTIVATION_BYTES = 2 * 2**30
 """The activations of the records that training processes together, about."""
 
-Readers = dict[str, Callable[[Any], Any]]
-"""How the JSON values of a plan's parameters become their types."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class PlanParameters(ABC):
-    """The shared parts of the `parameters` in sealed plans with texts. Public.
+class PlanParameters(SealedParameters):
+    """The shared parts of the `parameters` in sealed plans with texts.
 
     Attributes:
-        columns: the plan of the modelled columns; None where no column is counted.
         layout: the text column, and the columns that a text is written for.
         base_model: the contract's name of the language model.
         base_digest: digest of its weights, tokenizer and config; empty where an endpoint has the model.
@@ -72,72 +65,16 @@ class PlanParameters(ABC):
         resampling: how texts are chosen by clustered votes; None where they are not.
     """
 
-    KIND: ClassVar[str]
-    READERS: ClassVar[Readers]
+    SHARED: ClassVar[Readers] = {"layout": TextLayout.from_json, "resampling": lambda part: Resampling(**part)}
 
-    columns: counted.Columns
     layout: TextLayout
     base_model: str
     base_digest: str
     memory_bytes: int
     resampling: Resampling | None = None
 
-    @abstractmethod
-    def own_event(self, guarantee: Guarantee) -> DpEvent:
-        """The cost of the text's mechanism, without counts of columns and votes for clusters."""
-
-    @property
-    def neighbours(self) -> tuple[str, int] | None:
-        """Adjacency and b, for parameters that hold them in addition to the guarantee."""
-        return None
-
     def event(self, guarantee: Guarantee) -> DpEvent:
         return whole_event(self.columns, self.own_event(guarantee), self.resampling, guarantee)
-
-    def parts(self, inputs: PlanInputs) -> PlanParts:
-        return PlanParts(
-            columns=counted.domains(self.columns),
-            release=release_schema(inputs.contract, inputs.schema).to_json(),
-            parameters=self.to_json(),
-            event=self.event(inputs.guarantee),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values. Options that are not used have no key, so that plans without them keep their digests."""
-        options = {field.name for field in fields(self) if field.default is None}
-        return {name: part for name, part in asdict(self).items() if part is not None or name not in options}
-
-    @classmethod
-    def of(cls, plan: SealedPlan) -> Self:
-        """Reads the parameters of a sealed plan. Raises `GrantRefused` if they are of another kind."""
-        readers = _READERS | cls.READERS
-        try:
-            return cls(
-                **{name: readers[name](part) if name in readers else part for name, part in plan.parameters.items()}
-            )
-        except (KeyError, TypeError):
-            raise GrantRefused(f"the sealed plan is not for {cls.KIND}; materialize the line from raw again") from None
-
-    @classmethod
-    def checked(cls, plan: SealedPlan) -> Self:
-        """The parameters of a plan whose sealed event is what they cost (invariant: no drift).
-
-        Raises:
-            GrantRefused: it is not, or the parameters are of another guarantee.
-        """
-        parameters, guarantee = cls.of(plan), Guarantee.from_json(plan.guarantee)
-        own = parameters.neighbours in (None, (guarantee.adjacency, guarantee.max_contributions))
-        if not own or event_to_json(parameters.event(guarantee)) != plan.event:
-            raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-        counted.check(parameters.columns, plan)
-        return parameters
-
-
-_READERS: Readers = {
-    "columns": counted.from_json,
-    "layout": TextLayout.from_json,
-    "resampling": lambda part: Resampling(**part),
-}
 
 
 def whole_event(columns: counted.Columns, own: DpEvent, chosen: Resampling | None, guarantee: Guarantee) -> DpEvent:
@@ -291,22 +228,12 @@ def columns_plan(inputs: PlanInputs, topics: TopicChoice | None = None) -> count
     It takes `generate.text.columns_share` of the guarantee, or the cost of the topics' noise. None where no column is
     counted: then it takes nothing. Raises as `Generator.plan`.
     """
-    from dpsynth_platform.synth.automatic import method_for
-
-    contract, schema = inputs.contract, inputs.schema
-    if not counted.counts_columns(contract):
+    if not counted.counts_columns(inputs.contract):
         return None
-    generate = contract.generate.model_copy(
-        update={"method": "auto", "text": None, "training": None, "base_model": None}
-    )
-    columns = dict(contract.columns)
+    extra = {}
     if topics is not None:
-        columns[KEYWORDS_COLUMN] = CategoricalColumn(type="categorical", values=list(topics.load().labels))
-        schema = schema.append(pa.field(KEYWORDS_COLUMN, pa.string()))
-    alone = contract.model_copy(update={"generate": generate, "columns": columns})
-    chosen = method_for(alone, inputs.period)
-    part = _for_columns(contract, inputs.guarantee)
-    return generator(chosen.method).plan(alone, schema, part, period=inputs.period, why=chosen.why)
+        extra[KEYWORDS_COLUMN] = CategoricalColumn(type="categorical", values=list(topics.load().labels))
+    return counted.planned(inputs, _for_columns(inputs.contract, inputs.guarantee), extra)
 
 
 def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:

@@ -18,8 +18,9 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.base_models import BaseModel, base_model, load
-from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.layout import Encoder
 from dpsynth_platform.training.plan import TrainingPlan
 
 WEIGHTS = "weights.safetensors"

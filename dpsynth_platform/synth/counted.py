@@ -1,8 +1,8 @@
-"""The columns that are counted in addition to a text, if there are any.
+"""The columns that are counted in addition to a text or to pictures, if there are any.
 
 What belongs here: whether a contract's plan counts columns; their plan as part of the whole one and of its event; and
-measuring, fitting and drawing them. What does not: how the guarantee is divided (`sealing`), the text's own mechanisms,
-and the counts themselves (`synth.tabular`).
+measuring, fitting and drawing them. What does not: how the guarantee is divided (`text.sealing`), the own mechanisms of
+texts and pictures, and the counts themselves (`synth.tabular`).
 
 A table of ids and one text has no column to count: then columns take nothing of the guarantee, the event has no part
 for them, and drawn rows have fresh ids and the text. Texts that are sorted by public topics are always counted by them:
@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -23,12 +24,14 @@ from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import DpEvent, event_from_json
-from dpsynth_platform.synth.interface import Drawing, DrawRequest, SealedPlan, generator
+from dpsynth_platform.synth.interface import Drawing, DrawRequest, PlanInputs, SealedPlan, generator
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
 
 if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
+    from dpsynth_platform.contracts.columns import Column
+    from dpsynth_platform.privacy.guarantee import Guarantee
 
 Columns = SealedPlan | None
 """The plan of the counted columns; None where no column is counted."""
@@ -38,6 +41,28 @@ def counts_columns(contract: DataContract) -> bool:
     """Whether a contract's plan counts modelled columns or the topics that texts are sorted by."""
     text = contract.generate.text
     return bool(contract.modelled) or (text is not None and text.topics is not None)
+
+
+def planned(inputs: PlanInputs, part: Guarantee, extra: Mapping[str, Column] | None = None) -> SealedPlan:
+    """The plan of the modelled columns alone, by the method that `auto` chooses for them.
+
+    Args:
+        part: the part of the guarantee that counting may cost.
+        extra: further text columns that are counted, such as the topics of texts.
+
+    Raises:
+        ContractError, AccountingError: as `Generator.plan` does.
+    """
+    from dpsynth_platform.synth.automatic import method_for
+
+    contract, schema = inputs.contract, inputs.schema
+    bare: dict[str, Any] = {"method": "auto", "text": None, "image": None, "training": None, "base_model": None}
+    generate = contract.generate.model_copy(update=bare)
+    for name in extra or {}:
+        schema = schema.append(pa.field(name, pa.string()))
+    alone = contract.model_copy(update={"generate": generate, "columns": {**contract.columns, **(extra or {})}})
+    chosen = method_for(alone, inputs.period)
+    return generator(chosen.method).plan(alone, schema, part, period=inputs.period, why=chosen.why)
 
 
 def from_json(document: Mapping[str, Any] | None) -> Columns:

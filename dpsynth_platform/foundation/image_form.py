@@ -1,0 +1,52 @@
+"""The form of an image column's pictures, which is public: height, width and channels.
+
+What belongs here: the form, and pictures as rows of bytes. What does not: encoded files (`sources.pictures`). Contracts
+have forms, so numerical libraries load late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpsynth_platform.foundation.pixels import Pixels
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """Height and width in pixels, and channels: 1 (grey) or 3 (red, green, blue)."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def values(self) -> int:
+        """Bytes of a picture."""
+        return self.height * self.width * self.channels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.height, self.width, self.channels
+
+    def read(self, column: pa.Array) -> Pixels:
+        """The pictures of a binary column without nulls, each of `values` bytes; shape (rows, height, width, channels).
+
+        Raises:
+            ValueError: a picture has another number of bytes.
+        """
+        import numpy as np
+
+        pictures = column.to_pylist()
+        if any(len(picture) != self.values for picture in pictures):
+            raise ValueError(f"a picture has not {self.values} bytes")
+        return np.frombuffer(b"".join(pictures), dtype=np.uint8).reshape(-1, *self.shape)
+
+    def stored(self, pixels: Pixels) -> pa.Array:
+        """The inverse of `read`."""
+        import pyarrow as pa
+
+        return pa.array([picture.tobytes() for picture in pixels], pa.binary())

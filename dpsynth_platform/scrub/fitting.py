@@ -13,6 +13,7 @@ import pyarrow as pa
 from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column
 from dpsynth_platform.sources.declared_types import is_bytes, read_type
+from dpsynth_platform.sources.pictures import is_pixel_list
 
 Check = Callable[[pa.DataType], bool]
 
@@ -33,14 +34,6 @@ DURATION = "type integer, which is the number of its unit; or ignore: true, whic
 """What is accepted for a duration."""
 
 
-def is_pixel_list(type_: pa.DataType) -> bool:
-    """Whether a type is a list, at any depth, of 8-bit or wider whole numbers."""
-    nested = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(check(type_) for check in nested):
-        return False
-    return bool(pa.types.is_integer(type_.value_type)) or is_pixel_list(type_.value_type)
-
-
 _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     # Whole numbers with nulls often arrive as floating point.
     "integer": (
@@ -56,7 +49,7 @@ _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     "identifier": ("string, integer, decimal of scale 0 or bytes", (*TEXT, pa.types.is_integer)),
     "text": ("string", TEXT),
     "image": (
-        "binary (PNG, JPEG or WebP files, or raw pixels), or list of 8-bit integers (raw pixels)",
+        "binary (PNG, JPEG or WebP files, or raw pixels), or lists of whole numbers (raw pixels)",
         (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, is_pixel_list),
     ),
 }

@@ -266,7 +266,7 @@ def _scrubbed(
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
-    """The batches in pieces of at most `CHUNK_ROWS` rows and `CHUNK_BYTES` of text or pixels (one row may have more)."""
+    """The batches in pieces of at most `CHUNK_ROWS` rows and `CHUNK_BYTES` of text or pixels (a row may have more)."""
     for batch in batches:
         batch = batch.select([name for name in batch.schema.names if name not in scrubber.ignored])
         plain_columns = [plain(column) for column in batch.columns]

@@ -47,6 +47,7 @@ KINDS: Mapping[str, str] = {
     "too-complex": f"has more than {MOST_PARTS:,} parts, or too many scans for its size",
     "wrong-size": "has another height or width than declared",
     "wrong-length": "has another number of raw values than height times width times channels",
+    "wrong-value": "has a raw value outside of 0 to 255",
 }
 """Every kind of problem, in words. The list is public; which picture has which problem is not."""
 
@@ -107,7 +108,8 @@ _PALETTE = 3
 
 def _png(content: bytes) -> PictureFile:
     """Chunks of length, name, content and checksum, up to IEND (PNG specification, section 5.3)."""
-    kept, names = [_PNG], []
+    kept = [_PNG]
+    names: list[bytes] = []
     header, tiff, at = b"", b"", len(_PNG)
     while not names or names[-1] != b"IEND":
         if len(names) == MOST_PARTS:
@@ -252,7 +254,8 @@ def _webp(content: bytes) -> PictureFile:
         raise PictureProblem("truncated")
     if len(content) > whole:
         raise PictureProblem("trailing-bytes")
-    kept, names = [], []
+    kept: list[bytes] = []
+    names: list[bytes] = []
     size: tuple[int, int] | None = None
     tiff, at = b"", 12
     while at < whole:

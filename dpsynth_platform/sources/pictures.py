@@ -84,7 +84,7 @@ def read_pictures(
 
     Args:
         column: files as binary, or as a struct of `bytes` (and `path`, which is never opened); with `raw`, values row
-            by row and channel last, as binary or lists of uint8.
+            by row and channel last, as binary or lists (or lists of lists) of numbers from 0 to 255.
         form: of every picture.
         resize: for files; raw values have to have the form.
         raw: whether the column has values instead of files.
@@ -190,14 +190,20 @@ def _check_type(type_: pa.DataType, raw: bool) -> None:
     inner = type_.field("bytes").type if files else type_
     if _is_binary(inner) and not (raw and files):
         return
-    is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    if raw and is_list and type_.value_type == pa.uint8():
+    if raw and is_pixel_list(type_):
         return
-    accepted = "binary or lists of uint8" if raw else "binary, or a struct with binary `bytes`"
+    accepted = "binary or lists of whole numbers" if raw else "binary, or a struct with binary `bytes`"
     raise SourceError(
         f"a column of pictures has the type {type_}; accepted for {'raw values' if raw else 'files'}: {accepted}; "
         "convert the column, or declare another type"
     )
+
+
+def is_pixel_list(type_: pa.DataType) -> bool:
+    """Whether a type is a list, or a list of lists, of whole numbers."""
+    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)):
+        return False
+    return bool(pa.types.is_integer(type_.value_type)) or is_pixel_list(type_.value_type)
 
 
 def _is_binary(type_: pa.DataType) -> bool:
@@ -215,7 +221,10 @@ def _values(column: pa.Array | pa.ChunkedArray) -> Iterator[Any]:
         if not scalar.is_valid:
             yield None
         elif isinstance(scalar, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
-            yield scalar.values
+            values = scalar.values
+            while not pa.types.is_integer(values.type):
+                values = values.flatten()
+            yield values
         else:
             yield scalar.as_py()
 
@@ -236,5 +245,9 @@ def _raw(value: Any, form: ImageForm) -> npt.NDArray[np.uint8]:
         raise PictureProblem("missing")
     if len(value) != form.values:
         raise PictureProblem("wrong-length")
-    values = np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else np.array(value, dtype=np.uint8)
-    return values.reshape(form.shape)
+    if isinstance(value, bytes):
+        return np.frombuffer(value, dtype=np.uint8).reshape(form.shape)
+    values = np.asarray(value)
+    if values.min() < 0 or values.max() > _WHITE:
+        raise PictureProblem("wrong-value")
+    return values.astype(np.uint8).reshape(form.shape)

@@ -464,7 +464,7 @@ def test_columns_without_good_pictures_give_no_pixels() -> None:
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize(
-    "type_", [pa.string(), pa.int64(), pa.list_(pa.int64()), pa.struct([("path", pa.string())]), pa.null()]
+    "type_", [pa.string(), pa.int64(), pa.list_(pa.float64()), pa.struct([("path", pa.string())]), pa.null()]
 )
 def test_columns_of_other_types_are_refused(type_: pa.DataType, raw: bool) -> None:
     with pytest.raises(SourceError, match="accepted"):
@@ -498,3 +498,19 @@ def test_large_pictures_take_bounded_memory(tmp_path: Path, kind: str, options: 
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "small"), str(tmp_path / "file")]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(found.stdout) * 1024 < 20 * 2_500**2 + 10_000_000
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.uint8()), pa.list_(pa.int64()), pa.list_(pa.list_(pa.int16(), 3), 2)])
+def test_raw_values_are_read_from_lists_of_any_whole_numbers(type_: pa.DataType) -> None:
+    """A Delta table has no unsigned bytes, and pandas writes 64-bit numbers."""
+    nested = pa.types.is_fixed_size_list(type_)
+    row: list[Any] = [[1, 2, 255], [0, 7, 9]] if nested else [1, 2, 255, 0, 7, 9]
+    pixels, good, kinds = read_pictures(pa.array([row, None], type_), ImageForm(2, 3, 1), "refuse", True)
+    assert pixels.ravel().tolist() == [1, 2, 255, 0, 7, 9]
+    assert good.tolist() == [True, False] and kinds == {"missing": 1}
+
+
+def test_raw_values_beyond_a_byte_are_a_problem() -> None:
+    column = pa.array([[1, 256], [-1, 0], [0, 255]], pa.list_(pa.int64()))
+    _, good, kinds = read_pictures(column, ImageForm(1, 2, 1), "refuse", True)
+    assert good.tolist() == [False, False, True] and kinds == {"wrong-value": 2}

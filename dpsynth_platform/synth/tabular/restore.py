@@ -10,7 +10,7 @@ values into cells (`domain`) and drawing the codes (`sampling`).
 | pictured | pictures that a method makes (`generate.image`), as files in bytes whatever the source's type |
 | regenerated | identifiers: fresh surrogates 1, 2, ... or S0000001, S0000002, ...; of a list, one |
 | empty | text that is not dropped: present in the schema, all null |
-| absent | text declared `pii: drop`, and any column declared `ignore: true`, and pictures that no method makes: left out |
+| absent | text declared `pii: drop`, and columns declared `ignore: true`: left out |
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Every canary owner holds b records with equal modelled values and different reco
 contribution that the guarantee covers. Values are independent across columns and balanced over the declared cells of
 each: rare values and combinations occur as often as common ones, so canaries occupy many different, mostly empty cells
 of any marginal that the mechanism measures. Where values are learned they are missing: enough canaries would plant any
-value that they held. A text that a language model learns to write consists of made-up words that no other text holds. A
-contract may also request texts from the base model (`audit.canary_texts`), and plausible rows that keep all declared
+value that they held. A text that a language model learns to write consists of made-up words that no other text holds. A picture is a coarse pattern of black and white at
+random (in each colour), such as no camera takes. A contract may also request texts from the base model (`audit.canary_texts`), and plausible rows that keep all declared
 constraints (`audit.canary_rows`). Each kind is a separate set with its own coins; the report shows the result of each.
 
 A fair coin from the operating system includes each owner (Steinke et al. 2023). Included and held-out canaries are
@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.pixels import ImageForm, Pixels
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, owner_column
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain, domain_of
@@ -52,6 +53,8 @@ _random = secrets.SystemRandom()
 
 LEAST_DIFFERENT = 0.5
 """Least number of different plausible rows, as a share of the different ones among as many random rows."""
+BLOCKS = 7
+"""Along each side of a canary's picture: 49 coins a channel."""
 WORDS = 4
 """Made-up words in a canary's text. A record's gradient is clipped to one norm for any length of text, so a short text
 is remembered better. These are some twenty tokens, and practically never the same in two canaries."""
@@ -140,6 +143,9 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     columns = {
         name: one_each[name].combine_chunks().take(np.repeat(np.arange(count), b)) for name in one_each.schema.names
     }
+    if contract.image_column is not None:
+        pictures = random_patterns(contract.image.form, count, generator)
+        columns[contract.image_column] = _repeat([picture.tobytes() for picture in pictures], b, pa.binary())
     if contract.text_column is not None:
         written = _texts(contract, one_each, texts)
         columns[contract.text_column] = _repeat(written, b, schema.field(contract.text_column).type)
@@ -149,6 +155,16 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     if len(kinds_of(contract)) > 1:
         columns[KIND] = _repeat(_named(contract, rows, texts), b, pa.string())
     return CanarySet(pa.table(columns))
+
+
+def random_patterns(form: ImageForm, count: int, generator: np.random.Generator) -> Pixels:
+    """Pictures of at most `BLOCKS` x `BLOCKS` blocks, each channel of each 0 or 255 at random.
+
+    Shape (count, height, width, channels). Blocks survive the coarse features that some methods learn from.
+    """
+    rows, columns = (np.arange(side) * min(BLOCKS, side) // side for side in (form.height, form.width))
+    coarse = generator.integers(0, 2, (count, rows[-1] + 1, columns[-1] + 1, form.channels), dtype=np.uint8)
+    return coarse[:, rows][:, :, columns] * np.uint8(255)
 
 
 def trial_rows(contract: DataContract, schema: pa.Schema, count: int) -> Codes:

@@ -18,12 +18,13 @@ CROISSANT = "croissant.json"
 CARD = "README.md"
 DATA = "data"
 SAMPLE = "sample.json"
-ROWS = (DATA, SAMPLE)
-"""What holds published rows. A withdrawal deletes these, and nothing else of a release holds any."""
+SHEET = "pictures.png"
+ROWS = (DATA, SAMPLE, SHEET)
+"""What holds published rows, or pictures of them. A withdrawal deletes these, and nothing else of a release holds any."""
 
 
 def has_rows(directory: Path) -> bool:
-    """Whether a release still has its table, or its first rows."""
+    """Whether a release still has its table, or its first rows or pictures."""
     return any(os.path.lexists(directory / name) for name in ROWS)
 
 

@@ -34,7 +34,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/4"
+FORMAT = "dpsynth-dossier/5"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -209,6 +209,7 @@ def build_dossier(
             "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
+            **({} if profile.pictures is None else {"pictures": profile.pictures.to_json()}),
             **({"mostly_missing": notes} if (notes := missing_in_words(evidence.missing, advice=False)) else {}),
         },
         "lineage": {
@@ -264,6 +265,12 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
                 "No column of text is published"
                 if contract.text_column is None
                 else f"Of the texts, {contract.text_column} is published as a language model writes it"
+            )
+            + (
+                ""
+                if contract.image_column is None
+                else f"; of the pictures in {contract.image_column}, only their metadata were removed: faces, plates and "
+                "writing in them were not"
             )
             + ", and what was found and how often is restricted."
         ),

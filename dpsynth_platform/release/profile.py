@@ -28,6 +28,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.release.fidelity import FidelityCounter
+from dpsynth_platform.release.first_pictures import FirstPictures
 from dpsynth_platform.release.sample import sample_of
 from dpsynth_platform.synth.tabular.domain import domain_of
 
@@ -59,11 +60,13 @@ class Profiler:
     Attributes:
         fidelity: counts in the cells of the mechanism's noisy tables; None where there are none.
         sample: the first rows; None before there is any.
+        pictures: the first pictures of each class; None where there is no column of pictures.
     """
 
     def __init__(self, contract: DataContract, measured: Mapping[str, Any] | None = None) -> None:
         self.fidelity = None if measured is None else FidelityCounter(measured)
         self.sample: dict[str, Any] | None = None
+        self.pictures = None if contract.image_column is None else FirstPictures(contract)
         self._columns = {name: contract.columns[name] for name in contract.modelled}
         self._domains = {column.name: column for column in domain_of(contract)}
         self._edges = {name: _edges(column) for name, column in self._columns.items()}
@@ -79,6 +82,8 @@ class Profiler:
             self.sample = sample_of(batch)
         if self.fidelity is not None:
             self.fidelity.add(batch)
+        if self.pictures is not None:
+            self.pictures.add(batch)
         for name in set(self._columns) & set(batch.schema.names):
             values = batch.column(name)
             self._missing[name] += values.null_count

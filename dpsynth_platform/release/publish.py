@@ -124,6 +124,8 @@ def _stage_and_show(
         ]
         if profile.sample is not None:
             (stage / layout.SAMPLE).write_text(_indented(profile.sample), encoding="utf-8")
+        if profile.pictures is not None:
+            (stage / layout.SHEET).write_bytes(profile.pictures.sheet())
         _write_documents(stage, build_dossier(evidence, schema, rows, profile, files), signing_key)
         _settle(stage)
         announce()

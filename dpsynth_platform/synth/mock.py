@@ -11,8 +11,9 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts.columns import Column, DateColumn, FloatColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts.columns import Column, DateColumn, FloatColumn, ImageColumn, IntegerColumn, TextColumn
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth.tabular.domain import Codes, domain_of
 
 _TYPES = {
@@ -25,6 +26,7 @@ _TYPES = {
     "boolean": pa.bool_(),
     "identifier": pa.int64(),
     "text": pa.string(),
+    "image": pa.binary(),
 }
 _TEXT_POOL = 200
 _NULL_SHARE = 0.5
@@ -66,6 +68,8 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
             arrays.append(column.decode(cells, field.type, rng))
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
+        elif isinstance(pictures := contract.columns[field.name], ImageColumn):
+            arrays.append(_pictures(pictures, rows, rng))
         elif isinstance(declared := contract.columns[field.name], IntegerColumn | FloatColumn | DateColumn):
             arrays.append(_weights(declared, field.type, rows, rng))
         else:
@@ -87,6 +91,17 @@ def _weights(
         days = rng.integers(declared.min.toordinal(), declared.max.toordinal() + 1, rows)
         return pa.array([dt.date.fromordinal(int(day)) for day in days], kind)
     return pa.array(rng.uniform(declared.min, declared.max, rows)).cast(kind, safe=False)
+
+
+def _pictures(declared: ImageColumn, rows: int, rng: np.random.Generator) -> pa.Array:
+    """Pictures of random shades from corner to corner, as the source stores them."""
+    height, width, channels = declared.form.shape
+    down, across = np.linspace(-1, 1, height)[:, None, None], np.linspace(-1, 1, width)[None, :, None]
+    slopes = rng.normal(scale=60, size=(2, rows, 1, 1, channels))
+    pixels = np.clip(127 + slopes[0] * down + slopes[1] * across, 0, 255).astype(np.uint8)
+    if declared.stored == "raw":
+        return declared.form.stored(pixels)
+    return pa.array([encoded(picture, "png") for picture in pixels], pa.binary())
 
 
 def _texts(declared: Column, rows: int, rng: np.random.Generator) -> pa.Array:

@@ -53,7 +53,10 @@ class ContactSheet:
     left_out: int = 0
 
     def png(self) -> bytes:
-        """The sheet as one picture with the names on its left, at most `MOST_BYTES`."""
+        """The sheet as one picture with the names on its left, at most `MOST_BYTES`.
+
+        The font that comes with the library draws letters beyond ASCII as boxes.
+        """
         return _bounded(self._png)
 
     def html(self, pictures: str = "synthetic pictures") -> str:
@@ -97,8 +100,8 @@ class ContactSheet:
         draw = ImageDraw.Draw(sheet)
         top = 0
         for (name, _), strip, height in zip(self.rows, strips, heights, strict=True):
-            sheet.paste(strip, (_NAME_WIDTH, top))
             draw.text((4, top + (height - _FONT) // 2 - 2), _short(name), fill="black", font=font)
+            sheet.paste(strip, (_NAME_WIDTH, top))
             top += height
         return _written(sheet)
 

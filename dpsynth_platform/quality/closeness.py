@@ -63,12 +63,23 @@ class Closeness:
 def measure_closeness(columns: Sequence[Column]) -> Closeness:
     """Nearness of held-out (first) and synthetic rows (second table) to the mechanism's real rows (third)."""
     real, made = _nearest(columns)
-    copies = exact_copies(of_tables(columns, 0, 2)), exact_copies(of_tables(columns, 1, 2))
+    copies = exact_copies(of_tables(columns, 1, 2)), exact_copies(of_tables(columns, 0, 2))
     rows = row_counts(columns)
+    return closeness_of(made, real, copies, (rows[1], rows[0]))
+
+
+def closeness_of(made: Values, real: Values, copies: tuple[int, int], rows: tuple[int, int]) -> Closeness:
+    """Closeness by distances that were measured elsewhere.
+
+    Args:
+        made, real: ascending distances of synthetic and of held-out rows to the mechanism's real rows, shapes (rows,
+            neighbours).
+        copies, rows: of synthetic and of held-out rows: how many equal a real row, of how many.
+    """
     percentiles = [tuple(np.percentile(distances[:, 0], range(101)).tolist()) for distances in (made, real)]
     return Closeness(
-        synthetic=_nearness(made, copies[1], rows[1]),
-        real=_nearness(real, copies[0], rows[0]),
+        synthetic=_nearness(made, copies[0], rows[0]),
+        real=_nearness(real, copies[1], rows[1]),
         closer=_closer(made[:, 0], real[:, 0]),
         synthetic_percentiles=percentiles[0],
         real_percentiles=percentiles[1],

@@ -56,7 +56,7 @@ def charts(report: QualityReport) -> dict[str, Chart]:
     found = {
         "marginals": _marginals(report.fidelity),
         "classifiers": _classifiers(report.utility),
-        "closeness": _closeness(report.closeness),
+        "closeness": closeness_chart(report.closeness),
     }
     return {name: chart for name, chart in found.items() if chart is not None}
 
@@ -94,18 +94,19 @@ def _classifiers(utility: Utility) -> Chart | None:
     )
 
 
-def _closeness(closeness: Closeness | None) -> Chart | None:
+def closeness_chart(closeness: Closeness | None, record: str = "row", distance: str = "distance") -> Chart | None:
+    """Cumulative distances to the nearest real record; None without any."""
     if closeness is None:
         return None
     shares = [percent / 100 for percent in range(101)]
     return Chart(
-        title="Distance to the nearest row that the mechanism read",
-        description="Share of the rows whose nearest real row is at most this distance away.",
-        x_label="distance",
-        y_label="share of the rows",
+        title=f"Distance to the nearest {record} that the mechanism read",
+        description=f"Share of the {record}s whose nearest real {record} is at most this distance away.",
+        x_label=distance,
+        y_label=f"share of the {record}s",
         series={
-            "synthetic rows": (closeness.synthetic_percentiles, shares),
-            "held-out real rows": (closeness.real_percentiles, shares),
+            f"synthetic {record}s": (closeness.synthetic_percentiles, shares),
+            f"held-out real {record}s": (closeness.real_percentiles, shares),
         },
         bars=False,
     )

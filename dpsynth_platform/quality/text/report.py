@@ -10,16 +10,14 @@ people is larger.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.quality.figures import Figure, estimate, figures_as_json
 from dpsynth_platform.quality.report import NOTICE, markdown_row
 from dpsynth_platform.quality.text.corpora import Corpus, check_labels
 from dpsynth_platform.quality.text.mauve import EXPLAINED_VARIANCE, SCALING, default_clusters
@@ -67,30 +65,6 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Mean over trials and its standard error. Both are NaN if a measure does not apply; the error with one trial."""
-
-    mean: float
-    standard_error: float
-
-    def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "not available"
-        return f"{self.mean:.3f}" + ("" if math.isnan(self.standard_error) else f" ± {self.standard_error:.3f}")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measure, of synthetic and of as many real texts that the generator read (verbatim runs: held-out ones)."""
-
-    key: str
-    name: str
-    better: str
-    synthetic: Estimate
-    real: Estimate
-
-
-@dataclass(frozen=True)
 class TextQualityReport:
     """Quality of one synthetic corpus. Restricted.
 
@@ -113,11 +87,7 @@ class TextQualityReport:
     restricted: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        document = asdict(self)
-        for figure in document["figures"]:
-            for side in ("synthetic", "real"):
-                figure[side] = {name: None if math.isnan(value) else value for name, value in figure[side].items()}
-        return document
+        return asdict(self) | {"figures": figures_as_json(self.figures)}
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Rows with the columns of `HEADER`: mean ± standard error."""
@@ -190,7 +160,7 @@ def measure_texts(
             "features": f"{MODEL}, first {MOST_PIECES} word pieces",
         },
         figures=tuple(
-            Figure(key, name, better, *(_estimate([trial[side][key] for trial in found]) for side in (0, 1)))
+            Figure(key, name, better, *(estimate([trial[side][key] for trial in found]) for side in (0, 1)))
             for key, (name, better) in MEASURES.items()
             if key in found[0][0]
         ),
@@ -201,8 +171,3 @@ def measure_texts(
 def _majority(corpus: Corpus) -> float:
     counts = Counter(label for label in corpus.labels if label is not None)
     return max(counts.values()) / counts.total()
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return Estimate(float(np.mean(values)), error)

@@ -7,9 +7,10 @@ Every canary owner holds b records with equal modelled values and different reco
 contribution that the guarantee covers. Values are independent across columns and balanced over the declared cells of
 each: rare values and combinations occur as often as common ones, so canaries occupy many different, mostly empty cells
 of any marginal that the mechanism measures. Where values are learned they are missing: enough canaries would plant any
-value that they held. A text that a language model learns to write consists of made-up words that no other text holds. A picture is a coarse pattern of black and white at
-random (in each colour), such as no camera takes. A contract may also request texts from the base model (`audit.canary_texts`), and plausible rows that keep all declared
-constraints (`audit.canary_rows`). Each kind is a separate set with its own coins; the report shows the result of each.
+value that they held. A text that a language model learns to write consists of made-up words that no other text holds. A
+picture is a coarse random pattern of black and white (in each colour), such as no camera takes. A contract may also
+request texts from the base model (`audit.canary_texts`), and plausible rows that keep all declared constraints
+(`audit.canary_rows`). Each kind is a separate set with its own coins; the report shows the result of each.
 
 A fair coin from the operating system includes each owner (Steinke et al. 2023). Included and held-out canaries are
 stored together, and stay restricted.

@@ -52,12 +52,14 @@ class ContactSheet:
     rows: tuple[tuple[str, Pixels], ...]
     left_out: int = 0
 
-    def png(self) -> bytes:
-        """The sheet as one picture with the names on its left, at most `MOST_BYTES`.
+    def png(self, *, named: bool = True) -> bytes:
+        """The sheet as one picture, at most `MOST_BYTES`.
 
-        The font that comes with the library draws letters beyond ASCII as boxes.
+        Args:
+            named: whether names stand on its left, in the library's own font, which draws other letters than those of
+                ASCII as boxes.
         """
-        return _bounded(self._png)
+        return _bounded(lambda side, each: self._png(side, each, named=named))
 
     def html(self, pictures: str = "synthetic pictures") -> str:
         """The sheet as a table with one inline picture a row, at most `MOST_BYTES`; `pictures` says what they are.
@@ -84,7 +86,7 @@ class ContactSheet:
         more = f"<p>{self.left_out} more classes are not shown.</p>" if self.left_out else ""
         return f'<table class="contact-sheet"><tbody>{"".join(lines)}</tbody></table>{more}'
 
-    def _png(self, side: int, each: int) -> bytes:
+    def _png(self, side: int, each: int, *, named: bool) -> bytes:
         from PIL import Image, ImageDraw, ImageFont
 
         font = ImageFont.load_default(_FONT)
@@ -94,14 +96,16 @@ class ContactSheet:
             factor = _factor(_tile(_form(found), side))
             strips.append(strip.resize((strip.width * factor, strip.height * factor), Image.Resampling.NEAREST))
         heights = [max(strip.height, _FONT + 4) + _GAP for strip in strips]
-        width = _NAME_WIDTH + max((strip.width for strip in strips), default=1)
+        margin = _NAME_WIDTH if named else 0
+        width = margin + max((strip.width for strip in strips), default=1)
         coloured = any(strip.mode == "RGB" for strip in strips)
         sheet = Image.new("RGB" if coloured else "L", (width, max(1, sum(heights))), "white")
         draw = ImageDraw.Draw(sheet)
         top = 0
         for (name, _), strip, height in zip(self.rows, strips, heights, strict=True):
-            draw.text((4, top + (height - _FONT) // 2 - 2), _short(name), fill="black", font=font)
-            sheet.paste(strip, (_NAME_WIDTH, top))
+            if named:
+                draw.text((4, top + (height - _FONT) // 2 - 2), _short(name), fill="black", font=font)
+            sheet.paste(strip, (margin, top))
             top += height
         return _written(sheet)
 

@@ -20,7 +20,7 @@ DATA = "data"
 SAMPLE = "sample.json"
 SHEET = "pictures.png"
 ROWS = (DATA, SAMPLE, SHEET)
-"""What holds published rows, or pictures of them. A withdrawal deletes these, and nothing else of a release holds any."""
+"""What holds published rows or pictures of them. A withdrawal deletes these; nothing else of a release holds any."""
 
 
 def has_rows(directory: Path) -> bool:

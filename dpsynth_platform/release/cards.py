@@ -23,6 +23,7 @@ from dpsynth_platform.release import page
 CROISSANT_VERSION = "http://mlcommons.org/croissant/1.1"
 RAI_VERSION = "http://mlcommons.org/croissant/RAI/1.0"
 PARQUET = "application/x-parquet"
+IMAGE = "sc:ImageObject"
 
 _TYPES = {
     "bool": "sc:Boolean",
@@ -89,7 +90,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
                         "@id": _field_id(number, column["name"]),
                         "name": column["name"],
                         "description": page.TREATMENTS[column["treatment"]],
-                        "dataType": _data_type(column["type"]),
+                        "dataType": IMAGE if column["treatment"] == "pictured" else _data_type(column["type"]),
                         "source": {**source, "extract": {"column": column["name"]}},
                         **({"isArray": True, "arrayShape": "-1"} if column["type"].startswith("list<") else {}),
                     }
@@ -151,7 +152,7 @@ def _written(dossier: Mapping[str, Any]) -> list[str]:
 def _tags(dossier: Mapping[str, Any]) -> list[str]:
     return [
         "synthetic",
-        "text" if _written(dossier) else "tabular",
+        "image" if "pictures" in dossier["synthetic"] else "text" if _written(dossier) else "tabular",
         "differential-privacy",
         dossier["mechanism"]["method"],
     ]
@@ -163,6 +164,11 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
         *(
             f"{name} is written by a language model: it may be untrue, make no sense or break off."
             for name in _written(dossier)
+        ),
+        *(
+            f"{column['name']} has pictures that no camera took: what they show in detail is noise or invention."
+            for column in _published(dossier)
+            if column["treatment"] == "pictured"
         ),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),

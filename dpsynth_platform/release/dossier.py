@@ -209,7 +209,11 @@ def build_dossier(
             "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
-            **({} if profile.pictures is None else {"pictures": profile.pictures.to_json()}),
+            **(
+                {}
+                if profile.pictures is None
+                else {"pictures": profile.pictures.to_json(contract.image.accept_unscrubbed)}
+            ),
             **({"mostly_missing": notes} if (notes := missing_in_words(evidence.missing, advice=False)) else {}),
         },
         "lineage": {

@@ -7,25 +7,25 @@ table. What does not: choosing pictures by what they show; they are the first th
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.contact_sheet import MOST_CLASSES, MOST_EACH, ContactSheet
+from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.release_layout import SHEET
 from dpsynth_platform.sources.pictures import decoded
+from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
 
 
 class FirstPictures:
     """Collects up to `MOST_EACH` pictures of each of the first `MOST_CLASSES` classes, batch by batch."""
 
-    def __init__(self, contract: DataContract) -> None:
-        self._layout = ImageLayout.of(contract)
-        self._unscrubbed = contract.image.accept_unscrubbed
+    def __init__(self, layout: ImageLayout) -> None:
+        self._layout = layout
         self._found: dict[int, list[Any]] = {number: [] for number in range(min(MOST_CLASSES, self._layout.number))}
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -51,8 +51,12 @@ class FirstPictures:
         )
         return ContactSheet(tuple(rows)).png(named=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """The dossier's `synthetic.pictures`."""
+    def to_json(self, unscrubbed: str | None) -> dict[str, Any]:
+        """The dossier's `synthetic.pictures`.
+
+        Args:
+            unscrubbed: why it was accepted that what pictures show is not scrubbed.
+        """
         form, number = self._layout.form, self._layout.number
         return {
             "column": self._layout.column,
@@ -61,19 +65,29 @@ class FirstPictures:
             "channels": form.channels,
             "media_type": "image/png",
             "sheet": SHEET,
+            "conditions": [
+                {"column": condition.column, "values": list(condition.values)} for condition in self._layout.conditions
+            ],
             "classes": list(self._layout.names[: len(self._found)]),
             "classes_not_shown": number - len(self._found),
-            "unscrubbed": self._unscrubbed,
+            "unscrubbed": unscrubbed,
         }
 
 
-def shows(sheet: bytes, contract: DataContract, batches: Iterable[pa.RecordBatch]) -> bool:
+def layout_of(pictures: Mapping[str, Any]) -> ImageLayout:
+    """The layout of a dossier's `synthetic.pictures`."""
+    form = ImageForm(pictures["height"], pictures["width"], pictures["channels"])
+    conditions = (Condition(part["column"], tuple(part["values"])) for part in pictures["conditions"])
+    return ImageLayout(pictures["column"], form, tuple(conditions))
+
+
+def shows(sheet: bytes, layout: ImageLayout, batches: Iterable[pa.RecordBatch]) -> bool:
     """Whether a sheet is that of a table's rows: the same pixels, whatever wrote the file.
 
     Raises:
         PictureProblem: a file in the table is no picture of the form.
     """
-    found = FirstPictures(contract)
+    found = FirstPictures(layout)
     for batch in batches:
         found.add(batch)
     return bool(np.array_equal(_pixels(sheet), _pixels(found.sheet())))

@@ -30,6 +30,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.release.fidelity import FidelityCounter
 from dpsynth_platform.release.first_pictures import FirstPictures
 from dpsynth_platform.release.sample import sample_of
+from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
@@ -66,7 +67,7 @@ class Profiler:
     def __init__(self, contract: DataContract, measured: Mapping[str, Any] | None = None) -> None:
         self.fidelity = None if measured is None else FidelityCounter(measured)
         self.sample: dict[str, Any] | None = None
-        self.pictures = None if contract.image_column is None else FirstPictures(contract)
+        self.pictures = None if contract.image_column is None else FirstPictures(ImageLayout.of(contract))
         self._columns = {name: contract.columns[name] for name in contract.modelled}
         self._domains = {column.name: column for column in domain_of(contract)}
         self._edges = {name: _edges(column) for name, column in self._columns.items()}

@@ -469,7 +469,8 @@ class _Verification:
         """What release and dossier show of the rows must follow from them. Earlier formats show less."""
         from pyarrow import ArrowException
 
-        from dpsynth_platform.release import fidelity, sample
+        from dpsynth_platform.release import fidelity, first_pictures, sample
+        from dpsynth_platform.sources.picture_files import PictureProblem
 
         comparison, data = dossier.get("fidelity"), self.path / layout.DATA
         try:
@@ -479,6 +480,16 @@ class _Verification:
                     self._report("table", layout.SAMPLE, "is no row of the table", f"$.rows[{place}]")
         except (ArrowException, LookupError, OSError, TypeError, ValueError, RecursionError, VerificationFailed):
             self._report("table", layout.SAMPLE, "does not have rows of the table")
+        try:
+            pictures = dossier["synthetic"].get("pictures")
+            if pictures and not self._damaged(layout.SHEET):
+                shown_by = first_pictures.layout_of(pictures)
+                columns = [*(condition.column for condition in shown_by.conditions), shown_by.column]
+                sheet = self.regular[layout.SHEET].read_bytes()
+                if not first_pictures.shows(sheet, shown_by, table.batches(data, names, columns)):
+                    self._report("table", layout.SHEET, "does not have the table's first pictures")
+        except (ArrowException, LookupError, OSError, TypeError, ValueError, PictureProblem, VerificationFailed):
+            self._report("table", layout.SHEET, "does not have pictures of the table")
         try:
             if comparison:
                 counted = table.batches(data, names, fidelity.columns_of(comparison))

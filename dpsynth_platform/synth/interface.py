@@ -397,6 +397,7 @@ _CLASSES = {
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",
     "aug_pe": "text.evolution.AugPe",
+    "image_moments": "images.image_moments.ImageMoments",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

@@ -411,16 +411,21 @@ def constraint_faults(parts: Parts) -> Iterator[str]:
 
 
 def resolve_method(contract: DataContract, settings: Settings) -> DataContract:
-    """The contract with the method that `auto` selects for its texts.
+    """The contract with the method that `auto` selects for its texts or pictures.
 
     The choice is sealed with contract and plan, so that another choice, by other public facts, is another run. Raises
     `ContractError` if the selected method cannot do what the contract asks for.
     """
     if not contract.generate.method_unresolved:
         return contract
-    from dpsynth_platform.synth.text.choice import text_method_for
+    if contract.generate.image is not None:
+        from dpsynth_platform.synth.images.choice import image_method_for
 
-    chosen = text_method_for(contract, settings)
+        chosen = image_method_for(contract)
+    else:
+        from dpsynth_platform.synth.text.choice import text_method_for
+
+        chosen = text_method_for(contract, settings)
     try:
         return contract.with_method(chosen.method, chosen.why)
     except ContractError as error:

@@ -1,0 +1,348 @@
+"""Measuring moments of pictures: *draw, append durably, use*.
+
+What belongs here: the passes over records, noise, and the files of noisy results. What does not: the plan
+(`moments_plan`), the arithmetic of exact sums (`exact_sums`), and estimates (`moments_fitting`).
+
+Each query is one pass. Its noisy sums are a durable file before anything depends on them; a file that exists is used
+and never drawn again. So a run that stopped continues with what it has, and a query lost in a crash was not used. What
+follows from noisy results alone (the basis, networks) is a file, too, so that every later pass has the same numbers.
+Nothing without noise outlives its pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.images import moments_plan as names
+from dpsynth_platform.synth.images.exact_sums import (
+    DIAGONAL_SHARE,
+    UNIT,
+    Batch,
+    Batches,
+    Sums,
+    Whole,
+    cells,
+    class_second_moments,
+    class_sums,
+    clipped,
+    norms,
+    second_moments,
+)
+from dpsynth_platform.synth.images.moments_fitting import (
+    BINS,
+    STEPS,
+    Floats,
+    components_of,
+    counts_from,
+    low_frequencies,
+    norm_from,
+    shrunk_covariances,
+    shrunk_means,
+    symmetric,
+    whole_means,
+)
+from dpsynth_platform.synth.images.moments_model import Model, read_arrays, write_arrays
+from dpsynth_platform.synth.images.moments_plan import MomentsPlan, gradient_name
+from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+
+PLAN_FILE, COMPLETE_FILE = "plan.digest", "complete"
+BASIS_STEPS = 2**10
+"""Entries of a basis are whole numbers of 1 / BASIS_STEPS."""
+BRIGHT_QUANTILE, SPREAD_QUANTILE = 0.95, 0.9
+"""Of the records' norms, where they are clipped."""
+DRAWN = 20_000
+"""Pictures that a network is trained on, and the Hessian is of."""
+
+
+@dataclass
+class Results:
+    """A directory's noisy results, each measured at most once.
+
+    Attributes:
+        batches: None where nothing may be measured any more, only read.
+    """
+
+    plan: MomentsPlan
+    directory: Path
+    batches: Batches | None = None
+    progress: Progress = silent
+    _read: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def query(self, name: str, sums: Callable[[Batch], Sums], unit: int, *, matrix: bool = False) -> Floats:
+        """A noisy sum over all records, in units of a record.
+
+        Args:
+            sums: of a batch, exact; a unit moves their total by b * `unit` at most (`exact_sums`).
+            unit: the norm of a record of weight 1.
+            matrix: the last two axes are symmetric matrices; only their upper triangles are measured.
+        """
+
+        def measured() -> dict[str, npt.NDArray[Any]]:
+            self.progress(f"measuring {name}", 0, 1)
+            total: Sums | None = None
+            for batch in self._passes():
+                for chunk in batch.chunks():
+                    part = sums(chunk)
+                    total = part if total is None else total + part
+            if total is None:
+                total = sums(self._nothing())
+            noisy = with_noise(total, self.plan.noise[name], unit, matrix=matrix)
+            self.progress(f"measuring {name}", 1, 1)
+            return {"sums": noisy}
+
+        found = self.kept(name, measured)["sums"].astype(np.float64) / unit
+        return symmetric(found) if matrix else found
+
+    def deviation(self, name: str) -> float:
+        """Of the noise of a query, in units of a record."""
+        return self.plan.noise[name]
+
+    def kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+        """Arrays of the directory; made, and durable before they are returned, if they are not there yet.
+
+        Raises:
+            MechanismFailed: they are missing, and nothing may be measured any more.
+        """
+        if name not in self._read:
+            path = self.directory / f"{name}.npz"
+            if not path.exists():
+                if self.batches is None:
+                    raise MechanismFailed(
+                        f"the measurements lack {name}; what they cost stays spent, and a new attempt is a new spend"
+                    )
+                write_arrays(path, make())
+            self._read[name] = read_arrays(path)
+        return self._read[name]
+
+    def _passes(self) -> Iterator[Batch]:
+        return iter(()) if self.batches is None else self.batches()
+
+    def _nothing(self) -> Batch:
+        return Batch(np.zeros((0, *self.plan.shape), dtype=np.uint8), np.zeros(0, dtype=np.int64))
+
+
+def with_noise(exact: Sums, multiplier: float, unit: int, *, matrix: bool = False) -> Sums:
+    """Exact sums with noise of `multiplier` * `unit`; of matrices the upper triangles, zeros below.
+
+    A matrix's off-diagonal entries have 1 / sqrt(2) of that (`DIAGONAL_SHARE`).
+    """
+    if not matrix:
+        return sample_rounded_gaussian(exact, multiplier * unit)
+    size = exact.shape[-1]
+    noisy = np.zeros_like(exact)
+    diagonal, above = np.arange(size), np.triu_indices(size, 1)
+    noisy[..., diagonal, diagonal] = sample_rounded_gaussian(exact[..., diagonal, diagonal], multiplier * unit)
+    if size > 1:
+        cells_above = np.ascontiguousarray(exact[..., above[0], above[1]])
+        noisy[..., above[0], above[1]] = sample_rounded_gaussian(cells_above, multiplier * unit * DIAGONAL_SHARE)
+    return noisy
+
+
+def measure(plan: MomentsPlan, batches: Batches, directory: Path, progress: Progress = silent) -> None:
+    """Measures everything of a plan, or what a stopped run has not measured.
+
+    Args:
+        batches: begins a pass; every pass gives the same records, of the plan's form and classes.
+        directory: the results' own, private.
+
+    Raises:
+        MechanismFailed: the directory holds results of another plan, or damaged ones.
+    """
+    private_directory(directory)
+    path = directory / PLAN_FILE
+    if not path.exists():
+        write_durably(path, plan.digest)
+    _check(plan, directory)
+    _estimated(Results(plan, directory, batches, progress))
+    write_durably(directory / COMPLETE_FILE, plan.digest)
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a directory has all measurements of its plan."""
+    return (directory / COMPLETE_FILE).exists()
+
+
+def fit(directory: Path, plan: MomentsPlan) -> Model:
+    """The model of complete measurements, at no cost.
+
+    Raises:
+        MechanismFailed: the measurements are missing, incomplete, damaged, or of another plan.
+    """
+    if not is_complete(directory):
+        raise MechanismFailed(
+            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
+            "is a new spend"
+        )
+    _check(plan, directory)
+    return _estimated(Results(plan, directory))
+
+
+def _check(plan: MomentsPlan, directory: Path) -> None:
+    try:
+        digest = (directory / PLAN_FILE).read_text()
+    except OSError:
+        digest = ""
+    if digest != plan.digest:
+        raise MechanismFailed("the stored measurements belong to another plan")
+
+
+def _estimated(results: Results) -> Model:
+    """The model; each result is measured where it is first needed and not there yet."""
+    model = _moments(results)
+    for network in range(results.plan.networks):
+        model = _classified(results, model, network, np.random.default_rng())
+    return model
+
+
+def _classified(results: Results, model: Model, network: int, generator: np.random.Generator) -> Model:
+    """The model with a classifier whose features are learned from its draws, and whose last layer from gradients."""
+    classifier = _network(results, model, network, generator)
+    drawn: list[Whole] = []
+    for round_ in range(results.plan.rounds):
+        name = gradient_name(network, round_)
+        gradient = results.query(name, classifier.gradient, GRADIENT_UNIT)
+
+        def stepped(
+            before: PictureClassifier = classifier, gradient: Floats = gradient, name: str = name
+        ) -> dict[str, npt.NDArray[Any]]:
+            if not drawn:
+                drawn.append(before.features(model.pool(DRAWN // 4, generator)[0]))
+            records = float(model.class_counts.sum())
+            return before.stepped(gradient, drawn[0], records, results.deviation(name)).arrays()
+
+        classifier = PictureClassifier.from_arrays(results.kept(f"after-{name}", stepped))
+
+    def labels() -> dict[str, npt.NDArray[Any]]:
+        return {"labels": model.with_classifier(classifier, generator).labels}
+
+    return model.labelled(classifier, results.kept(f"labels-{network}", labels)["labels"])
+
+
+def _network(results: Results, model: Model, network: int, generator: np.random.Generator) -> PictureClassifier:
+    def made() -> dict[str, npt.NDArray[Any]]:
+        results.progress("learning features from draws", 0, 1)
+        pixels, labels = model.pool(DRAWN, generator)
+        found = trained(pixels, labels, model.classes, generator).arrays()
+        results.progress("learning features from draws", 1, 1)
+        return found
+
+    return PictureClassifier.from_arrays(results.kept(f"network-{network}", made))
+
+
+def _moments(results: Results) -> Model:
+    plan = results.plan
+    classes, form = plan.classes, plan.form
+    largest = 255 * float(np.sqrt(form.values))
+
+    counts = counts_from(results.query(names.COUNTS, lambda batch: cells(batch.classes, batch, classes), RECORD_PARTS))
+    records = float(counts.sum())
+
+    bright = results.query(
+        names.BRIGHTNESS, lambda batch: cells(_bins(norms(_flat(batch)), largest), batch, BINS), RECORD_PARTS
+    )
+    norm = norm_from(bright, results.deviation(names.BRIGHTNESS), largest, BRIGHT_QUANTILE)
+    sums = results.query(
+        names.MEANS, lambda batch: class_sums(clipped(_flat(batch), norm, batch.shares), batch.classes, classes), UNIT
+    )
+    means = whole_means(sums * norm, counts, results.deviation(names.MEANS) * norm)
+
+    wide = low_frequencies(*plan.shape, plan.frequencies) if plan.frequencies else None
+    whole_wide = None if wide is None else np.rint(wide * BASIS_STEPS)
+
+    def residuals(batch: Batch) -> Whole:
+        """In quarters of a grey level, in the basis that the covariance is of."""
+        found = STEPS * _flat(batch) - means[batch.classes]
+        return found if whole_wide is None else np.rint(found @ whole_wide / BASIS_STEPS)
+
+    spread = results.query(
+        names.SPREAD,
+        lambda batch: cells(_bins(norms(residuals(batch)), STEPS * largest), batch, BINS),
+        RECORD_PARTS,
+    )
+    norm = norm_from(spread, results.deviation(names.SPREAD), STEPS * largest, SPREAD_QUANTILE)
+
+    scatter = results.query(
+        names.SCATTER,
+        lambda batch: second_moments(clipped(residuals(batch), norm, np.sqrt(batch.shares))),
+        UNIT**2,
+        matrix=True,
+    )
+    covariance = scatter * norm**2 / records
+
+    def basis() -> dict[str, npt.NDArray[Any]]:
+        away = means - (means * counts[:, None]).sum(axis=0) / records
+        away = away if wide is None else away @ wide
+        between = (away.T * counts) @ away / records
+        found = components_of(
+            covariance, between, results.deviation(names.SCATTER) * norm**2 / records, plan.components
+        )
+        return {"basis": np.rint(found * BASIS_STEPS)}
+
+    own = results.kept("basis", basis)["basis"]
+
+    def components(batch: Batch) -> Whole:
+        found: Whole = np.rint(residuals(batch) @ own / BASIS_STEPS)
+        return found
+
+    centres = results.query(
+        names.CENTRES,
+        lambda batch: class_sums(clipped(components(batch), norm, batch.shares), batch.classes, classes),
+        UNIT,
+    )
+    centres = shrunk_means(
+        centres * norm / counts[:, None],
+        np.zeros(centres.shape[1]),
+        results.deviation(names.CENTRES) * norm / counts,
+    )
+    seconds = results.query(
+        names.COVARIANCES,
+        lambda batch: class_second_moments(
+            clipped(components(batch), norm, np.sqrt(batch.shares)), batch.classes, classes
+        ),
+        UNIT**2,
+        matrix=True,
+    )
+    seconds = seconds * norm**2 / counts[:, None, None] - centres[:, :, None] * centres[:, None, :]
+    covariances = shrunk_covariances(seconds, counts, results.deviation(names.COVARIANCES) * norm**2)
+
+    # From quarters of a grey level to the unit interval, and from the basis to pixels.
+    unit = 255.0 * STEPS
+    columns = own / BASIS_STEPS if wide is None else wide @ (own / BASIS_STEPS)
+    outside = _outside(covariance, own / BASIS_STEPS, wide)
+    return Model.of_moments(
+        form,
+        counts,
+        np.clip((means + centres @ columns.T) / unit, 0, 1),
+        columns,
+        covariances / unit**2,
+        outside / unit**2,
+    )
+
+
+def _outside(covariance: Floats, own: Floats, wide: Floats | None) -> Floats:
+    """The variance of each pixel outside of the components."""
+    inside = own @ (own.T @ covariance @ own) @ own.T
+    rest = covariance - inside
+    found = np.diag(rest) if wide is None else np.einsum("pi,ij,pj->p", wide, rest, wide, optimize=True)
+    return np.asarray(np.maximum(found, 0), dtype=np.float64)
+
+
+def _flat(batch: Batch) -> Whole:
+    flat: Whole = batch.pixels.reshape(len(batch.pixels), -1).astype(np.float64)
+    return flat
+
+
+def _bins(found: npt.NDArray[np.float64], largest: float) -> npt.NDArray[np.int64]:
+    return np.minimum((found[:, 0] * (BINS / largest)).astype(np.int64), BINS - 1)

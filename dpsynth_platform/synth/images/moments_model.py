@@ -1,0 +1,205 @@
+"""The model of `image_moments`: normal draws of each class in principal components, labelled by a DP classifier.
+
+What belongs here: the fitted numbers, drawing, saving and loading. What does not: how they are measured or estimated.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.pixels import ImageForm, Pixels
+from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.synth.images.moments_fitting import Floats, before_clipping
+from dpsynth_platform.synth.images.picture_classifier import PictureClassifier
+
+AT_ONCE = 2048
+"""Pictures drawn at once."""
+MOST_TRIES = 40
+"""Rounds of candidates for pictures with a wanted label; then the nearest in the classifier's eyes are taken."""
+_ARRAYS = ("class_counts", "means", "basis", "factors", "rest", "location", "scale", "spread", "labels")
+TRIED = 400
+"""Pictures of each class from which it is estimated which labels they get."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A generative model of pictures by class.
+
+    Attributes:
+        form: of the pictures.
+        class_counts: noisy; shape (classes,).
+        means: in grey levels from 0 to 1; shape (classes, values).
+        basis: orthonormal columns; shape (values, components).
+        factors: of each class's covariance in components, lower triangular; shape (classes, components, components).
+        rest: deviation outside of the components; shape (values,).
+        location, scale: of the normal variables whose clipping to [0, 1] has each pixel's moments; shape (classes,
+            values).
+        spread: deviation of what is drawn before that; shape (classes, values).
+        labels: the share of each class's draws that get each label; shape (classes, labels).
+        classifier: gives draws their labels; None without one.
+    """
+
+    form: ImageForm
+    class_counts: Floats
+    means: Floats
+    basis: Floats
+    factors: Floats
+    rest: Floats
+    location: Floats
+    scale: Floats
+    spread: Floats
+    labels: Floats
+    classifier: PictureClassifier | None = None
+
+    @classmethod
+    def of_moments(
+        cls, form: ImageForm, counts: Floats, means: Floats, basis: Floats, covariances: Floats, rest: Floats
+    ) -> Model:
+        """A model without a classifier.
+
+        Args:
+            means: grey levels from 0 to 1; shape (classes, values).
+            covariances: positive, in components.
+            rest: variance outside of the components; shape (values,).
+        """
+        explained = np.einsum("pi,cij,pj->cp", basis, covariances, basis, optimize=True)
+        variances = np.maximum(explained + rest, 1e-9)
+        location, scale = before_clipping(means, variances)
+        return cls(
+            form,
+            counts,
+            means,
+            basis,
+            np.asarray(np.linalg.cholesky(covariances), dtype=np.float64),
+            np.sqrt(rest),
+            location,
+            scale,
+            np.sqrt(variances),
+            np.eye(len(counts)),
+        )
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_counts)
+
+    def unlabelled(self, source: int, number: int, generator: np.random.Generator) -> Pixels:
+        """Pictures from one class's moments, whatever the classifier says of them."""
+        found = [self._some(source, min(AT_ONCE, number - at), generator) for at in range(0, number, AT_ONCE)]
+        return np.concatenate([np.zeros((0, *self.form.shape), dtype=np.uint8), *found])
+
+    def _some(self, source: int, number: int, generator: np.random.Generator) -> Pixels:
+        components = generator.standard_normal((number, self.factors.shape[1]))
+        away = (components @ self.factors[source].T) @ self.basis.T
+        if self.rest.any():
+            away += self.rest * generator.standard_normal(away.shape)
+        drawn = self.location[source] + away * (self.scale[source] / self.spread[source])
+        grey = np.rint(np.clip(drawn, 0, 1) * 255).astype(np.uint8)
+        pixels: Pixels = grey.reshape(number, *self.form.shape)
+        return pixels
+
+    def pool(self, number: int, generator: np.random.Generator) -> tuple[Pixels, npt.NDArray[np.int64]]:
+        """Pictures of all classes in proportion to their counts, in random order, with their labels."""
+        sources = generator.choice(self.classes, number, p=self.class_counts / self.class_counts.sum())
+        pixels = np.zeros((number, *self.form.shape), dtype=np.uint8)
+        for source in range(self.classes):
+            places = np.flatnonzero(sources == source)
+            pixels[places] = self.unlabelled(source, len(places), generator)
+        return pixels, sources if self.classifier is None else self.classifier.predict(pixels)
+
+    def with_classifier(self, classifier: PictureClassifier, generator: np.random.Generator) -> Model:
+        """The model whose draws are labelled by a classifier."""
+        found = [
+            np.bincount(classifier.predict(self.unlabelled(source, TRIED, generator)), minlength=self.classes)
+            for source in range(self.classes)
+        ]
+        return self.labelled(classifier, np.stack(found) / TRIED)
+
+    def labelled(self, classifier: PictureClassifier, labels: Floats) -> Model:
+        """The same, where the shares of labels are known."""
+        return replace(self, classifier=classifier, labels=labels)
+
+    def draw(self, label: int, number: int, generator: np.random.Generator) -> Pixels:
+        """`number` pictures with a label, from the classes whose draws get it, in proportion.
+
+        Where draws hardly ever get the label, the rest comes of the class's own moments.
+        """
+        if self.classifier is None:
+            return self.unlabelled(label, number, generator)
+        odds = self.class_counts * self.labels[:, label]
+        found: list[Pixels] = [np.zeros((0, *self.form.shape), dtype=np.uint8)]
+        missing = number
+        for _ in range(MOST_TRIES):
+            if not missing or not odds.sum():
+                break
+            # Each source is tried as often as its counts say, given that its draws often enough get the label.
+            tried = min(AT_ONCE, int(missing / self._rate(label)) + 16)
+            sources = generator.choice(self.classes, tried, p=self._tried(label))
+            candidates = np.concatenate(
+                [self.unlabelled(int(source), int(count), generator) for source, count in _counted(sources)]
+            )
+            kept = candidates[self.classifier.predict(candidates) == label]
+            kept = kept[generator.permutation(len(kept))[:missing]]
+            found.append(kept)
+            missing -= len(kept)
+        if missing:
+            found.append(self.unlabelled(label, missing, generator))
+        return np.concatenate(found)
+
+    def _tried(self, label: int) -> Floats:
+        """The chances of each class to be tried for a label: its counts, where its draws ever get the label."""
+        odds = np.where(self.labels[:, label] > 0, self.class_counts, 0.0)
+        tried: Floats = odds / odds.sum()
+        return tried
+
+    def _rate(self, label: int) -> float:
+        """The share of tried draws that get the label."""
+        return max(float((self._tried(label) * self.labels[:, label]).sum()), 1e-3)
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
+        arrays["form"] = np.array(self.form.shape)
+        if self.classifier is not None:
+            arrays |= {f"classifier.{name}": array for name, array in self.classifier.arrays().items()}
+        write_arrays(path, arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Model:
+        """Raises `MechanismFailed` if the file is missing or damaged."""
+        arrays = read_arrays(path)
+        prefix = "classifier."
+        own = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+        try:
+            form = ImageForm(*(int(number) for number in arrays.pop("form")))
+            rest = {name: array for name, array in arrays.items() if not name.startswith(prefix)}
+            return cls(form, **rest, classifier=PictureClassifier.from_arrays(own) if own else None)
+        except (KeyError, TypeError):
+            raise MechanismFailed(f"{path.name}: the model's file is damaged; fit the measurements again") from None
+
+
+def _counted(sources: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    values, counts = np.unique(sources, return_counts=True)
+    return [(int(value), int(count)) for value, count in zip(values, counts, strict=True)]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes arrays as one durable file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_durably(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Raises `MechanismFailed` if the file is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return dict(found)
+    except Exception:
+        raise MechanismFailed(f"{path.name}: the file is missing or damaged; what it cost stays spent") from None

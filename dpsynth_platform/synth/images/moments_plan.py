@@ -1,0 +1,193 @@
+"""The sealed plan of DP moments of pictures: which sums are measured, with which noise, and what that costs.
+
+What belongs here: public numbers only, their choice from public facts, and the event made from them. What does not:
+sums (`exact_sums`), draws of noise (`moments_measuring`), and the model that follows (`moments_fitting`).
+
+Every query is a sum of vectors of bounded norm, one for each record, with Gaussian noise. A query may depend on the
+noisy results of earlier ones. So all together cost what one Gaussian sum costs whose precision is the sum of theirs
+(`privacy.selection`, the proof's case without choices).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+from dp_accounting import dp_event
+
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.pixels import ImageForm
+from dpsynth_platform.privacy.accounting import SIGMA_RANGE
+from dpsynth_platform.privacy.calibration import NOISE_STEP, noise_for
+from dpsynth_platform.privacy.events import DpEvent, GaussianCountsEvent
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
+from dpsynth_platform.synth.images.exact_sums import UNIT
+
+COUNTS, BRIGHTNESS, MEANS, SPREAD, SCATTER, CENTRES, COVARIANCES = (
+    "class-counts", "brightness", "class-means", "spread", "scatter", "centres", "covariances",
+)  # fmt: skip
+SHARES: Mapping[str, float] = {
+    COUNTS: 0.01,
+    BRIGHTNESS: 0.005,
+    MEANS: 0.04,
+    SPREAD: 0.005,
+    SCATTER: 0.30,
+    CENTRES: 0.04,
+    COVARIANCES: 0.30,
+}
+"""Each query's share of the precision; the classifier's gradients share the rest equally."""
+CLASSIFIER_SHARE = 0.30
+NETWORKS, ROUNDS = 2, 3
+"""Networks that are trained on draws, and noisy gradients of the last layer of each."""
+MOST_BASIS = 1024
+"""Numbers of a picture in the measured covariance; larger pictures are reduced to low frequencies first."""
+MOST_COMPONENTS = 64
+LEAST_PRECISION_RATIO = 46340 / 65536
+"""Just below 1 / sqrt(2): see `event`."""
+LARGEST_NOISE = SIGMA_RANGE[1] * RECORD_PARTS / UNIT**2
+"""The largest noise multiplier with which the noise of second moments is within the sampler's range."""
+MOST_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class MomentsPlan:
+    """The sealed plan.
+
+    Attributes:
+        shape: height, width and channels of the pictures.
+        classes: K, the number of classes; 1 where there is no label.
+        frequencies: low frequencies in each direction of a channel that the covariance is of; 0 for all pixels.
+        components: the most principal components.
+        networks: how often the classifier's features are trained on draws; 0 without a classifier.
+        rounds: noisy gradients for each network.
+        noise: the noise multiplier of each query by its name, in the order of measurement.
+        expected_units: the public number of units; it decides shares and sizes only.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    frequencies: int
+    components: int
+    networks: int
+    rounds: int
+    noise: Mapping[str, float]
+    expected_units: int
+
+    @property
+    def form(self) -> ImageForm:
+        return ImageForm(*self.shape)
+
+    @property
+    def digest(self) -> str:
+        return canonical_digest(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"shape": list(self.shape), "noise": dict(self.noise)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> MomentsPlan:
+        """Raises `TypeError` if a key is missing or unknown."""
+        return cls(**{**document, "shape": tuple(document["shape"])})
+
+
+def gradient_name(network: int, round_: int) -> str:
+    """The name of a query for the classifier."""
+    return f"gradient-{network}-{round_}"
+
+
+def queries(networks: int, rounds: int) -> tuple[str, ...]:
+    """The names of all queries, in the order of measurement."""
+    return (*SHARES, *(gradient_name(network, round_) for network in range(networks) for round_ in range(rounds)))
+
+
+def planned(
+    form: ImageForm,
+    classes: int,
+    expected_units: int,
+    guarantee: Guarantee,
+    already: DpEvent | None = None,
+) -> MomentsPlan:
+    """The plan whose whole cost, with what `already` costs, meets a guarantee.
+
+    Args:
+        classes: K, public; 1 where there is no label.
+        already: the event of other mechanisms on the same records, such as counts of the other columns.
+
+    Raises:
+        AccountingError: no noise meets the guarantee, a number is impossible, or a query would need more noise than can
+            be drawn.
+    """
+    for name, value, most in (("classes", classes, MOST_CLASSES), ("expected_units", expected_units, 2**40)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise AccountingError(f"{name} {value!r}; accepted: a whole number from 1 to {most}")
+    networks, rounds = (NETWORKS, ROUNDS) if classes > 1 else (0, 0)
+    names = queries(networks, rounds)
+    shares = {name: SHARES.get(name, CLASSIFIER_SHARE / max(1, networks * rounds)) for name in names}
+    whole = sum(shares.values())
+    frequencies = 0 if form.values <= MOST_BASIS else math.isqrt(MOST_BASIS // form.channels)
+
+    def with_noise(total: float) -> MomentsPlan:
+        noise = {name: _upwards(total * math.sqrt(whole / share)) for name, share in shares.items()}
+        return MomentsPlan(form.shape, classes, frequencies, MOST_COMPONENTS, networks, rounds, noise, expected_units)
+
+    def costs(total: float) -> DpEvent:
+        mine = event(with_noise(total), guarantee)
+        return mine if already is None else dp_event.ComposedDpEvent([already, mine])
+
+    plan = with_noise(noise_for(costs, guarantee.epsilon, guarantee.delta).value)
+    if max(plan.noise.values()) > LARGEST_NOISE:
+        raise AccountingError(
+            f"a noise multiplier of {max(plan.noise.values()):g}; accepted: up to {LARGEST_NOISE:g}; declare a larger "
+            "epsilon"
+        )
+    return plan
+
+
+def event(plan: MomentsPlan, guarantee: Guarantee) -> DpEvent:
+    """The cost of a plan, from the plan alone and the guarantee's unit.
+
+    One unit moves a query by b times the norm at most (once the norm where owners are counted: `exact_sums`), and under
+    `replace-one` and `fixed-graph` by twice that. The event is of counts, which a replacement moves by sqrt(2) b only:
+    its noise is the plan's divided by sqrt(2) there.
+
+    Raises:
+        AccountingError: the guarantee's values are impossible together.
+    """
+    precision = sum((1 / Fraction(noise) ** 2 for noise in plan.noise.values()), Fraction(0))
+    sigma = math.floor(math.sqrt(1 / precision) * 2**20) / 2**20
+    while Fraction(sigma) ** 2 * precision > 1:
+        sigma -= 2.0**-20
+    if replaces(guarantee.adjacency):
+        sigma *= LEAST_PRECISION_RATIO
+    return GaussianCountsEvent(sigma, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
+
+
+def describe(plan: MomentsPlan) -> dict[str, Any]:
+    """Public words and numbers of a plan."""
+    form = plan.form
+    basis = form.values if not plan.frequencies else plan.frequencies**2 * form.channels
+    height, width, channels = plan.shape
+    mechanism = (
+        f"{len(plan.noise)} sums over pictures of {height} x {width} x {channels} with rounded Gaussian noise: class "
+        f"counts, norms, class means, a covariance of {basis} numbers, and moments of each class in its components"
+    )
+    if plan.networks:
+        mechanism += (
+            f"; then {plan.networks * plan.rounds} gradients of a linear classifier on features learned from draws"
+        )
+    return {
+        "event": mechanism,
+        "noise_multipliers": dict(plan.noise),
+        "predicted_memory_bytes": 8
+        * (4 * basis**2 + 4 * plan.classes * form.values + 2 * plan.components * form.values)
+        + 2**29,
+    }
+
+
+def _upwards(noise: float) -> float:
+    return math.ceil(noise / NOISE_STEP) * NOISE_STEP

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
-
-    from dpsynth_platform.foundation.pixels import Pixels
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ImageForm:
     def shape(self) -> tuple[int, int, int]:
         return self.height, self.width, self.channels
 
-    def read(self, column: pa.Array) -> Pixels:
+    def read(self, column: pa.Array) -> npt.NDArray[np.uint8]:
         """The pictures of a binary column without nulls, each of `values` bytes; shape (rows, height, width, channels).
 
         Raises:
@@ -45,7 +45,7 @@ class ImageForm:
             raise ValueError(f"a picture has not {self.values} bytes")
         return np.frombuffer(b"".join(pictures), dtype=np.uint8).reshape(-1, *self.shape)
 
-    def stored(self, pixels: Pixels) -> pa.Array:
+    def stored(self, pixels: npt.NDArray[np.uint8]) -> pa.Array:
         """The inverse of `read`."""
         import pyarrow as pa
 

@@ -273,8 +273,8 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
             + (
                 ""
                 if contract.image_column is None
-                else f"; of the pictures in {contract.image_column}, only metadata were removed, and no faces, plates or "
-                "writing in them"
+                else f"; of the pictures in {contract.image_column}, only metadata were removed: no face, plate or "
+                "writing"
             )
             + ", and what was found and how often is restricted."
         ),

@@ -70,10 +70,22 @@ TEXT_LIKELIHOOD = Attack(
 TEXT_OVERLAP = Attack(
     "text overlap", "data", "how much of the canary's text stands in synthetic texts, in runs of letters", 0.125, 0.125
 )
+PICTURE_DISTANCE = Attack(
+    "nearest pictures", "data", "distance of the canary's picture to the nearest released one", 0.125, 0.125
+)
+PICTURE_SUMS = Attack(
+    "picture sums",
+    "model",
+    "the canary's part in its class's noisy sum of pictures, estimated with all others where real pictures are dark",
+    0.125,
+    0.125,
+)
 ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 """On tables."""
 TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)
 """Additional ones where a language model writes a column."""
+PICTURE_ATTACKS = (PICTURE_DISTANCE, PICTURE_SUMS)
+"""Additional ones where a method makes pictures."""
 
 
 def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbours: int = NEIGHBOURS) -> Floats:

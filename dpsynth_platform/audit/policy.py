@@ -14,9 +14,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_LIKELIHOOD, TEXT_OVERLAP, Attack
+from dpsynth_platform.audit.attacks import (
+    ATTACKS,
+    PICTURE_ATTACKS,
+    PICTURE_DISTANCE,
+    PICTURE_SUMS,
+    TEXT_ATTACKS,
+    TEXT_LIKELIHOOD,
+    TEXT_OVERLAP,
+    Attack,
+)
 from dpsynth_platform.contracts.audit import RateLimit
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import SUMMED_METHODS
 from dpsynth_platform.foundation.errors import ContractError
 
 
@@ -68,6 +78,9 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     from dpsynth_platform.synth.counted import counts_columns  # late: most commands need no attack
 
     on_columns = ATTACKS if counts_columns(contract) else ()
+    if contract.image_column is not None:
+        summed = contract.generate.method in SUMMED_METHODS
+        return (*on_columns, *(attack for attack in PICTURE_ATTACKS if attack != PICTURE_SUMS or summed))
     if contract.text_column is None:
         return on_columns
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
@@ -80,10 +93,11 @@ def unproven_gate(policy: Policy, attacks: Sequence[Attack]) -> str | None:
     one by one for many owners the attack is untested: the absence of canaries' words proves nothing there.
     """
     deciding = [attack for attack in attacks if policy.decides(attack.name)]
-    if TEXT_LIKELIHOOD in attacks or not deciding or any(attack != TEXT_OVERLAP for attack in deciding):
+    unproven = (TEXT_OVERLAP, PICTURE_DISTANCE)
+    if TEXT_LIKELIHOOD in attacks or not deciding or any(attack not in unproven for attack in deciding):
         return None
     return (
-        f"The attack {TEXT_OVERLAP.name!r} is the only one that decides, and without a trained model it was not shown "
+        f"The attack {deciding[0].name!r} is the only one that decides, and without a trained model it was not shown "
         "to find anyone where noise is missing."
     )
 

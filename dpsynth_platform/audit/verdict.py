@@ -25,7 +25,7 @@ from pydantic import ConfigDict, TypeAdapter
 from scipy import stats
 
 from dpsynth_platform.audit import bounds, fdp
-from dpsynth_platform.audit.attacks import TEXT_ATTACKS, Scored
+from dpsynth_platform.audit.attacks import PICTURE_ATTACKS, TEXT_ATTACKS, Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
 from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
@@ -251,10 +251,10 @@ class AuditReport:
 
     @property
     def _not_made(self) -> str:
-        on_texts = {attack.name for attack in TEXT_ATTACKS}
-        if not self.attacks or any(attack.name not in on_texts for attack in self.attacks):
-            return ""
-        return "Attacks on columns do not apply: no column is counted, and canaries are texts alone."
+        for kind, attacks in (("texts", TEXT_ATTACKS), ("pictures", PICTURE_ATTACKS)):
+            if self.attacks and {attack.name for attack in self.attacks} <= {attack.name for attack in attacks}:
+                return f"Attacks on columns do not apply: no column is counted, and canaries are {kind} alone."
+        return ""
 
     @property
     def _finding(self) -> str:

@@ -29,6 +29,8 @@ TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
 IMAGE_METHODS = ("image_moments",)
 """Methods that make pictures."""
+SUMMED_METHODS = ("image_moments",)
+"""Methods that measure sums of pictures by class, which an audit can attack."""
 BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)

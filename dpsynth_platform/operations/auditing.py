@@ -96,6 +96,14 @@ def _attacked(
     canaries = read_canaries(records["canaries"].directory / "table")
     rows = _rows(step, contract, raw.facts["method"], attacked, records["synthetic"])
     model = attacked.directory
+    if contract.image_column is not None:
+        from dpsynth_platform.audit.picture_scoring import score_pictures
+        from dpsynth_platform.synth.images.generator import COLUMNS
+
+        step.progress("attacking pictures")
+        return _Attacked(
+            canaries, rows, model / COLUMNS, score_pictures(contract, step.plan(raw), canaries, model, rows)
+        )
     if contract.text_column is None:
         return _Attacked(canaries, rows, model, score_canaries(canaries, model, rows))
     # Late: these load a library of language models.

@@ -31,6 +31,7 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
+from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, Generator, MechanismRun, PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers, SealedParameters
 from dpsynth_platform.synth.tabular import measurements
@@ -113,6 +114,10 @@ class ImageGenerator(Generator, Generic[P]):
     def fitted(self, plan: SealedPlan, parameters: P, directory: Path, progress: Progress) -> None:
         """Fits the method's model to its durable result: post-processing. By default there is nothing to do."""
 
+    def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums | None:
+        """The noisy sums by class of a complete model, for attacks with some pictures; None where none are measured."""
+        return None
+
     def can_continue(self, directory: Path) -> bool:
         """Whether the interrupted mechanism in `directory` may continue at no further cost. By default it may not."""
         return False
@@ -148,13 +153,13 @@ class ImageGenerator(Generator, Generic[P]):
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns and that of the pictures again."""
-        parameters = self._complete(directory)[1]
+        parameters = self.complete(directory)[1]
         counted.estimate(parameters.columns, directory / COLUMNS, device=device, progress=progress)
         self.fitted(plan, parameters, directory / PICTURES, progress)
 
     def drawn(self, request: DrawRequest) -> Drawing:
         """Rows from the model of the columns, each with a picture of its class as a PNG file."""
-        plan, parameters = self._complete(request.directory)
+        plan, parameters = self.complete(request.directory)
         release = ReleaseSchema.from_json(plan.release)
         rows = counted.draw(
             parameters.columns, release, replace(request, directory=request.directory / COLUMNS, texts=None)
@@ -163,7 +168,7 @@ class ImageGenerator(Generator, Generic[P]):
         batches = _with_pictures(rows, release, parameters.layout, draw, request.progress)
         return Drawing(release.schema, rows.rows, batches, missing=rows.missing, measured=rows.measured)
 
-    def _complete(self, directory: Path) -> tuple[SealedPlan, P]:
+    def complete(self, directory: Path) -> tuple[SealedPlan, P]:
         """The plan of the complete model in a directory. Raises `MechanismFailed` if it is not complete."""
         if not self.is_complete(directory):
             raise MechanismFailed(

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images import moments_measuring, moments_plan
 from dpsynth_platform.synth.images.exact_sums import Batch
-from dpsynth_platform.synth.images.generator import Draw, ImageGenerator, ImageParameters, columns_plan
+from dpsynth_platform.synth.images.generator import PICTURES, Draw, ImageGenerator, ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan
 from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, SealedPlan
@@ -73,6 +75,10 @@ class ImageMoments(ImageGenerator[MomentsParameters]):
 
     def fitted(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, progress: Progress) -> None:
         moments_measuring.fit(directory, parameters.moments).save(directory / MODEL)
+
+    def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums:
+        parameters = self.complete(directory)[1]
+        return moments_measuring.class_sums_of(directory / PICTURES, parameters.moments, pictures)
 
     def opened(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, device: str) -> Draw:
         return Model.load(directory / MODEL).draw

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
@@ -39,6 +40,7 @@ from dpsynth_platform.synth.images.exact_sums import (
     norms,
     second_moments,
 )
+from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_fitting import (
     BINS,
     STEPS,
@@ -189,6 +191,33 @@ def fit(directory: Path, plan: MomentsPlan) -> Model:
     return _estimated(Results(plan, directory))
 
 
+def class_sums_of(directory: Path, plan: MomentsPlan, pictures: Pixels) -> MeasuredSums:
+    """The noisy class sums of complete measurements, with what some pictures would add to them.
+
+    Raises:
+        MechanismFailed: the measurements are missing, incomplete, damaged, or of another plan.
+    """
+    _check(plan, directory)
+    results = Results(plan, directory)
+    norm = _bright_norm(results)
+    found = results.query(names.MEANS, lambda batch: _class_sums(batch, norm, plan.classes), UNIT)
+    mine = Batch(pictures, np.zeros(len(pictures), dtype=np.int64))
+    return MeasuredSums(found, clipped(_flat(mine), norm, mine.shares) / UNIT, results.deviation(names.MEANS))
+
+
+def _bright_norm(results: Results) -> float:
+    """Where the norms of pictures are clipped."""
+    largest = 255 * float(np.sqrt(results.plan.form.values))
+    bright = results.query(
+        names.BRIGHTNESS, lambda batch: cells(_bins(norms(_flat(batch)), largest), batch, BINS), RECORD_PARTS
+    )
+    return norm_from(bright, results.deviation(names.BRIGHTNESS), largest, BRIGHT_QUANTILE)
+
+
+def _class_sums(batch: Batch, norm: float, classes: int) -> Sums:
+    return class_sums(clipped(_flat(batch), norm, batch.shares), batch.classes, classes)
+
+
 def _check(plan: MomentsPlan, directory: Path) -> None:
     try:
         digest = (directory / PLAN_FILE).read_text()
@@ -249,13 +278,8 @@ def _moments(results: Results) -> Model:
     counts = counts_from(results.query(names.COUNTS, lambda batch: cells(batch.classes, batch, classes), RECORD_PARTS))
     records = float(counts.sum())
 
-    bright = results.query(
-        names.BRIGHTNESS, lambda batch: cells(_bins(norms(_flat(batch)), largest), batch, BINS), RECORD_PARTS
-    )
-    norm = norm_from(bright, results.deviation(names.BRIGHTNESS), largest, BRIGHT_QUANTILE)
-    sums = results.query(
-        names.MEANS, lambda batch: class_sums(clipped(_flat(batch), norm, batch.shares), batch.classes, classes), UNIT
-    )
+    norm = _bright_norm(results)
+    sums = results.query(names.MEANS, lambda batch: _class_sums(batch, norm, classes), UNIT)
     means = whole_means(sums * norm, counts, results.deviation(names.MEANS) * norm)
 
     wide = low_frequencies(*plan.shape, plan.frequencies) if plan.frequencies else None

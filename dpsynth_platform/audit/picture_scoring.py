@@ -1,0 +1,102 @@
+"""Running every attack on a model that makes pictures: on its columns, on the released pictures, and on noisy sums.
+
+What belongs here: the canaries' pictures and the attacks on them. What does not: coins, real records, and drawing the
+canaries' patterns (`canaries`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.audit.attacks import PICTURE_DISTANCE, PICTURE_SUMS, Floats, Scored, equal_items
+from dpsynth_platform.audit.canaries import CanarySet
+from dpsynth_platform.audit.scoring import score_canaries
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.synth.counted import counts_columns
+from dpsynth_platform.synth.images.generator import COLUMNS, ImageGenerator
+from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.images.measured_sums import MeasuredSums
+from dpsynth_platform.synth.interface import SealedPlan, generator
+
+MOST_PICTURES = 20_000
+"""Released pictures that the attack by distance looks at."""
+_CHUNK = 256
+_PRIOR = 4.0
+"""One over the variance of a fair coin."""
+
+
+def score_pictures(
+    contract: DataContract, plan: SealedPlan, canaries: CanarySet, directory: Path, synthetic: pa.Table
+) -> list[Scored]:
+    """Scores of every attack of `policy.attacks_on`, in the order of `CanarySet.owners`.
+
+    Raises:
+        MechanismFailed: the directory holds no complete model.
+        AccountingError: there are no synthetic rows.
+    """
+    layout, values = ImageLayout.of(contract), canaries.values
+    made = generator(plan.method)
+    if not isinstance(made, ImageGenerator) or not synthetic.num_rows:
+        raise AccountingError(f"audit: {synthetic.num_rows} rows by {plan.method}; accepted: rows with pictures")
+    scored = []
+    if counts_columns(contract):
+        on_columns = CanarySet(canaries.table.drop_columns([layout.column]))
+        scored += score_canaries(on_columns, directory / COLUMNS, synthetic)
+    files = values.column(layout.column).to_pylist()
+    duplicates = equal_items(files)
+    pictures = layout.form.read(values.column(layout.column).combine_chunks())
+    released, _, _ = read_pictures(
+        synthetic.slice(0, MOST_PICTURES).column(layout.column), layout.form, "refuse", raw=False
+    )
+    scored.append(Scored(PICTURE_DISTANCE, distance_scores(pictures, released), duplicates))
+    sums = made.measured_sums(directory, pictures)
+    if sums is not None:
+        classes = layout.classes_of(values)
+        scored.append(Scored(PICTURE_SUMS, sum_scores(sums, classes, canaries.records_per_owner), duplicates))
+    return scored
+
+
+def distance_scores(canaries: npt.NDArray[np.uint8], released: npt.NDArray[np.uint8]) -> Floats:
+    """Minus the L2 distance of each canary's picture to the nearest released one; shape (canaries,).
+
+    Args:
+        canaries, released: pictures of one form; at least one is released.
+    """
+    found = np.full(len(canaries), -np.inf)
+    own = canaries.reshape(len(canaries), -1).astype(np.float32)
+    for start in range(0, len(released), _CHUNK):
+        part = released[start : start + _CHUNK]
+        others = part.reshape(len(part), -1).astype(np.float32)
+        squares = (own**2).sum(axis=1)[:, None] - 2 * own @ others.T + (others**2).sum(axis=1)[None]
+        found = np.maximum(found, -np.sqrt(np.maximum(squares, 0)).min(axis=1))
+    return found
+
+
+def sum_scores(sums: MeasuredSums, classes: npt.NDArray[np.int64], records: int) -> Floats:
+    """The estimated coin of each canary, from the noisy sums of the classes.
+
+    The sum of a class is that of real pictures, of the canaries that joined, and noise. Where it is large, real
+    pictures are the reason: each entry counts by one over its noise and its own square. The coins are then the ridge
+    regression of all canaries of the class together, the Bayes estimate for fair coins with normal errors.
+
+    Args:
+        classes: of the canaries; `NO_CLASS` scores one half.
+        records: of each canary.
+    """
+    scores = np.full(len(classes), 0.5)
+    for number, noisy in enumerate(sums.sums):
+        mine = np.flatnonzero(classes == number)
+        if not mine.size:
+            continue
+        vectors = records * sums.vectors[mine]
+        away = noisy - vectors.sum(axis=0) / 2
+        weights = 1 / (sums.deviation**2 + noisy**2)
+        products = (vectors * weights) @ vectors.T + _PRIOR * np.eye(len(mine))
+        scores[mine] = 0.5 + np.linalg.solve(products, (vectors * weights) @ away)
+    return scores

@@ -451,6 +451,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     texts, column = _TEXTS["not_covered"], contract.text_column
     published = _text("published_text", "none" if column is None else "one", column=column)
     yield from (text.format(published_text=published) for text in texts["always"])
+    if contract.image_column is not None:
+        yield from (text.format(column=contract.image_column) for text in texts["pictures"])
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         host = urlsplit(endpoint.url).hostname

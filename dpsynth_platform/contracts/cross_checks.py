@@ -121,7 +121,10 @@ class Parts:
             written = f"{target.place.rstrip('/')}/"
             if read and (written.startswith(read) or read.startswith(written)):
                 yield f"release.publish: {target.place!r} and the source overlap; accepted: a separate place"
-        if all(target.format == "files" for target in self.release.publish):
+        pictures = self.generate is not None and self.generate.image is not None
+        if self.generate and not pictures and any(target.format == "images" for target in self.release.publish):
+            yield "release.publish: format images, but generate makes no pictures; accepted: another format"
+        if all(target.format in ("files", "images") for target in self.release.publish):
             return
         for name, column in self.columns.items():
             if caseless(name) in map(caseless, (PERIOD, RELEASE)) and (column is None or column.type != "ignored"):

@@ -53,10 +53,10 @@ def _one_or_list(schema: dict[str, Any]) -> None:
 class Target(Part):
     """A place outside of the public zone into which approved releases are copied."""
 
-    format: Literal["delta", "files", "iceberg", "postgresql"] = Field(
+    format: Literal["delta", "files", "iceberg", "images", "postgresql"] = Field(
         default="delta",
         description="`delta`, `iceberg`: a table to which each release is added; `files`: a directory to which each is "
-        "copied; `postgresql`: a table in a database.",
+        "copied; `images`: a directory with the pictures of each as files; `postgresql`: a table in a database.",
     )
     uri: str = Field(
         min_length=1,

@@ -21,8 +21,8 @@ from dpsynth_platform.contracts.uris import (
 )
 from dpsynth_platform.foundation.digests import canonical_digest
 
-SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "sql"]
-FILE_FORMATS: tuple[SourceFormat, ...] = ("parquet", "csv", "json")
+SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "images", "sql"]
+FILE_FORMATS: tuple[SourceFormat, ...] = ("parquet", "csv", "json", "images")
 """Formats of plain files, which have no versions of their own."""
 
 FORMAT_HINTS = {
@@ -38,6 +38,10 @@ FORMAT_HINTS = {
     "txt": "for texts with separators, format: csv, with csv: {separator: ...}",
     "deltalake": "for Delta tables, format: delta",
     "pq": "for Parquet files, format: parquet",
+    **dict.fromkeys(
+        ("imagefolder", "image", "png", "jpg", "jpeg", "webp", "pictures"),
+        "for a directory of pictures, format: images",
+    ),
 }
 """What is meant by words that are no `SourceFormat`."""
 _ENDS: dict[str, SourceFormat] = {
@@ -76,8 +80,8 @@ class Source(Part):
     )
     format: SourceFormat = Field(
         default="delta",
-        description="`delta`; `iceberg`; `parquet`, `csv` or `json` (lines): a file, or a directory of them; `sql`: a "
-        "database.",
+        description="`delta`; `iceberg`; `parquet`, `csv` or `json` (lines): a file, or a directory of them; `images`: "
+        "a directory of pictures, with metadata.csv or class folders; `sql`: a database.",
     )
     version: int | None = Field(
         default=None,

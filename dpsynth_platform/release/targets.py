@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.release import Target
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import DpsynthError, PublicationFailed
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.release import delta_target, iceberg_target, postgresql_target
+from dpsynth_platform.release import delta_target, iceberg_target, image_target, postgresql_target
 from dpsynth_platform.release.publish import only_one
 from dpsynth_platform.release.table_targets import DOSSIERS
 from dpsynth_platform.release.target_files import SignedRelease, copy_files
@@ -26,14 +26,16 @@ from dpsynth_platform.sources.remote_files import opened
 
 def removal(target: Target, release_id: str) -> str:
     """How a release's rows are deleted from a target, for whoever withdraws it."""
-    if target.format == "files":
+    if target.format in ("files", "images"):
         return f"{target.place}: may still hold rows; there, delete the directory {release_id}"
     rows = f"{target.place}: may still hold rows; there, delete those whose column release is {release_id}"
     tidied = {"delta": "VACUUM the table: earlier versions", "iceberg": "expire the table's snapshots: earlier ones"}
     if target.format not in tidied:
         return rows
     first = f"{DOSSIERS}/{release_id}/{layout.SAMPLE}"
-    return f"{rows}, and the file {first}, and {tidied[target.format]} hold them, too"
+    return (
+        f"{rows}, and the file {first} (with {layout.SHEET}, if any), and {tidied[target.format]} hold them, too"
+    )
 
 
 def _put_files(target: Target, release: SignedRelease) -> bool:
@@ -65,6 +67,7 @@ _KINDS: dict[str, Callable[[Target, SignedRelease], bool]] = {
     "delta": delta_target.put,
     "files": _put_files,
     "iceberg": iceberg_target.put,
+    "images": image_target.put,
     "postgresql": postgresql_target.put,
 }
 

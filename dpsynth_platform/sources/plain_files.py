@@ -26,6 +26,7 @@ from dpsynth_platform.sources.dialect import HEADER_ACCEPTED, Dialect
 from dpsynth_platform.sources.directories import PARQUET_NAMES, check_no_part, data_files, open_directory
 from dpsynth_platform.sources.file_versions import Files, FileVersion, registered, version_of
 from dpsynth_platform.sources.files import FileTable, one_file
+from dpsynth_platform.sources.image_folders import NAMES, ImageFolder, open_folder
 from dpsynth_platform.sources.json_files import JsonTable
 from dpsynth_platform.sources.packing import check_json_lines, check_unpacked
 from dpsynth_platform.sources.remote_files import download
@@ -34,6 +35,7 @@ _NAMES = {
     "parquet": PARQUET_NAMES,
     "csv": (".csv", ".tsv", ".txt"),
     "json": (".json", ".jsonl", ".ndjson"),
+    "images": NAMES,
 }
 """The ends of the names of a directory's files, by format."""
 
@@ -43,7 +45,7 @@ class PlainFiles:
     """An opened table in plain files."""
 
     files: Files
-    table: FileTable | CsvTable | JsonTable
+    table: FileTable | CsvTable | JsonTable | ImageFolder
 
     def version(self, zone: Path, *, register: bool) -> FileVersion:
         """See `file_versions.version_of`. Raises `SourceError` for files that cannot be read."""
@@ -100,13 +102,15 @@ def open_files(source: Source, columns: Mapping[str, Column], copy: Path | None 
         if copy is not None and found is not None and len(found.paths) == 1:
             path = found.paths[0]
         if found is not None:
-            table: FileTable | CsvTable | JsonTable | None
+            table: FileTable | CsvTable | JsonTable | ImageFolder | None
             for file in found.paths if source.format in ("csv", "json") else ():
                 (check_json_lines if source.format == "json" else check_unpacked)(file)
             if source.format == "csv":
                 table = open_csv(found.paths, columns, dialect_of(source))
             elif source.format == "json":
                 table = JsonTable(found.paths, text_schema(list(columns), columns), columns)
+            elif source.format == "images":
+                table = open_folder(found.root, found.paths, columns) if found.root.is_dir() else None
             elif path.is_file():
                 table = one_file(path)
             else:

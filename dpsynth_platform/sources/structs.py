@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.sources.csv_files import CsvTable
     from dpsynth_platform.sources.files import FileTable
     from dpsynth_platform.sources.iceberg import IcebergTable
+    from dpsynth_platform.sources.image_folders import ImageFolder
     from dpsynth_platform.sources.json_files import JsonTable
 
 
@@ -35,7 +36,7 @@ class FlatTable:
         whole: names of structs that stay as they are.
     """
 
-    table: FileTable | CsvTable | JsonTable | IcebergTable
+    table: FileTable | CsvTable | JsonTable | ImageFolder | IcebergTable
     whole: Collection[str]
 
     @cached_property

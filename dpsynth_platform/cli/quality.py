@@ -108,9 +108,10 @@ def quality_text(
     """
     import pyarrow as pa
 
+    from dpsynth_platform.quality.figures import HEADER
     from dpsynth_platform.quality.files import read_file
     from dpsynth_platform.quality.text.corpora import HELD_OUT, check_apart, corpus_of, halves
-    from dpsynth_platform.quality.text.report import HEADER, SPLIT, measure_texts
+    from dpsynth_platform.quality.text.report import SPLIT, measure_texts
 
     with bars(output.console) as progress, workspace("dpsynth-quality-"):
         # In CSV files, these columns are text even where their values look like numbers.

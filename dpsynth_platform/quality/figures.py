@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+HEADER = ("measure", "better", "synthetic", "real in its place")
+HIGHER, LOWER, NEAR = "higher", "lower", "near real"
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.quality.images.samples import writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,16 +60,17 @@ class PictureEncoder:
         ]
 
     def encode(self, pixels: Pixels, progress: Progress = silent) -> Features:
-        """Features of each picture, shape (pictures, 1280); of grey ones as of three equal channels."""
+        """Features of each picture, shape (pictures, 1280); of grey ones as of three equal channels. Progress
+        is in percent."""
         import torch
 
         found = np.zeros((len(pixels), FEATURES), dtype=np.float32)
         with torch.inference_mode():
             for start in range(0, len(pixels), _BATCH):
-                batch = torch.from_numpy(np.ascontiguousarray(pixels[start : start + _BATCH].transpose(0, 3, 1, 2)))
+                batch = torch.from_numpy(writable(pixels[start : start + _BATCH].transpose(0, 3, 1, 2)))
                 features = self._forward(_prepared(batch.to(self._device)))
                 found[start : start + _BATCH] = features.cpu().numpy()
-                progress("picture features", min(start + _BATCH, len(pixels)), len(pixels))
+                progress("picture features", 100 * min(start + _BATCH, len(pixels)) // len(pixels), 100)
         return found
 
     def _forward(self, x: Tensor) -> Tensor:

@@ -17,14 +17,13 @@ from typing import Any
 
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.quality.figures import Figure, estimate, figures_as_json
+from dpsynth_platform.quality.figures import HEADER, HIGHER, LOWER, NEAR, Figure, estimate, figures_as_json
 from dpsynth_platform.quality.report import NOTICE, markdown_row
 from dpsynth_platform.quality.text.corpora import Corpus, check_labels
 from dpsynth_platform.quality.text.mauve import EXPLAINED_VARIANCE, SCALING, default_clusters
 from dpsynth_platform.quality.text.trials import VERBATIM_WORDS, prepare, run_trial
 from dpsynth_platform.synth.text.embeddings import MODEL, MOST_PIECES
 
-HEADER = ("measure", "better", "synthetic", "real in its place")
 TRIALS = 5
 MOST_TEXTS = 1_000
 """A fixed random sample of so many texts replaces larger tables."""
@@ -36,7 +35,6 @@ SPLIT = (
     "verbatim runs are searched in the other half only. Both make figures look better."
 )
 
-HIGHER, LOWER, NEAR = "higher", "lower", "near real"
 MEASURES: Mapping[str, tuple[str, str]] = {
     "mauve": ("MAUVE", HIGHER),
     "f1_words": ("classifier on words: macro F1", HIGHER),

@@ -33,9 +33,7 @@ def removal(target: Target, release_id: str) -> str:
     if target.format not in tidied:
         return rows
     first = f"{DOSSIERS}/{release_id}/{layout.SAMPLE}"
-    return (
-        f"{rows}, and the file {first} (with {layout.SHEET}, if any), and {tidied[target.format]} hold them, too"
-    )
+    return f"{rows}, and the file {first} (with {layout.SHEET}, if any), and {tidied[target.format]} hold them, too"
 
 
 def _put_files(target: Target, release: SignedRelease) -> bool:

@@ -200,7 +200,7 @@ def as_asked(cell: Cell) -> Iterator[None]:
         if cell.epsilon == NO_NOISE:
             patches.enter_context(mock.patch("dpsynth_platform.training.noise.GaussianNoise.add_"))
             patches.enter_context(mock.patch("dpsynth_platform.training.health.Watch.step"))
-            voted = "dpsynth_platform.synth.text.evolution_votes.sample_rounded_gaussian"
+            voted = "dpsynth_platform.synth.evolution.votes.sample_rounded_gaussian"
             patches.enter_context(mock.patch(voted, lambda votes, deviation: votes))
             patches.enter_context(mock.patch("dpsynth_platform.synth.text.inference_writing.owner_score", unclipped))
         if cell.epsilon == UNTRAINED:

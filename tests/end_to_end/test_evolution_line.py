@@ -20,8 +20,8 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
+from dpsynth_platform.synth.evolution.journal import FILE_NAME
 from dpsynth_platform.synth.text import endpoints, resampling
-from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 pytestmark = pytest.mark.end_to_end

@@ -28,13 +28,13 @@ from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json,
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.evolution.journal import FILE_NAME
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import evolution, resampling
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
 from dpsynth_platform.synth.text.endpoint_access import Transport, transport_of
 from dpsynth_platform.synth.text.evolution import tried_endpoint
-from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.resampling import read_votes
 from dpsynth_platform.synth.text.sealing import started_from

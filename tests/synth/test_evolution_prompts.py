@@ -174,7 +174,7 @@ def test_a_prompt_of_a_private_text_is_refused_before_it_runs(tmp_path):
 def test_what_makes_or_sends_prompts_knows_no_table_and_no_private_text():
     """And what reads texts of the table knows no prompt."""
     root = Path(package.__file__).parent
-    for name in ("public_text", "evolution_prompts", "evolution_writers", "endpoints", "evolution_loop"):
+    for name in ("public_text", "evolution_prompts", "evolution_writers", "endpoints", "../evolution/loop"):
         known = _names(root / f"{name}.py")
         assert not known & {"read_table", "PrivateText", "evolution_votes", "read_voters", "Voters"}, name
     for name in ("private_text", "evolution_votes"):

@@ -20,10 +20,11 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, token_selection_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.evolution import votes as evolution_votes
+from dpsynth_platform.synth.evolution.loop import Rounds, evolve
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
-from dpsynth_platform.synth.text import evolution_votes, resampling
-from dpsynth_platform.synth.text.evolution_loop import Rounds, evolve
+from dpsynth_platform.synth.text import resampling
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes
 from dpsynth_platform.synth.text.inference_choice import drawn, owner_score, scores
@@ -88,7 +89,7 @@ class Candidates:
 
 
 class Journal:
-    """What `evolution_journal` keeps on disk."""
+    """What `evolution.journal` keeps on disk."""
 
     def __init__(self):
         self.counted = []

@@ -95,9 +95,7 @@ def test_clusters_are_of_length_one_and_no_more_than_there_are_texts():
 
 
 def test_one_owner_moves_the_votes_by_one_vote_at_most(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "dpsynth_platform.synth.text.evolution_votes.sample_rounded_gaussian", lambda votes, sigma: votes
-    )
+    monkeypatch.setattr("dpsynth_platform.synth.evolution.votes.sample_rounded_gaussian", lambda votes, sigma: votes)
     monkeypatch.setattr(resampling, "clustered", lambda features, clusters: np.eye(21, dtype=np.float32)[:4])
 
     def histogram(name, records):

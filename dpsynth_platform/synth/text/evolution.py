@@ -1,8 +1,9 @@
 """The generator `aug_pe`: private evolution of texts, by a language model that is not trained.
 
 What belongs here: the order of its parts, in all three steps. What does not: the parts: the plan
-(`evolution_sealing`), the other columns (`synth.tabular`), the rounds (`evolution_loop`), votes (`evolution_votes`,
-`resampling`), prompts (`evolution_prompts`), and the models that answer them (`evolution_writers`, `endpoints`).
+(`evolution_sealing`), the other columns (`synth.tabular`), the rounds (`synth.evolution.loop`), votes
+(`evolution_votes`, `resampling`), prompts (`evolution_prompts`), and the models that answer them (`evolution_writers`,
+`endpoints`).
 
 Aug-PE (Xie et al. 2024; algorithm 6 of the guide): a language model writes texts from public words; private records
 vote, with noise, for the texts nearest to them; the texts with most votes survive, and variations of them are added.
@@ -39,6 +40,8 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun, has_counted
+from dpsynth_platform.synth.evolution.loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
@@ -47,8 +50,6 @@ from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_deco
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
-from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal, has_begun, has_counted
-from dpsynth_platform.synth.text.evolution_loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters

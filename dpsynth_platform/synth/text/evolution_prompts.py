@@ -92,7 +92,7 @@ _FILL = (
 
 @dataclass
 class TextFoundation:
-    """The two calls of private evolution for texts; see `evolution_loop.Foundation`.
+    """The two calls of private evolution for texts; see `synth.evolution.loop.Foundation`.
 
     Attributes:
         encode: features of texts, shape (texts, features).

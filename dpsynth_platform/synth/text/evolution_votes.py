@@ -1,8 +1,8 @@
 """Noisy votes of private records for public candidates.
 
-What belongs here: reading only the features of the bounded table's texts, the choice of each record, scaling an
-owner's votes, and the noisy histogram. What does not: candidates and their writers (`evolution_loop`,
-`evolution_prompts`), and the cost of a histogram (`privacy.events.GaussianVotesEvent`).
+What belongs here: reading only the features of the bounded table's texts, and the choice of each record. What does not:
+candidates and their writers (`synth.evolution.loop`, `evolution_prompts`), scaling an owner's votes and their noise
+(`synth.evolution.votes`).
 
 **No private text can get into a prompt.** Here a text is a `PrivateText` from the moment it is read. Prompts consist of
 `PublicText`, which this module does not import; no module that makes or sends prompts imports this one, or reads a
@@ -15,9 +15,7 @@ histogram by that owner's own votes, which `scaled` limits to the length of one 
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -26,17 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.storage import read_table
-from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.conditions import Given
-from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
+from dpsynth_platform.synth.evolution.votes import NOBODY, histogram, with_noise
+from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.text.embeddings import REMEMBERED_TEXTS
 from dpsynth_platform.synth.text.examples import bounded_columns
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, PrivateText, TextEncoder
-
-NOBODY = -1
-"""The group of records without a vote."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +59,7 @@ class Voters:
             groups: of each candidate.
         """
         chosen = self._chosen(candidates, np.asarray(groups, dtype=np.int64))
-        total = np.zeros(len(candidates), dtype=np.int64)
-        for own in self._by_owner(chosen):
-            for candidate, parts in scaled(own).items():
-                total[candidate] += parts
-        return total
+        return histogram(chosen, self.owners, len(candidates))
 
     def _chosen(self, candidates: Features, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The candidate of each record, or `NOBODY`."""
@@ -80,25 +71,6 @@ class Voters:
                 chosen[record] = of_group[group][int((compared[group] @ self.features[record]).argmax())]
         return chosen
 
-    def _by_owner(self, chosen: npt.NDArray[np.int64]) -> Iterable[Mapping[int, int]]:
-        """The votes of each owner by candidate; of each record, where records have several owners."""
-        owners = np.arange(len(chosen)) if self.owners is None else self.owners
-        votes: dict[int, Counter[int]] = defaultdict(Counter)
-        for owner, candidate in zip(owners.tolist(), chosen.tolist(), strict=True):
-            if candidate != NOBODY:
-                votes[owner][candidate] += 1
-        return votes.values()
-
-
-def scaled(votes: Mapping[int, int]) -> dict[int, int]:
-    """One owner's votes as a vector of L2 norm 1 at most, in `RECORD_PARTS` of one vote.
-
-    floor(U c / |c|) for each number of votes c, with U = `RECORD_PARTS` and |c| their norm: integers, never rounded
-    up, so that the sum of their squares is U^2 at most.
-    """
-    squares = sum(count * count for count in votes.values())
-    return {cell: math.isqrt(RECORD_PARTS**2 * count * count // squares) for cell, count in votes.items()}
-
 
 def noisy_votes(voters: Voters, candidates: Features, groups: Sequence[int], sigma: float) -> Counts:
     """The noisy histogram, in `RECORD_PARTS` of one vote: the mechanism of `GaussianVotesEvent`.
@@ -107,7 +79,7 @@ def noisy_votes(voters: Voters, candidates: Features, groups: Sequence[int], sig
         candidates: see `Voters.votes`.
         sigma: the noise's deviation, in votes.
     """
-    return sample_rounded_gaussian(voters.votes(candidates, groups), sigma * RECORD_PARTS)
+    return with_noise(voters.votes(candidates, groups), sigma)
 
 
 def read_voters(

@@ -1,7 +1,7 @@
 """Whether an interrupted mechanism had read a record: the file exists as long as it had not.
 
 What belongs here: the file. What does not: continuing after records were read (`training.journal`,
-`evolution_journal`, `resampling`).
+`synth.evolution.journal`, `resampling`).
 
 A language model is loaded and tried before the first record is read, which fails if a device is in use or too small.
 Nothing was drawn by then, so that the same ledger entry may begin again. One process deletes the file, durably, before

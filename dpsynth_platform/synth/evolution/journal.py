@@ -1,7 +1,7 @@
 """The durable record of an evolution: *draw, append durably, use*.
 
 What belongs here: the append-only file of candidates and their noisy votes, round by round, and reading it back. What
-does not: drawing votes (`evolution_votes`), and what follows from them (`evolution_loop`).
+does not: drawing votes (`votes`), and what follows from them (`loop`).
 
 A round's votes are on disk before anything depends on them, so that an interrupted evolution continues with them and
 draws none a second time. The file exists before the first record is read, and says whether columns are counted: without

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal
-from dpsynth_platform.synth.text.private_text import Features
 
 Sample = TypeVar("Sample")
+Features = npt.NDArray[np.float32]
 Ballot = Callable[[Features, Sequence[int]], Counts]
 """Noisy votes for candidates by their features and groups, one number each. Every call is a separate mechanism."""
 
@@ -75,6 +76,10 @@ class Survivors(Generic[Sample]):
     votes: tuple[int, ...]
 
 
+Selection = Callable[[Sequence[Sample], Sequence[int], Counts, Sequence[int]], Survivors[Sample]]
+"""Survivors of candidates with groups and noisy votes, `sizes` of each group. A survivor may occur several times."""
+
+
 def evolve(
     plan: Rounds,
     sizes: Sequence[int],
@@ -82,10 +87,12 @@ def evolve(
     ballot: Ballot,
     journal: EvolutionJournal,
     progress: Progress = silent,
+    select: Selection[Sample] | None = None,
 ) -> Survivors[Sample]:
     """Runs all rounds, or the remaining ones of an interrupted evolution.
 
     Args:
+        select: who survives a round; None: `chosen`. The survivors of the last round are always those of `chosen`.
         sizes: N of each group.
         ballot: called once for each round without votes.
 
@@ -100,7 +107,8 @@ def evolve(
             votes = ballot(_looked_ahead(plan.lookahead, samples, groups, foundation), groups)
             journal.count(number, votes)
         progress(VOTES, number + 1, plan.rounds)
-        best = chosen(samples, groups, votes, sizes)
+        last = number == plan.rounds - 1
+        best = (chosen if select is None or last else select)(samples, groups, votes, sizes)
     return best
 
 
@@ -169,9 +177,10 @@ def _distinct(
     foundation: Foundation[Sample], best: Survivors[Sample], found: Sequence[Sample | None], requested: Sequence[int]
 ) -> tuple[list[Sample], list[int]]:
     """The survivors and, each once within its group, new samples: equal ones would split the votes for them."""
-    samples, groups = list(best.samples), list(best.groups)
-    known = {(group, repr(foundation.to_json(sample))) for sample, group in zip(samples, groups, strict=True)}
-    for sample, group in zip(found, requested, strict=True):
+    samples: list[Sample] = []
+    groups: list[int] = []
+    known: set[tuple[int, str]] = set()
+    for sample, group in zip([*best.samples, *found], [*best.groups, *requested], strict=True):
         if sample is not None and (key := (group, repr(foundation.to_json(sample)))) not in known:
             known.add(key)
             samples.append(sample)

@@ -1,0 +1,61 @@
+"""The noisy histogram of private votes for public candidates, from each record's choice.
+
+What belongs here: scaling one owner's votes, their sum, and its noise. What does not: what a record chooses
+(`text.evolution_votes`, `images.evolution_votes`), and the cost of a histogram (`privacy.events.GaussianVotesEvent`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
+
+NOBODY = -1
+"""The group of records without a vote, and their choice."""
+
+
+def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | None, candidates: int) -> Counts:
+    """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
+
+    Args:
+        chosen: the candidate of each record, or `NOBODY`.
+        owners: each record's owner, whose votes are `scaled` together; None where records have several, and each vote
+            counts in full.
+        candidates: their number.
+    """
+    of = range(len(chosen)) if owners is None else owners.tolist()
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    for owner, candidate in zip(of, chosen.tolist(), strict=True):
+        if candidate != NOBODY:
+            votes[owner][candidate] += 1
+    total = np.zeros(candidates, dtype=np.int64)
+    for own in votes.values():
+        for candidate, parts in scaled(own).items():
+            total[candidate] += parts
+    return total
+
+
+def scaled(votes: Mapping[int, int]) -> dict[int, int]:
+    """One owner's votes as a vector of L2 norm 1 at most, in `RECORD_PARTS` of one vote.
+
+    floor(U c / |c|) for each number of votes c, with U = `RECORD_PARTS` and |c| their norm: integers, never rounded
+    up, so that the sum of their squares is U^2 at most.
+    """
+    squares = sum(count * count for count in votes.values())
+    return {cell: math.isqrt(RECORD_PARTS**2 * count * count // squares) for cell, count in votes.items()}
+
+
+def with_noise(votes: Counts, sigma: float) -> Counts:
+    """The noisy histogram, in `RECORD_PARTS` of one vote: the mechanism of `GaussianVotesEvent`.
+
+    Args:
+        votes: of `histogram`.
+        sigma: the noise's deviation, in votes.
+    """
+    return sample_rounded_gaussian(votes, sigma * RECORD_PARTS)

@@ -92,7 +92,7 @@ def evolve(
     """Runs all rounds, or the remaining ones of an interrupted evolution.
 
     Args:
-        select: who survives a round; None: `chosen`. The survivors of the last round are always those of `chosen`.
+        select: who survives a round, called once for each round in order; None: `chosen`.
         sizes: N of each group.
         ballot: called once for each round without votes.
 
@@ -107,8 +107,7 @@ def evolve(
             votes = ballot(_looked_ahead(plan.lookahead, samples, groups, foundation), groups)
             journal.count(number, votes)
         progress(VOTES, number + 1, plan.rounds)
-        last = number == plan.rounds - 1
-        best = (chosen if select is None or last else select)(samples, groups, votes, sizes)
+        best = (select or chosen)(samples, groups, votes, sizes)
     return best
 
 

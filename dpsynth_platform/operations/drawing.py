@@ -14,7 +14,7 @@ def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model
     if contract.text_column is None:
         return generator(method).draw(model, rows, constraints=asked.constraints)
     # Late: these load a library of language models.
-    from dpsynth_platform.synth.text.endpoint_access import transport_of
+    from dpsynth_platform.synth.endpoint_access import transport_of
     from dpsynth_platform.synth.text.sampling import TEXTS
     from dpsynth_platform.synth.text.terms import terms_of
     from dpsynth_platform.worker.run import resolve_device

@@ -36,9 +36,9 @@ from dpsynth_platform.operations.admitting import deployed_base
 from dpsynth_platform.operations.roles import Role, attacked_role
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
+from dpsynth_platform.synth.endpoint_access import Access, transport_of
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.synth.text.endpoint_access import Access, transport_of
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_for
 from dpsynth_platform.worker.job import WorkerJob
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
+    from dpsynth_platform.synth.endpoint_access import Transport
     from dpsynth_platform.synth.tabular.missing import MissingShare
-    from dpsynth_platform.synth.text.endpoint_access import Transport
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
 

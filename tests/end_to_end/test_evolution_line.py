@@ -20,8 +20,9 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
+from dpsynth_platform.synth import endpoint_calls
 from dpsynth_platform.synth.evolution.journal import FILE_NAME
-from dpsynth_platform.synth.text import endpoints, resampling
+from dpsynth_platform.synth.text import resampling
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 pytestmark = pytest.mark.end_to_end
@@ -41,7 +42,7 @@ def is_vote(leaf: DpEvent) -> bool:
 
 
 def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(endpoint_calls, "FIRST_WAIT", 0.01)
     key = tmp_path / "text.key"
     key.write_text(KEY)
     key.chmod(0o600)

@@ -21,6 +21,7 @@ class Server:
         coming: answers to the next requests, before any text: (status, headers, bytes), or a number of seconds that
             it says nothing for.
         breaks: whether a request, by its document, is answered with a failure of the server.
+        answer: the content of other answers, by the document and the request's number.
     """
 
     def __init__(self, url):
@@ -28,6 +29,7 @@ class Server:
         self.asked = []
         self.coming = deque()
         self.breaks = lambda document: False
+        self.answer = lambda document, number: completion(self.text(document, number))
         self.lock = threading.Lock()
 
     def text(self, document, number):
@@ -56,7 +58,7 @@ def serving():
             if isinstance(coming, float):
                 server.stopped.wait(coming)
                 return
-            status, headers, answer = coming or (200, {}, completion(server.text(document, number)))
+            status, headers, answer = coming or (200, {}, server.answer(document, number))
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

@@ -12,9 +12,10 @@ import pytest
 from endpoint_cases import completion, serving
 
 from dpsynth_platform.foundation.errors import ConfigurationError
-from dpsynth_platform.synth.text import endpoints
-from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport, read_key
-from dpsynth_platform.synth.text.endpoints import CHARACTERS_PER_TOKEN, MOST_FAILED, EndpointWriter
+from dpsynth_platform.synth import endpoint_calls as endpoints
+from dpsynth_platform.synth.endpoint_access import Access, Endpoint, Transport, read_key
+from dpsynth_platform.synth.endpoint_calls import MOST_FAILED
+from dpsynth_platform.synth.text.endpoints import CHARACTERS_PER_TOKEN, EndpointWriter
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling
 

@@ -28,12 +28,12 @@ from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json,
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.endpoint_access import Transport, transport_of
 from dpsynth_platform.synth.evolution.journal import FILE_NAME
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import evolution, resampling
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
-from dpsynth_platform.synth.text.endpoint_access import Transport, transport_of
 from dpsynth_platform.synth.text.evolution import tried_endpoint
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.resampling import read_votes
@@ -59,7 +59,7 @@ class Letters:
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("dpsynth_platform.synth.text.endpoints.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("dpsynth_platform.synth.endpoint_calls.FIRST_WAIT", 0.01)
     monkeypatch.setattr(evolution, "SentenceEncoder", Letters)
 
 

@@ -24,10 +24,10 @@ from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.synth.endpoint_access import Access, Transport
 from dpsynth_platform.synth.evolution.journal import has_begun
 from dpsynth_platform.synth.interface import Checkpoints, PlanInputs, SealedPlan, generator
 from dpsynth_platform.synth.text import trained
-from dpsynth_platform.synth.text.endpoint_access import Access, Transport
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
 from dpsynth_platform.synth.text.sealing import TextParameters, started_from

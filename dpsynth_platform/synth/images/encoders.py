@@ -12,7 +12,6 @@ are element by element (division, square root), which IEEE 754 rounds in one way
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -93,10 +92,15 @@ class Joined:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(repr([(e.digest, s) for e, s in zip(self.encoders, self.shares, strict=True)]).encode()).hexdigest()
+        return hashlib.sha256(
+            repr([(e.digest, s) for e, s in zip(self.encoders, self.shares, strict=True)]).encode()
+        ).hexdigest()
 
     def features(self, pixels: Pixels) -> WholeFeatures:
-        parts = [np.trunc(encoder.features(pixels) * np.sqrt(share)) for encoder, share in zip(self.encoders, self.shares, strict=True)]
+        parts = [
+            np.trunc(encoder.features(pixels) * np.sqrt(share))
+            for encoder, share in zip(self.encoders, self.shares, strict=True)
+        ]
         return np.concatenate(parts, axis=1).astype(np.int16)
 
 

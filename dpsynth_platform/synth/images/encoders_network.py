@@ -57,8 +57,8 @@ class Layer:
         largest = MOST * np.abs(self.weights.astype(np.int64)).sum(axis=0) + np.abs(self.bias.astype(np.int64))
         if largest.max() + 2**self.shift >= EXACT:
             raise ConfigurationError(
-                f"an encoder's layer: sums up to {largest.max()}; accepted: below {EXACT}, which float32 holds exactly; "
-                "train the encoder again"
+                f"an encoder's layer: sums up to {largest.max()}; accepted: below {EXACT}, which float32 holds "
+                "exactly; train the encoder again"
             )
 
     def sums(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -127,7 +127,9 @@ class NetworkEncoder:
                 )
             )
         except (OSError, SafetensorError, KeyError, ValueError):
-            raise ConfigurationError(f"{file}: no stored encoder; accepted: a file that training an encoder wrote") from None
+            raise ConfigurationError(
+                f"{file}: no stored encoder; accepted: a file that training an encoder wrote"
+            ) from None
 
 
 def grey(pixels: Pixels) -> npt.NDArray[np.float32]:
@@ -139,9 +141,7 @@ def grey(pixels: Pixels) -> npt.NDArray[np.float32]:
     return np.trunc(sums / channels).astype(np.float32)
 
 
-def patches(
-    values: npt.NDArray[np.float32], kernel: int
-) -> tuple[npt.NDArray[np.float32], tuple[int, int, int]]:
+def patches(values: npt.NDArray[np.float32], kernel: int) -> tuple[npt.NDArray[np.float32], tuple[int, int, int]]:
     """What each output of a convolution sums over, as rows; and the shape of the outputs without channels."""
     room = kernel // 2
     padded = np.pad(values, ((0, 0), (room, room), (room, room), (0, 0)))
@@ -171,14 +171,14 @@ def trained(
     inputs = torch.from_numpy(grey(np.concatenate(made)))[:, None] / MOST
     targets = torch.from_numpy(np.repeat(np.arange(len(labels)), [len(own) for own in made]))
     torch_generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-    sizes = [(before * kernel**2, after) for before, after, kernel in zip((1, *CHANNELS), CHANNELS, _KERNELS, strict=False)]
+    sizes = [
+        (before * kernel**2, after) for before, after, kernel in zip((1, *CHANNELS), CHANNELS, _KERNELS, strict=False)
+    ]
     side = SIDE
     for _ in _KERNELS:
         side = -(-side // _STRIDE)
     sizes += [(CHANNELS[-1] * side**2, FEATURES), (FEATURES, len(labels))]
-    weights = [
-        (torch.randn(size, generator=torch_generator) * (2 / size[0]) ** 0.5).requires_grad_() for size in sizes
-    ]
+    weights = [(torch.randn(size, generator=torch_generator) * (2 / size[0]) ** 0.5).requires_grad_() for size in sizes]
     biases = [torch.zeros(size[1]).requires_grad_() for size in sizes]
 
     def hidden(batch: Any) -> list[Any]:
@@ -204,11 +204,18 @@ def trained(
         schedule.step()
     with torch.no_grad():
         sample = inputs[torch.randperm(len(inputs), generator=torch_generator)[:2048]]
-        largest = [float(part.abs().flatten().quantile(0.999)) if part.numel() < 2**24 else float(part.abs().max()) for part in hidden(sample)]
-    return NetworkEncoder(_rounded([w.detach().numpy() for w in weights[:4]], [b.detach().numpy() for b in biases[:4]], largest))
+        largest = [
+            float(part.abs().flatten().quantile(0.999)) if part.numel() < 2**24 else float(part.abs().max())
+            for part in hidden(sample)
+        ]
+    return NetworkEncoder(
+        _rounded([w.detach().numpy() for w in weights[:4]], [b.detach().numpy() for b in biases[:4]], largest)
+    )
 
 
-def _rounded(weights: list[npt.NDArray[Any]], biases: list[npt.NDArray[Any]], largest: list[float]) -> tuple[Layer, ...]:
+def _rounded(
+    weights: list[npt.NDArray[Any]], biases: list[npt.NDArray[Any]], largest: list[float]
+) -> tuple[Layer, ...]:
     """Layers with whole weights.
 
     Args:

@@ -117,7 +117,12 @@ def planned(
         AccountingError: no noise meets the guarantee.
     """
     chosen = rounds or ROUNDS
-    if not labels or min(chosen.rounds, chosen.variations) < 1 or chosen.lookahead < 0 or (population or 1) < 1:
+    if (
+        not labels
+        or min(chosen.rounds, chosen.variations) < 1
+        or chosen.lookahead < 0
+        or (1 if population is None else population) < 1
+    ):
         raise ContractError(
             f"an evolution of {len(labels)} labels with {chosen} and a population of {population}; accepted: at least "
             "one label, round, variation and survivor"
@@ -129,7 +134,7 @@ def planned(
     return EvolutionPlan(
         labels=tuple(labels),
         rounds=chosen,
-        population=population or max(POPULATION[0], min(POPULATION[1], int(each))),
+        population=population if population is not None else max(POPULATION[0], min(POPULATION[1], int(each))),
         sigma=sigma,
         threshold=THRESHOLD,
         strengths=STRENGTHS,
@@ -229,7 +234,7 @@ class _Candidates(Generic[Sample]):
     def select(
         self, samples: Sequence[Sample], groups: Sequence[int], votes: Counts, sizes: Sequence[int]
     ) -> Survivors[Sample]:
-        """Parents drawn with replacement by their noisy votes above the threshold; after the last round, all candidates."""
+        """Parents, drawn with replacement by their noisy votes above the threshold; in the end, all candidates."""
         self._round += 1
         if self._round == self._plan.rounds.rounds:
             return loop.chosen(samples, groups, votes, [len(samples)] * len(sizes))

@@ -1,7 +1,7 @@
 """What makes candidates of private evolution of images: from public things only.
 
 What belongs here: the interface of a foundation, and samples that are numbers (`Genes`) of a simulator. What does not:
-single simulators (`simulators`, `simulators_shapes`, `simulators_table`), endpoints (`foundations_endpoint`), and votes.
+single simulators (`simulators`, `simulators_shapes`, `simulators_table`), endpoints (`foundations_endpoint`), votes.
 
 A sample is small and has a JSON form, so that the journal of an evolution holds candidates exactly. Pixels are made of
 it, never the reverse: no function here takes pixels, so that a picture of the data cannot become a candidate.
@@ -71,11 +71,11 @@ class Simulator:
     """A foundation whose samples are `Genes`; a subclass has sources and renders them.
 
     Genes are independent standard normal numbers in a random sample. A variation of strength s is
-    sqrt(1 - s^2) g + s z with new normal numbers z, which has the same distribution as g; with the chance
-    `SWITCH` * s it has another source.
+    sqrt(1 - s^2) g + s z with new normal numbers z, which has the same distribution as g. With the chance `CROSSED` s
+    it has the source of another of the varied samples, and with the chance `SWITCHED` s^2 any other source.
     """
 
-    SWITCH = 0.3
+    CROSSED, SWITCHED = 0.3, 0.3
     name: str
     form: ImageForm
     genes: int
@@ -89,7 +89,9 @@ class Simulator:
         """The pictures of samples; values of shape (samples, genes)."""
         raise NotImplementedError
 
-    def neighbour(self, sources: npt.NDArray[np.int64], label: str, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    def neighbour(
+        self, sources: npt.NDArray[np.int64], label: str, generator: np.random.Generator
+    ) -> npt.NDArray[np.int64]:
         """Another source for each one."""
         return generator.choice(self.sources(label), len(sources))
 
@@ -102,9 +104,11 @@ class Simulator:
     ) -> list[Genes | None]:
         sources, values = _arrays(samples, self.genes)
         varied = np.sqrt(1 - strength**2) * values + strength * generator.standard_normal(values.shape)
-        switched = generator.random(len(sources)) < self.SWITCH * strength
-        other = self.neighbour(sources, label, generator)
-        return list(_samples(np.where(switched, other, sources), varied))
+        crossed = generator.random(len(sources)) < self.CROSSED * strength
+        switched = generator.random(len(sources)) < self.SWITCHED * strength**2
+        found = np.where(crossed, generator.permutation(sources), sources)
+        found[switched] = self.neighbour(found[switched], label, generator)
+        return list(_samples(found, varied))
 
     def pixels(self, samples: Sequence[Genes]) -> Pixels:
         return self.rendered(*_arrays(samples, self.genes))

@@ -29,6 +29,7 @@ _SIZE = 72
 """Pixels of a glyph's larger side when it is drawn to measure distances."""
 _FAR = 0.5
 """The largest distance that a field holds, relative to half its side."""
+CHANGES = Deformation()
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Ink:
     ink: int = 255
 
 
+INK = Ink()
+
+
 @dataclass(frozen=True, eq=False)
 class Fonts(Simulator):
     """Glyphs of a label's characters in public fonts.
@@ -67,8 +71,8 @@ class Fonts(Simulator):
     directory: Path
     form: ImageForm
     characters: Mapping[str, str]
-    deformation: Deformation = Deformation()
-    ink: Ink = Ink()
+    deformation: Deformation = CHANGES
+    ink: Ink = INK
     most: int = 2000
     name: str = field(default="fonts", init=False)
     genes: int = field(default=deformations.GENES + 2, init=False)
@@ -123,7 +127,9 @@ class Fonts(Simulator):
             inside = read_at(glyphs, sources[own], places, -_FAR) * ink.fill / _INSIDE
             thickness = ink.thickness + ink.thickness_spread * genes[:, -2]
             softness = ink.softness * np.exp(ink.softness_spread * genes[:, -1])
-            covered = np.clip(0.5 + (inside + thickness[:, None, None, None]) / (2 * softness[:, None, None, None]), 0, 1)
+            covered = np.clip(
+                0.5 + (inside + thickness[:, None, None, None]) / (2 * softness[:, None, None, None]), 0, 1
+            )
             pixels[own] = np.rint(ink.paper + (ink.ink - ink.paper) * covered)
         return pixels
 
@@ -153,9 +159,7 @@ def glyphs_of(font: bytes, characters: Sequence[str]) -> dict[str, npt.NDArray[n
     except (OSError, ValueError, SyntaxError):
         return {}
     blank = None if unknown is None else unknown.tobytes()
-    return {
-        character: mask for character, mask in masks.items() if mask is not None and mask.tobytes() != blank
-    }
+    return {character: mask for character, mask in masks.items() if mask is not None and mask.tobytes() != blank}
 
 
 def _mask(font: Any, character: str) -> npt.NDArray[np.bool_] | None:

@@ -50,6 +50,7 @@ def _nothing(x: Values, y: Values) -> Values:
 
 KINDS: tuple[Callable[[Values, Values], Values], ...] = (_ellipse, _box, _ring, _triangle, _stripes, _nothing)
 """Each gives distances to an edge, above 0 inside, of a shape of about half-width 1."""
+CHANGES = Deformation(shift=0.15)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ class Shapes(Simulator):
     """
 
     form: ImageForm
-    deformation: Deformation = Deformation(shift=0.15)
+    deformation: Deformation = CHANGES
     name: str = field(default="shapes", init=False)
     genes: int = field(default=deformations.GENES + _BACKGROUND + OBJECTS * _OBJECT, init=False)
 

@@ -25,6 +25,7 @@ NEIGHBOURS = 16
 """Of a picture, with which it mixes, and by which a variation replaces it."""
 _LESS = 0.5
 """A picture's share when it mixes is 1 / 2 at least."""
+CHANGES = Deformation(rotation=0.12, shear=0.1, scale=0.08, aspect=0.08, elastic=0.03)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class PublicTable(Simulator):
     labels: Sequence[str] | None = field(repr=False)
     encoder: Encoder
     of: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    deformation: Deformation = Deformation(rotation=0.12, shear=0.1, scale=0.08, aspect=0.08, elastic=0.03)
+    deformation: Deformation = CHANGES
     name: str = field(default="public_table", init=False)
     genes: int = field(default=deformations.GENES + 2, init=False)
 

@@ -40,6 +40,7 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.conditions import Given
+from dpsynth_platform.synth.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.evolution.loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
@@ -48,7 +49,6 @@ from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
-from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
 from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters

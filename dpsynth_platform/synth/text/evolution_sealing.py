@@ -22,11 +22,11 @@ from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.endpoint_access import Endpoint
 from dpsynth_platform.synth.evolution.loop import Rounds
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.synth.text.endpoint_access import Endpoint
 from dpsynth_platform.synth.text.evolution_prompts import Wording
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import (

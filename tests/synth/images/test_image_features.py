@@ -105,7 +105,9 @@ def test_patches_are_what_a_convolution_sums_over():
     filters = np.random.default_rng(2).integers(-4, 5, (5, 2, 3, 3)).astype(np.float32)
     rows, shape = patches(values, 3)
     found = (rows @ filters.reshape(5, -1).T).reshape(*shape, 5)
-    expected = torch.nn.functional.conv2d(torch.from_numpy(values).permute(0, 3, 1, 2), torch.from_numpy(filters), None, 2, 1)
+    expected = torch.nn.functional.conv2d(
+        torch.from_numpy(values).permute(0, 3, 1, 2), torch.from_numpy(filters), None, 2, 1
+    )
     assert (found == expected.permute(0, 2, 3, 1).numpy()).all()
 
 

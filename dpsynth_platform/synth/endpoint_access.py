@@ -1,7 +1,7 @@
-"""The endpoint that writes texts, its key, and how requests reach it.
+"""The endpoint that writes samples, its key, and how requests reach it.
 
 What belongs here: the endpoint (part of the plan), the transport (no part of it), the deployment's list of endpoints,
-and the key in memory. What does not: requests (`endpoints`), and where a key is stored (`settings`).
+and the key in memory. What does not: requests (`endpoint_calls`), and where a key is stored (`settings`).
 
 A contract names an endpoint, and the deployment's operator lists the allowed ones: neither the key nor any text goes to
 another. Addresses are plain (`settings.is_plain`), so that the listed address is the requested one.

@@ -37,21 +37,22 @@ def norm_from(noisy: Floats, deviation: float, largest: float, quantile: float) 
     return largest * (min(place, len(kept) - 1) + 1) / len(kept)
 
 
-def whole_means(sums: Floats, counts: Floats, deviation: float) -> npt.NDArray[np.float64]:
+def whole_means(sums: Floats, counts: Floats, deviation: float, dimensions: int) -> npt.NDArray[np.float64]:
     """Class means in whole `STEPS` of a grey level, clipped to pixels' range; shape (classes, values).
 
-    A class whose mean is less precise than the common mean takes it (a weighted mean of both, by the noise's variance).
+    Args:
+        deviation: of the sums' noise, in each of `dimensions` orthogonal directions.
     """
     common = sums.sum(axis=0) / counts.sum()
-    means = shrunk_means(sums / counts[:, None], common, deviation / counts)
+    means = shrunk_means(sums / counts[:, None], common, deviation / counts, dimensions)
     return np.rint(np.clip(means, 0, 255) * STEPS)
 
 
-def shrunk_means(means: Floats, common: Floats, deviations: Floats) -> Floats:
+def shrunk_means(means: Floats, common: Floats, deviations: Floats, dimensions: int) -> Floats:
     """Each row moved to the common one by the noise's part of their distance (positive-part James-Stein)."""
     away = means - common
     squares = np.maximum((away**2).sum(axis=1), 1e-12)
-    kept = np.maximum(0.0, 1 - deviations**2 * means.shape[1] / squares)
+    kept = np.maximum(0.0, 1 - deviations**2 * dimensions / squares)
     shrunk: Floats = common + kept[:, None] * away
     return shrunk
 

@@ -11,6 +11,7 @@ Nothing without noise outlives its pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
-from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.foundation.pixels import ImageForm, Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
@@ -55,7 +56,7 @@ from dpsynth_platform.synth.images.moments_fitting import (
     whole_means,
 )
 from dpsynth_platform.synth.images.moments_model import Model, read_arrays, write_arrays
-from dpsynth_platform.synth.images.moments_plan import MomentsPlan, gradient_name
+from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan, gradient_name, style_name
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 
@@ -64,8 +65,10 @@ BASIS_STEPS = 2**10
 """Entries of a basis are whole numbers of 1 / BASIS_STEPS."""
 BRIGHT_QUANTILE, SPREAD_QUANTILE = 0.95, 0.9
 """Of the records' norms, where they are clipped."""
-DRAWN = 20_000
-"""Pictures that a network is trained on, and the Hessian is of."""
+DRAWN, FEW_DRAWN = 20_000, 10_000
+"""Pictures that a network is trained on; fewer for the comparison of styles, whose best is the first network."""
+DEFAULT_STYLE = "components-and-rest"
+"""Of one class, where no classifier compares styles."""
 
 
 @dataclass
@@ -229,15 +232,27 @@ def _check(plan: MomentsPlan, directory: Path) -> None:
 
 def _estimated(results: Results) -> Model:
     """The model; each result is measured where it is first needed and not there yet."""
-    model = _moments(results)
+    moments = _moments(results)
+    if not results.plan.networks:
+        return moments.model(DEFAULT_STYLE)
+    generator = np.random.default_rng()
+    correct: dict[str, float] = {}
+    for style in STYLES:
+        classifier = _network(results, moments.model(style), style, FEW_DRAWN, generator)
+        correct[style] = float(results.query(style_name(style), classifier.correct, RECORD_PARTS)[0])
+    best = max(correct, key=lambda style: correct[style])
+    model = moments.model(best)
     for network in range(results.plan.networks):
-        model = _classified(results, model, network, np.random.default_rng())
+        name = best if network == 0 else f"relabelled-{network}"
+        classifier = _network(results, model, name, DRAWN, generator)
+        model = _classified(results, model, classifier, network, generator)
     return model
 
 
-def _classified(results: Results, model: Model, network: int, generator: np.random.Generator) -> Model:
-    """The model with a classifier whose features are learned from its draws, and whose last layer from gradients."""
-    classifier = _network(results, model, network, generator)
+def _classified(
+    results: Results, model: Model, classifier: PictureClassifier, network: int, generator: np.random.Generator
+) -> Model:
+    """The model with a classifier whose last layer follows noisy gradients."""
     drawn: list[Whole] = []
     for round_ in range(results.plan.rounds):
         name = gradient_name(network, round_)
@@ -259,18 +274,40 @@ def _classified(results: Results, model: Model, network: int, generator: np.rand
     return model.labelled(classifier, results.kept(f"labels-{network}", labels)["labels"])
 
 
-def _network(results: Results, model: Model, network: int, generator: np.random.Generator) -> PictureClassifier:
+def _network(
+    results: Results, model: Model, name: str, number: int, generator: np.random.Generator
+) -> PictureClassifier:
+    """A classifier trained on a number of draws."""
+
     def made() -> dict[str, npt.NDArray[Any]]:
-        results.progress("learning features from draws", 0, 1)
-        pixels, labels = model.pool(DRAWN, generator)
+        stage = f"training on draws: {name}"
+        results.progress(stage, 0, 1)
+        pixels, labels = model.pool(number, generator)
         found = trained(pixels, labels, model.classes, generator).arrays()
-        results.progress("learning features from draws", 1, 1)
+        results.progress(stage, 1, 1)
         return found
 
-    return PictureClassifier.from_arrays(results.kept(f"network-{network}", made))
+    return PictureClassifier.from_arrays(results.kept(f"network-{name}", made))
 
 
-def _moments(results: Results) -> Model:
+@dataclass(frozen=True)
+class Moments:
+    """What all styles of drawing have in common; see `Model.of_moments`."""
+
+    form: ImageForm
+    counts: Floats
+    means: Floats
+    basis: Floats
+    covariances: Floats
+    rest: Floats
+
+    def model(self, style: str) -> Model:
+        matched, with_rest = STYLES[style]
+        rest = self.rest if with_rest else np.zeros_like(self.rest)
+        return Model.of_moments(self.form, self.counts, self.means, self.basis, self.covariances, rest, matched=matched)
+
+
+def _moments(results: Results) -> Moments:
     plan = results.plan
     classes, form = plan.classes, plan.form
     largest = 255 * float(np.sqrt(form.values))
@@ -280,9 +317,11 @@ def _moments(results: Results) -> Model:
 
     norm = _bright_norm(results)
     sums = results.query(names.MEANS, lambda batch: _class_sums(batch, norm, classes), UNIT)
-    means = whole_means(sums * norm, counts, results.deviation(names.MEANS) * norm)
-
     wide = low_frequencies(*plan.shape, plan.frequencies) if plan.frequencies else None
+    sums = sums * norm if wide is None else (sums * norm) @ wide @ wide.T
+    dimensions = form.values if wide is None else wide.shape[1]
+    means = whole_means(sums, counts, results.deviation(names.MEANS) * norm, dimensions)
+
     whole_wide = None if wide is None else np.rint(wide * BASIS_STEPS)
 
     def residuals(batch: Batch) -> Whole:
@@ -329,6 +368,7 @@ def _moments(results: Results) -> Model:
         centres * norm / counts[:, None],
         np.zeros(centres.shape[1]),
         results.deviation(names.CENTRES) * norm / counts,
+        centres.shape[1],
     )
     seconds = results.query(
         names.COVARIANCES,
@@ -344,8 +384,10 @@ def _moments(results: Results) -> Model:
     # From quarters of a grey level to the unit interval, and from the basis to pixels.
     unit = 255.0 * STEPS
     columns = own / BASIS_STEPS if wide is None else wide @ (own / BASIS_STEPS)
-    outside = _outside(covariance, own / BASIS_STEPS, wide)
-    return Model.of_moments(
+    outside = _outside(
+        covariance, own / BASIS_STEPS, wide, results.deviation(names.SCATTER) * norm**2 / records, plan.shape
+    )
+    return Moments(
         form,
         counts,
         np.clip((means + centres @ columns.T) / unit, 0, 1),
@@ -355,16 +397,24 @@ def _moments(results: Results) -> Model:
     )
 
 
-def _outside(covariance: Floats, own: Floats, wide: Floats | None) -> Floats:
-    """The variance of each pixel outside of the components."""
-    inside = own @ (own.T @ covariance @ own) @ own.T
-    rest = covariance - inside
+def _outside(
+    covariance: Floats, own: Floats, wide: Floats | None, deviation: float, shape: tuple[int, int, int]
+) -> Floats:
+    """The variance of each pixel outside of the components, less the noise's deviation; a mean over 3 x 3 pixels.
+
+    Args:
+        deviation: of the noise of the covariance's diagonal.
+    """
+    from scipy.ndimage import uniform_filter
+
+    rest = covariance - own @ (own.T @ covariance @ own) @ own.T
     found = np.diag(rest) if wide is None else np.einsum("pi,ij,pj->p", wide, rest, wide, optimize=True)
-    return np.asarray(np.maximum(found, 0), dtype=np.float64)
+    smooth = uniform_filter(found.reshape(shape), size=(3, 3, 1), mode="nearest").ravel()
+    return np.asarray(np.maximum(smooth - deviation / 3, 0), dtype=np.float64)
 
 
 def _flat(batch: Batch) -> Whole:
-    flat: Whole = batch.pixels.reshape(len(batch.pixels), -1).astype(np.float64)
+    flat: Whole = batch.pixels.reshape(len(batch.pixels), math.prod(batch.pixels.shape[1:])).astype(np.float64)
     return flat
 
 

@@ -40,8 +40,7 @@ class Model:
         basis: orthonormal columns; shape (values, components).
         factors: of each class's covariance in components, lower triangular; shape (classes, components, components).
         rest: deviation outside of the components; shape (values,).
-        location, scale: of the normal variables whose clipping to [0, 1] has each pixel's moments; shape (classes,
-            values).
+        location, scale: of the normal variables that are clipped to [0, 1]; shape (classes, values).
         spread: deviation of what is drawn before that; shape (classes, values).
         labels: the share of each class's draws that get each label; shape (classes, labels).
         classifier: gives draws their labels; None without one.
@@ -61,18 +60,27 @@ class Model:
 
     @classmethod
     def of_moments(
-        cls, form: ImageForm, counts: Floats, means: Floats, basis: Floats, covariances: Floats, rest: Floats
+        cls,
+        form: ImageForm,
+        counts: Floats,
+        means: Floats,
+        basis: Floats,
+        covariances: Floats,
+        rest: Floats,
+        *,
+        matched: bool,
     ) -> Model:
         """A model without a classifier.
 
         Args:
+            matched: whether pixels have these means and variances after they are clipped, instead of before.
             means: grey levels from 0 to 1; shape (classes, values).
             covariances: positive, in components.
             rest: variance outside of the components; shape (values,).
         """
         explained = np.einsum("pi,cij,pj->cp", basis, covariances, basis, optimize=True)
         variances = np.maximum(explained + rest, 1e-9)
-        location, scale = before_clipping(means, variances)
+        location, scale = before_clipping(means, variances) if matched else (means, np.sqrt(variances))
         return cls(
             form,
             counts,

@@ -40,8 +40,23 @@ SHARES: Mapping[str, float] = {
     CENTRES: 0.04,
     COVARIANCES: 0.30,
 }
-"""Each query's share of the precision; the classifier's gradients share the rest equally."""
+"""Each query's share of the precision."""
 CLASSIFIER_SHARE = 0.30
+"""The share of all of the classifier's gradients together; each has the same."""
+STYLES: Mapping[str, tuple[bool, bool]] = {
+    "components": (False, False),
+    "components-and-rest": (False, True),
+    "matched-components": (True, False),
+    "matched-components-and-rest": (True, True),
+}
+"""How draws are made from the moments: whether clipped pixels have the measured moments, and whether the variance
+outside of the components is drawn. A classifier is trained on each; the style whose one is right for most records is
+used."""
+STYLE_SHARE = 0.004
+"""Of the noisy number of records that a style's classifier is right for."""
+SHARP = 0.0026
+"""The noise's largest eigenvalue over the squared clipping norm that decides how many frequencies are measured."""
+LEAST_FREQUENCIES = 8
 NETWORKS, ROUNDS = 2, 3
 """Networks that are trained on draws, and noisy gradients of the last layer of each."""
 MOST_BASIS = 1024
@@ -100,9 +115,16 @@ def gradient_name(network: int, round_: int) -> str:
     return f"gradient-{network}-{round_}"
 
 
-def queries(networks: int, rounds: int) -> tuple[str, ...]:
-    """The names of all queries, in the order of measurement."""
-    return (*SHARES, *(gradient_name(network, round_) for network in range(networks) for round_ in range(rounds)))
+def style_name(style: str) -> str:
+    """The name of a query for a style."""
+    return f"correct-{style}"
+
+
+def shares_of(networks: int, rounds: int) -> dict[str, float]:
+    """Every query's share of the precision, in the order of measurement."""
+    styles = {style_name(style): STYLE_SHARE for style in STYLES} if networks else {}
+    gradients = [gradient_name(network, round_) for network in range(networks) for round_ in range(rounds)]
+    return {**SHARES, **styles, **dict.fromkeys(gradients, CLASSIFIER_SHARE / max(1, len(gradients)))}
 
 
 def planned(
@@ -126,13 +148,12 @@ def planned(
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise AccountingError(f"{name} {value!r}; accepted: a whole number from 1 to {most}")
     networks, rounds = (NETWORKS, ROUNDS) if classes > 1 else (0, 0)
-    names = queries(networks, rounds)
-    shares = {name: SHARES.get(name, CLASSIFIER_SHARE / max(1, networks * rounds)) for name in names}
+    shares = shares_of(networks, rounds)
     whole = sum(shares.values())
-    frequencies = 0 if form.values <= MOST_BASIS else math.isqrt(MOST_BASIS // form.channels)
 
     def with_noise(total: float) -> MomentsPlan:
         noise = {name: _upwards(total * math.sqrt(whole / share)) for name, share in shares.items()}
+        frequencies = _frequencies(form, noise[SCATTER] / expected_units)
         return MomentsPlan(form.shape, classes, frequencies, MOST_COMPONENTS, networks, rounds, noise, expected_units)
 
     def costs(total: float) -> DpEvent:
@@ -178,7 +199,8 @@ def describe(plan: MomentsPlan) -> dict[str, Any]:
     )
     if plan.networks:
         mechanism += (
-            f"; then {plan.networks * plan.rounds} gradients of a linear classifier on features learned from draws"
+            f"; numbers of records that {len(STYLES)} classifiers are right for; then "
+            f"{plan.networks * plan.rounds} gradients of a linear classifier on features learned from draws"
         )
     return {
         "event": mechanism,
@@ -187,6 +209,19 @@ def describe(plan: MomentsPlan) -> dict[str, Any]:
         * (4 * basis**2 + 4 * plan.classes * form.values + 2 * plan.components * form.values)
         + 2**29,
     }
+
+
+def _frequencies(form: ImageForm, noise: float) -> int:
+    """How many frequencies the covariance is of, so that the noise does not hide it; 0 for all pixels.
+
+    Noise of deviation s has eigenvalues up to s sqrt(2 n), where n = frequencies^2 * channels.
+
+    Args:
+        noise: the multiplier over the expected number of units.
+    """
+    most = SHARP / (noise * math.sqrt(2 * form.channels))
+    bearable = min(math.isqrt(MOST_BASIS // form.channels), max(LEAST_FREQUENCIES, int(min(most, 1e6))))
+    return 0 if bearable >= max(form.height, form.width) else bearable
 
 
 def _upwards(noise: float) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.images.exact_sums import ROUNDING, UNIT, Batch, Sums, Whole, norms
 from dpsynth_platform.synth.images.moments_fitting import Floats
 
@@ -80,8 +81,8 @@ class PictureClassifier:
 
         with torch.no_grad():
             held = torch.from_numpy(pixels.astype(np.float32).transpose(0, 3, 1, 2).copy())
-            held = reduced(conv2d(held, *self._of("first", "kernel"), stride=2, padding=2), "first")
-            held = reduced(conv2d(held, *self._of("second", "kernel"), stride=2, padding=1), "second")
+            held = reduced(conv2d(held, self._of("first", "kernel")[0], stride=2, padding=2), "first")
+            held = reduced(conv2d(held, self._of("second", "kernel")[0], stride=2, padding=1), "second")
             held = reduced(held.flatten(1) @ self._of("dense", "kernel")[0].T, "dense")
             found: Whole = held.numpy().astype(np.float64)
         return found
@@ -99,7 +100,7 @@ class PictureClassifier:
 
     def predict(self, pixels: Pixels) -> npt.NDArray[np.int64]:
         """The class of each picture."""
-        return self.logits(self.features(pixels)).argmax(axis=1).astype(np.int64)
+        return np.asarray(self.logits(self.features(pixels)).argmax(axis=1), dtype=np.int64)
 
     def probabilities(self, features: Whole) -> Floats:
         """Softmax of the logits, from tabulated exponentials; each row from that row only."""
@@ -119,7 +120,13 @@ class PictureClassifier:
         for chunk in batch.chunks():
             features = self.features(chunk.pixels)
             total += (features.T @ self._errors(features, chunk)).astype(np.int64)
-        return total
+        return np.asarray(total)
+
+    def correct(self, batch: Batch) -> Sums:
+        """The records that get their own class, weighted, in `RECORD_PARTS`; shape (1,)."""
+        hit = self.predict(batch.pixels) == batch.classes
+        weights = np.full(len(hit), RECORD_PARTS, dtype=np.int64) if batch.weights is None else batch.weights
+        return np.array([weights[hit].sum()], dtype=np.int64)
 
     def _errors(self, features: Whole, batch: Batch) -> Whole:
         errors = self.probabilities(features)
@@ -141,7 +148,7 @@ class PictureClassifier:
         held = drawn / FEATURE_UNIT
         shares = self.probabilities(drawn)
         head = self.head.copy()
-        damping = (0.5 * deviation + 1e-3 * records / held.shape[1]) * np.eye(held.shape[1])
+        damping = (1.5 * deviation + 1e-3 * records / held.shape[1]) * np.eye(held.shape[1])
         for index in range(head.shape[1]):
             curvature = shares[:, index] * (1 - shares[:, index]) + 0.01
             hessian = (held * curvature[:, None]).T @ held * (records / max(1, len(held)))

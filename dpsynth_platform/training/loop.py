@@ -17,7 +17,7 @@ loss, norm or sample size is returned, logged or passed on. The duration of a st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,12 +29,13 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.training import physical
 from dpsynth_platform.training.adapter import check_trainable
 from dpsynth_platform.training.clipping import ClippedSums
-from dpsynth_platform.training.interface import Batch, Examples, Health, Journal, TrainingState
+from dpsynth_platform.training.hooked import HookedSums
+from dpsynth_platform.training.interface import Averages, Division, Examples, Health, Journal, TrainingState
 from dpsynth_platform.training.memory import BatchSize
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.precision import EXACT, lower_frozen, precision_of_training
+from dpsynth_platform.training.precision import lower_frozen, precision_of_training
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.stopping import Stopping
 from dpsynth_platform.training.world import World
@@ -82,51 +83,89 @@ def train(
             training, or all paid steps have been executed. Executed steps stay spent.
         KeyboardInterrupt: SIGINT or SIGTERM came, in the main thread; raised after keeping the state.
     """
-    if plan.sampled == "user" and units is None:
-        raise MechanismFailed("the plan samples users, but no units are given; accepted: positions of their examples")
     check_trainable(model, plan)
     place = torch.device(device)
     precision = precision or precision_of_training(place, model)
     model.to(place).eval()
     lower_frozen(model, precision)
     with ClippedSums(model, plan, precision) as sums:
-        training = _Training(model, plan, examples, units, sums, place, size, rows)
-        start = training.resume(journal)
-        executed = start
-        with Stopping() as stopping:
-            for step in range(start + 1, plan.steps + 1):
-                if stopping.requested:
-                    training.keep(step - 1, journal)
-                    break
-                executed = training.execute(step, journal, health, stopping)
-                progress("training", step, plan.steps)
-        if stopping.requested:  # the signal's previous handler may have ignored it
-            raise KeyboardInterrupt
+        division = physical.TokenDivision(sums, model, plan, examples.max_length, place, rows)
+        return train_by(
+            sums,
+            plan,
+            examples,
+            division,
+            journal=journal,
+            health=health,
+            units=units,
+            progress=progress,
+            device=device,
+            size=size,
+        )
+
+
+def train_by(
+    sums: HookedSums,
+    plan: TrainingPlan,
+    examples: Examples,
+    division: Division,
+    *,
+    journal: Journal,
+    health: Health,
+    units: Sequence[Sequence[int]] | None = None,
+    progress: Progress = silent,
+    device: str = "cpu",
+    size: BatchSize | None = None,
+    averages: Averages | None = None,
+) -> Trained:
+    """Trains any network in place by its entered `sums`, from the journal's last state.
+
+    Other arguments and errors are those of `train`.
+
+    Args:
+        sums: over the network's trainable parameters, which are on the device.
+        division: of logical batches into parts that fit in memory.
+        averages: of parameters, which follow every step.
+    """
+    if plan.sampled == "user" and units is None:
+        raise MechanismFailed("the plan samples users, but no units are given; accepted: positions of their examples")
+    training = _Training(sums, plan, examples, units, division, torch.device(device), size, averages)
+    start = training.resume(journal)
+    executed = start
+    with Stopping() as stopping:
+        for step in range(start + 1, plan.steps + 1):
+            if stopping.requested:
+                training.keep(step - 1, journal)
+                break
+            executed = training.execute(step, journal, health, stopping)
+            progress("training", step, plan.steps)
+    if stopping.requested:  # the signal's previous handler may have ignored it
+        raise KeyboardInterrupt
     return Trained(plan.steps, executed)
 
 
 class _Training:
     def __init__(
         self,
-        model: Any,
+        sums: HookedSums,
         plan: TrainingPlan,
         examples: Examples,
         units: Sequence[Sequence[int]] | None,
-        sums: ClippedSums,
+        division: Division,
         device: torch.device,
         size: BatchSize | None,
-        rows: int = 1,
+        averages: Averages | None,
     ) -> None:
         self._plan, self._examples, self._units, self._sums, self._device = plan, examples, units, sums, device
         self._sampler = PoissonSampler(plan, len(examples) if units is None else len(units))
         self._noise = GaussianNoise()
-        self._optimizer = Optimizer(plan, sums.parameters)
+        self._optimizer, self._averages = Optimizer(plan, sums.parameters), averages
         self._world = World()
-        self._tokens = physical.first_size(sums, model, examples.max_length, device, rows)
+        self._division, self._size = division, division.size
         if device.type not in physical.TRIED:  # all processes share the machine's memory
             if size is not None:
-                self._tokens = size.begin(self._tokens, examples.max_length)
-            self._tokens = self._world.number(self._tokens, device)
+                self._size = size.begin(self._size, division.least)
+            self._size = self._world.number(self._size, device)
 
     def resume(self, journal: Journal) -> int:
         """Loads the last state; returns the number of the model's steps."""
@@ -149,6 +188,8 @@ class _Training:
         gradients = self._noised_means()
         health.step(step, gradients)
         self._optimizer.step(step, gradients)
+        if self._averages is not None:
+            self._averages.step(step)
         if self._world.first:
             journal.save(TrainingState(step, self._tensors()))
         return executed
@@ -171,11 +212,11 @@ class _Training:
         `units` has the rows of each unit; `check_stop` is called before each part.
         """
         rows = self._examples.batch([record for unit in units for record in unit]) if units else {}
-        sizes, tokens = [len(unit) for unit in units], self._tokens
+        sizes, size = [len(unit) for unit in units], self._size
 
         def work() -> None:
             self._sums.reset()
-            for parts in self._parts(rows, sizes, tokens) if units else ():
+            for parts in self._division.parts(rows, sizes, size) if units else ():
                 check_stop()
                 if len(parts) == 1:
                     self._sums.add(parts[0].batch, parts[0].weights)
@@ -183,13 +224,7 @@ class _Training:
                     self._sums.add_large((part.batch, part.weights) for part in parts)
 
         while not physical.fits(work):  # for this step alone: its records may be the reason
-            tokens = physical.smaller(tokens, self._examples.max_length)
-
-    def _parts(self, rows: Batch, sizes: list[int], tokens: int) -> Iterator[list[physical.Part]]:
-        if self._sums.precision != EXACT:
-            longest, planned = self._examples.max_length, self._plan.batch_size
-            return physical.fixed_shape_parts(rows, sizes, tokens, self._device, longest, planned)
-        return physical.parts_of(rows, sizes, tokens, self._device)
+            size = self._division.smaller(size)
 
     def _noised_means(self) -> dict[str, torch.Tensor]:
         """Sums over all processes, noised once, over the planned batch size: differentially private."""
@@ -203,7 +238,9 @@ class _Training:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """The content of a state, by name."""
-        return {f"parameter.{name}": value for name, value in self._sums.parameters.items()} | self._optimizer.state
+        averages = {} if self._averages is None else dict(self._averages.state)
+        parameters = {f"parameter.{name}": value for name, value in self._sums.parameters.items()}
+        return parameters | self._optimizer.state | averages
 
     @torch.no_grad()
     def _load(self, state: TrainingState) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 
@@ -31,8 +30,10 @@ from torch.nn import functional
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.families import IGNORED
-from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.interface import Batch, Part
 from dpsynth_platform.training.memory import free_memory
+from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.precision import EXACT
 from dpsynth_platform.training.world import World
 
 # Tokens in a physical batch; more are not faster.
@@ -50,12 +51,26 @@ COPIES = 4
 TRIAL_TOKENS = 8
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some units of a logical batch, or some records of one unit, with weights [units, rows of each]; 0 is padding."""
+class TokenDivision:
+    """`interface.Division` of batches of tokens; sizes are numbers of tokens.
 
-    batch: Batch
-    weights: Tensor
+    Arguments are those of `first_size`.
+    """
+
+    def __init__(
+        self, sums: ClippedSums, model: nn.Module, plan: TrainingPlan, longest: int, device: torch.device, rows: int
+    ) -> None:
+        self._exact, self._planned, self._device = sums.precision == EXACT, plan.batch_size, device
+        self.least = longest
+        self.size = first_size(sums, model, longest, device, rows)
+
+    def parts(self, rows: Batch, sizes: Sequence[int], size: int) -> Iterator[list[Part]]:
+        if self._exact:
+            return parts_of(rows, sizes, size, self._device)
+        return fixed_shape_parts(rows, sizes, size, self._device, self.least, self._planned)
+
+    def smaller(self, size: int) -> int:
+        return smaller(size, self.least)
 
 
 def parts_of(rows: Batch, sizes: Sequence[int], tokens: int, device: torch.device) -> Iterator[list[Part]]:

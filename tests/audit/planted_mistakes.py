@@ -42,7 +42,7 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, dis
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.text.examples import Examples
-from dpsynth_platform.training import clipping, loop, stream, validators
+from dpsynth_platform.training import hooked, loop, stream, validators
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.health import Watch
 from dpsynth_platform.training.loop import train
@@ -180,7 +180,7 @@ def gate_of_the_right_training() -> Finding:
 
 
 def no_clipping(patch: MonkeyPatch) -> None:
-    patch.setattr(clipping, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
+    patch.setattr(hooked, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
 
 
 def clipping_per_batch(patch: MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from transformers.pytorch_utils import Conv1D
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training import clipping, fused
-from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
+from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.hooked import clipping_coefficients
 from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, rule_for, square_norms
 
 LENGTHS = [9, 12, 3, 7, 1, 12]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from training_cases import VOCABULARY, batch, model, plan
 
 from dpsynth_platform.foundation.errors import TrainingRefused
-from dpsynth_platform.training import clipping, loop, physical
+from dpsynth_platform.training import hooked, loop, physical
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.head import FrozenHead
@@ -76,8 +76,8 @@ def test_clipping_that_counts_one_use_of_a_tied_weight(monkeypatch: pytest.Monke
 
 
 def test_clipping_with_too_large_coefficients(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = clipping.clipping_coefficients
-    monkeypatch.setattr(clipping, "clipping_coefficients", lambda norms, plan: 1.01 * right(norms, plan))
+    right = hooked.clipping_coefficients
+    monkeypatch.setattr(hooked, "clipping_coefficients", lambda norms, plan: 1.01 * right(norms, plan))
     assert any("1.01 times as long as the clipping norm" in fault for fault in judged(model()))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.layers import Grams, Rule, Use, slack_of, square_norms
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.precision import exact_products
 
 STABILITY = 0.01
 """Gamma of automatic clipping (Bu et al. 2023, section 4)."""
@@ -80,15 +82,13 @@ class HookedSums(ABC):
         self._shared = {one for one in owners if owners.count(one) > 1}
         self.totals = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self.parameters.items()}
         self._hooks: list[Any] = []
-        self._products, self._convolutions = "highest", False
+        self._exact = ExitStack()
         self._uses: dict[str, list[Use]] | None = None
         self._called: set[str] = set()
         self._units = 0
 
     def __enter__(self) -> Self:
-        self._products, self._convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+        self._exact.enter_context(exact_products())
         for parameter in self.parameters.values():
             parameter.requires_grad_(False)
         self._hooks = [
@@ -97,8 +97,7 @@ class HookedSums(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self._products)
-        torch.backends.cudnn.allow_tf32 = self._convolutions
+        self._exact.close()
         for hook in self._hooks:
             hook.remove()
         for parameter in self.parameters.values():

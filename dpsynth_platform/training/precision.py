@@ -37,6 +37,19 @@ def precision_of_training(device: torch.device, model: nn.Module) -> torch.dtype
     return EXACT if has_experts(model) else precision_of(device)
 
 
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Inside, matrix products and convolutions in single precision use no faster, coarser mode."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
 @torch.no_grad()
 def lower_frozen(model: nn.Module, precision: torch.dtype) -> None:
     """Rounds a model's frozen weights to a precision, in place and irreversibly."""

@@ -70,7 +70,7 @@ def faults_of_clipping(
             if not found.faults:
                 for training, scaling in ((False, nullcontext()), (True, _large_gradients(model))):
                     model.train(training)
-                    with _moved(model, maker.generator), scaling:
+                    with moved(model, maker.generator), scaling:
                         found.at_these_weights()
         except Exception as error:  # random tokens only: its message cannot quote the data
             found.add(f"the clipped sum fails on random tokens with {type(error).__name__} ({error}); fix that first")
@@ -278,7 +278,7 @@ def faults_of_rounding(
     with trial.left_as_found(model):
         model.eval()
         try:
-            with _moved(model, maker.generator):
+            with moved(model, maker.generator):
                 whole, alone = sum_of(examples), [sum_of([example]) for example in examples]
         except Exception as error:  # random tokens only: its message cannot quote the data
             return [f"a logical batch of random tokens fails with {type(error).__name__} ({error}); fix that first"]
@@ -388,7 +388,7 @@ def faults_of_step(model: nn.Module, step: Callable[[], None]) -> list[str]:
 
 
 @contextmanager
-def _moved(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
+def moved(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
     """Trainable weights are moved randomly a little, and restored exactly."""
     weights = trial.trainable(model).values()
     with trial.restored(weights):

@@ -51,7 +51,7 @@ def refuse_unsound(
     faults += validators.faults_of_forward(model, losses, vocabulary=vocabulary, length=min(longest, _LENGTH))
     if not faults and longest > _LENGTH:
         faults += validators.faults_of_width(model, losses, vocabulary=vocabulary, short=_LENGTH, longest=longest)
-    faults += probe.faults_of_sampler(_draws(plan), probability=0.25)
+    faults += probe.faults_of_sampler(draws_of(plan), probability=0.25)
     if not faults:  # numerical trials of an unsound model show nothing more
         faults += probe.faults_of_clipping(
             model,
@@ -61,7 +61,7 @@ def refuse_unsound(
             vocabulary=vocabulary,
             length=min(longest, _LENGTH),
         )
-        faults += probe.faults_of_noise(_noise(model, plan), model, deviation=plan.noise_deviation)
+        faults += probe.faults_of_noise(noise_alone(model, plan), model, deviation=plan.noise_deviation)
         with trial.left_as_found(model):
             faults += probe.faults_of_step(model, lambda: _one_step(model, plan, vocabulary, min(longest, _LENGTH)))
         faults += _of_rounding(model, plan, vocabulary, longest, precision)
@@ -116,13 +116,15 @@ def _of_rounding(
         )
 
 
-def _draws(plan: TrainingPlan) -> probe.Draw:
+def draws_of(plan: TrainingPlan) -> probe.Draw:
+    """Training's sampler over made-up units."""
     units = probe.SAMPLER_UNITS
     sampler = PoissonSampler(replace(plan, units=units, batch_size=units // 4), units)
     return lambda: sampler.draw().tolist()
 
 
-def _noise(model: nn.Module, plan: TrainingPlan) -> dict[str, Tensor]:
+def noise_alone(model: nn.Module, plan: TrainingPlan) -> dict[str, Tensor]:
+    """Training's noised sum of an empty batch, by the name of each trainable parameter."""
     noised = {name: torch.zeros_like(parameter) for name, parameter in trial.trainable(model).items()}
     noise = GaussianNoise()
     for total in noised.values():
@@ -140,7 +142,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
         once,
         _MadeUp(model, vocabulary, length),
         journal=trial.NoJournal(),
-        health=_NoWatch(),
+        health=NoWatch(),
         units=units,
         device=str(device),
         precision=EXACT,
@@ -162,7 +164,7 @@ class _MadeUp:
         return {name: rows[list(indices)] for name, rows in self._rows.items()}
 
 
-class _NoWatch:
+class NoWatch:
     """One step needs no `interface.Health`."""
 
     def step(self, step: int, gradients: object) -> None:

@@ -28,6 +28,7 @@ from assets import model as model_step
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.synth.text import dp_finetune, trained
 from dpsynth_platform.training import journal as journals
+from dpsynth_platform.training import weights
 from dpsynth_platform.worker import run as worker
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -284,7 +285,7 @@ def test_once_reading_began_a_count_that_was_cut_short_is_lost(line_to_bounded: 
 AROUND_THE_STEPS = {
     "before the first step": (dp_finetune, "write_examples", 0),
     "after the last step": (trained, "save_weights", 0),
-    "half of the weights": (trained, "digest_file", 0),
+    "half of the weights": (weights, "digest_file", 0),
     "before the training is cleared away": (dp_finetune.shutil, "rmtree", 0),
     "before the ledger knows": (Ledger, "complete", 0),
     "before the record": (model_step, "_record", 0),

@@ -72,6 +72,7 @@ from dpsynth_platform.synth.text.sealing import TextParameters, whole_event
 from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 from dpsynth_platform.synth.text.topics import with_topics
 from dpsynth_platform.synth.text.unread import begin_reading, is_unread
+from dpsynth_platform.training.weights import digest_of, is_trained
 
 TRAINING, CHECKPOINTS, SIZE = "training", "checkpoints", "physical-batch"
 """Names within a model directory."""
@@ -137,7 +138,7 @@ class DpFinetune(TextGenerator[TextParameters]):
                 place = run.directory / COLUMNS
                 counted.measure(parameters.columns, records, place, run.progress, run.engine)
                 counted.estimate(parameters.columns, place, progress=run.progress)
-            if not trained.is_trained(run.directory):
+            if not is_trained(run.directory):
                 _train(run, parameters, model, encoder, records, resuming=not begins)
             _vote(run, parameters, base, records)
 
@@ -150,7 +151,7 @@ class DpFinetune(TextGenerator[TextParameters]):
         yield run.bounded
 
     def is_complete(self, directory: Path) -> bool:
-        return trained.is_trained(directory) and not self.lacks_votes(directory)
+        return is_trained(directory) and not self.lacks_votes(directory)
 
     def can_resume(self, directory: Path) -> bool:
         """Whether no record was read, or training had begun and enough steps are paid for, or only votes are missing.
@@ -161,7 +162,7 @@ class DpFinetune(TextGenerator[TextParameters]):
         from dpsynth_platform.training.journal import can_resume
 
         place = directory / TRAINING
-        if trained.is_trained(directory):
+        if is_trained(directory):
             return not self.is_complete(directory)
         return is_unread(directory) or can_resume(place, newest_step(place / CHECKPOINTS))
 
@@ -458,7 +459,7 @@ class _TrainedTexts:
         trained.check_digest(self.base, parameters.base_digest)
         model, tokenizer = trained.load_for_sampling(self.base, parameters.training, directory, self.device)
         # Not in the model directory, whose content hash the ledger holds. After a crash, the next try continues there.
-        place, of = directory.with_name(f"{directory.name}-texts"), trained.digest_of(directory)
+        place, of = directory.with_name(f"{directory.name}-texts"), digest_of(directory)
         try:
             kept = sample_records(
                 model,

@@ -6,7 +6,6 @@ either. What does not: training, sampling, and the model of the columns. Nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.foundation.digests import digest_file
-from dpsynth_platform.foundation.errors import ConfigurationError, MechanismFailed
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.text.base_models import BaseModel, base_model, load
 from dpsynth_platform.synth.text.layout import Encoder
+from dpsynth_platform.training import weights
 from dpsynth_platform.training.plan import TrainingPlan
 
-WEIGHTS = "weights.safetensors"
-_COMPLETE = "trained.json"
 _AT_ONCE = 16
 """Texts of a batch."""
 
@@ -45,22 +41,8 @@ def check_digest(base: BaseModel, expected: str) -> None:
 
 
 def save_weights(model: Any, directory: Path, executed: int) -> None:
-    """Writes the trained parameters, then the file that says that they are complete. Durable on return.
-
-    Args:
-        executed: the number of executed steps, including those that were repeated after a crash.
-    """
-    from safetensors.torch import save
-
-    trained = {name: value.detach().cpu().contiguous() for name, value in _trainable(model).items()}
-    write_durably(directory / WEIGHTS, save(trained))
-    complete = {"weights": digest_file(directory / WEIGHTS), "executed_steps": executed}
-    write_durably(directory / _COMPLETE, json.dumps(complete))
-
-
-def is_trained(directory: Path) -> bool:
-    """Whether the directory has complete trained weights."""
-    return (directory / _COMPLETE).is_file()
+    """Writes the trained parameters durably (`training.weights`)."""
+    weights.save_weights(_trainable(model), directory, executed)
 
 
 def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[Any, Any]:
@@ -70,26 +52,11 @@ def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[
         MechanismFailed: the weights are incomplete, damaged or of another plan.
         ConfigurationError: the base model cannot be loaded.
     """
-    import torch
-    from safetensors.torch import load_file
-
     from dpsynth_platform.training.adapter import with_adapter
 
     model, tokenizer = load(base)
     model = with_adapter(model, plan)
-    try:
-        complete = json.loads((directory / _COMPLETE).read_text(encoding="utf-8"))
-        if complete["weights"] != digest_of(directory):
-            raise ValueError
-        trained = load_file(directory / WEIGHTS)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise MechanismFailed("the trained weights are incomplete or damaged") from None
-    own = _trainable(model)
-    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in trained.items()}:
-        raise MechanismFailed("the trained weights are of another plan")
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(trained[name])
+    weights.load_weights(_trainable(model), directory)
     return model.eval(), tokenizer
 
 
@@ -149,11 +116,6 @@ def rows_log_likelihoods(
             logits = model(**inputs).logits
         found += (-example_losses(logits, labels)).tolist()
     return np.array(found, dtype=np.float64)
-
-
-def digest_of(directory: Path) -> str:
-    """The digest of the trained weights in a model directory."""
-    return digest_file(directory / WEIGHTS)
 
 
 def _trainable(model: Any) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""The plan of a diffusion model's training, from public inputs only.
+
+What belongs here: its options, its parameters in the sealed plan, and its event. What does not: running any of it
+(`diffusion_training`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.privacy.events import DpEvent, Sampled
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver
+from dpsynth_platform.synth.images.generator import ImageParameters, columns_plan
+from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.interface import PlanInputs
+from dpsynth_platform.synth.sealed_parameters import Readers
+from dpsynth_platform.training.plan import TrainingPlan
+
+Size = Literal["small", "medium", "large"]
+WEIGHTS = {"small": 0.13e6, "medium": 0.52e6, "large": 1.65e6}
+"""Weights of each size, about."""
+MOST_BATCH = 4096
+COPIES_IN_FULL = 16
+"""Weights, gradients, averages, sums in double precision, and the gradients of some units, in numbers."""
+ACTIVATION_BYTES = 2**30
+"""The rows that training processes together, about."""
+
+
+@dataclass(frozen=True)
+class DiffusionOptions:
+    """What a contract may choose. Public.
+
+    Attributes:
+        size: of the network.
+        sampled: what a step samples and clips: records, or owners with the mean gradient of their records.
+        batch_size: the expected number of those in a step; by default a sixteenth, 4096 at most.
+        replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
+        average: the part of the weights' average that remains in a step.
+    """
+
+    size: Size = "small"
+    sampled: Sampled = "record"
+    batch_size: int | None = None
+    steps: int = 300
+    replay_steps: int | None = None
+    clipping_norm: float = 1.0
+    learning_rate: float = 1e-3
+    average: float = 0.99
+    loss: DiffusionLoss = field(default_factory=DiffusionLoss)
+    solver: Solver = field(default_factory=Solver)
+
+    def training(self, units: int) -> dict[str, Any]:
+        """The parameters of `TrainingPlan.calibrated` for a public, expected number of units."""
+        return {
+            "sampled": self.sampled,
+            "units": units,
+            "batch_size": self.batch_size or min(MOST_BATCH, max(1, units // 16)),
+            "steps": self.steps,
+            "replay_allowance": math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps,
+            "clipping_norm": self.clipping_norm,
+            "learning_rate": self.learning_rate,
+            "decay": "cosine",
+            "warmup_steps": min(self.steps // 10, 100),
+        }
+
+
+def units_of(contract: DataContract, sampled: Sampled) -> int:
+    """The public, expected number of units that are sampled."""
+    privacy = contract.privacy
+    if sampled == "user" or privacy.unit == "example" or privacy.multi_owner:
+        return privacy.expected_units
+    return privacy.expected_units * privacy.max_contributions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionParameters(ImageParameters):
+    """The parameters of a diffusion model's training.
+
+    Attributes:
+        size: of the network.
+        average: the part of the weights' average that remains in a step: post-processing.
+        loss: its numbers.
+        solver: how pictures are drawn: post-processing.
+    """
+
+    KIND: ClassVar[str] = "training a diffusion model"
+    READERS: ClassVar[Readers] = {
+        "training": TrainingPlan.from_json,
+        "loss": lambda part: DiffusionLoss(**part),
+        "solver": lambda part: Solver(**part),
+    }
+
+    training: TrainingPlan
+    size: Size
+    average: float
+    loss: DiffusionLoss
+    solver: Solver
+
+    def __post_init__(self) -> None:
+        if self.size not in WEIGHTS:
+            raise AccountingError(f"size {self.size!r}; accepted: {', '.join(WEIGHTS)}")
+        if not 0 <= self.average < 1:
+            raise AccountingError(f"average {self.average!r}; accepted: a number from 0 to below 1")
+
+    @classmethod
+    def calibrated(cls, inputs: PlanInputs) -> DiffusionParameters:
+        return cls.with_options(inputs, DiffusionOptions())
+
+    @classmethod
+    def with_options(cls, inputs: PlanInputs, options: DiffusionOptions) -> DiffusionParameters:
+        """The parameters with the least noise of the guarantee; raises as `calibrated`."""
+        columns = columns_plan(inputs)
+        training = TrainingPlan.calibrated(
+            inputs.guarantee,
+            beside=lambda trained: counted.together(columns, trained),
+            **options.training(units_of(inputs.contract, options.sampled)),
+        )
+        return cls(
+            columns=columns,
+            layout=ImageLayout.of(inputs.contract),
+            memory_bytes=int(4 * COPIES_IN_FULL * WEIGHTS[options.size]) + ACTIVATION_BYTES,
+            training=training,
+            size=options.size,
+            average=options.average,
+            loss=options.loss,
+            solver=options.solver,
+        )
+
+    @property
+    def neighbours(self) -> tuple[str, int]:
+        return self.training.adjacency, self.training.max_contributions
+
+    def own_event(self, guarantee: Guarantee) -> DpEvent:
+        return self.training.event
+
+    def event_of(self, steps: int) -> DpEvent:
+        """The cost of the columns and of so many executed steps."""
+        return counted.together(self.columns, self.training.event_of(steps))

@@ -1,0 +1,248 @@
+"""Trains a diffusion model through all seams: the gate, the journal, checkpoints, health, and the result on disk.
+
+What belongs here: the order of these parts, the records of a training, and the warm-up on pictures that cost nothing
+more. What does not: the parts (`training`), the network (`unet`) and its loss (`diffusion_loss`). A directory holds
+
+    training/       the journal of executed steps and the encrypted checkpoints, during the training
+    weights.safetensors, trained.json     the averaged weights, once the training is complete
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsynth_platform.foundation.errors import GrantRefused
+from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import EXAMPLES
+from dpsynth_platform.privacy.events import Sampled
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
+from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
+from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
+from dpsynth_platform.synth.images.unet import UNet
+from dpsynth_platform.synth.interface import MechanismRun
+from dpsynth_platform.training.averages import ExponentialAverage
+from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints, newest_step
+from dpsynth_platform.training.grids import GridSums
+from dpsynth_platform.training.health import Watch
+from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.journal import StepJournal
+from dpsynth_platform.training.journal import can_resume as journal_can_resume
+from dpsynth_platform.training.loop import train_by
+from dpsynth_platform.training.memory import remembered_size
+from dpsynth_platform.training.resuming import ResumableJournal
+from dpsynth_platform.training.rows import RowDivision, first_rows
+from dpsynth_platform.training.spending_progress import SpendingProgress
+from dpsynth_platform.training.unit_probe import refuse_unsound_grid
+from dpsynth_platform.training.weights import is_trained, load_weights, save_weights
+
+TRAINING, CHECKPOINTS, SIZE = "training", "checkpoints", "physical-batch"
+"""Names within the directory."""
+_PIXELS = "pixels.u1"
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Pictures that cost nothing more, and how a network learns from them first: public, or drawn with privacy.
+
+    Attributes:
+        pixels: shape (pictures, height, width, channels), at least one.
+        classes: shape (pictures,); the number of classes for pictures without one.
+        steps: of Adam, each on `batch` pictures drawn with replacement.
+    """
+
+    pixels: Pixels = field(repr=False)
+    classes: Classes = field(repr=False)
+    steps: int = 500
+    batch: int = 64
+    learning_rate: float = 2e-3
+
+
+class PictureRecords:
+    """The records of a training, `training.interface.Examples`. Sensitive, including their number.
+
+    Args:
+        pixels: shape (records, height, width, channels).
+        classes: shape (records,).
+        owners: a number for each record's owner; None where they are not needed.
+        draws: rows of a record.
+    """
+
+    def __init__(
+        self, pixels: Pixels, classes: Classes, owners: npt.NDArray[np.int64] | None = None, draws: int = 1
+    ) -> None:
+        self._pixels, self._classes, self._owners, self.max_length = pixels, classes, owners, draws
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """`pixels` and `classes`, as `diffusion_loss.Rows` takes them."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return {"pixels": as_records(self._pixels[chosen]), "classes": torch.from_numpy(self._classes[chosen])}
+
+    def units(self, sampled: Sampled) -> list[list[int]] | None:
+        """The positions of each owner's records, where owners are sampled; None: each record is a unit."""
+        if sampled == "record" or self._owners is None:
+            return None
+        order = np.argsort(self._owners, kind="stable")
+        ends = np.flatnonzero(np.diff(self._owners[order])) + 1
+        return [part.tolist() for part in np.split(order, ends)] if len(order) else []
+
+
+def read_records(
+    batches: Iterable[Pictures], layout: ImageLayout, directory: Path, *, owners: bool, draws: int
+) -> PictureRecords:
+    """The records of the bounded table (`ImageLayout.read`), with their pixels in a file that has no name any more.
+
+    So pixels are deleted when the process ends, however it ends. `directory` is a new one.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    classes: list[Classes] = []
+    named: list[str] = []
+    try:
+        with private_files(), (private_directory(directory) / _PIXELS).open("xb") as file:
+            for part in batches:
+                file.write(np.ascontiguousarray(part.pixels).tobytes())
+                classes.append(part.classes)
+                if owners:
+                    named.extend(part.owners or ())
+        numbers = np.concatenate([np.empty(0, np.int64), *classes])
+        shape = (len(numbers), *layout.form.shape)
+        pixels = (
+            np.memmap(directory / _PIXELS, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
+        )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    mine = np.unique(np.array(named, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if owners else None
+    return PictureRecords(pixels, numbers, mine, draws)
+
+
+def prepared(parameters: DiffusionParameters, device: str = "cpu") -> tuple[UNet, Rows]:
+    """The network with fresh weights and its rows, both checked on random pictures before any record is read.
+
+    Raises:
+        TrainingRefused: training it would not be differentially private; names all faults.
+    """
+    place = torch.device(device)
+    layout = parameters.layout
+    network = UNet(layout.form, layout.number, parameters.size).to(place).eval()
+    rows = Rows(parameters.loss, layout.form, layout.number, place)
+    refuse_unsound_grid(network, parameters.training, losses, rows.made_up)
+    return network, rows
+
+
+def train_pictures(
+    run: MechanismRun,
+    parameters: DiffusionParameters,
+    directory: Path,
+    *,
+    warm_up: Callable[[], WarmUp | None] = lambda: None,
+) -> None:
+    """Trains until the averaged weights are complete, then deletes what only training needed.
+
+    Continues an interrupted training within the steps that its plan has paid for.
+
+    Args:
+        warm_up: makes the pictures of the warm-up; called before the first step only. Their cost, if any, is in the
+            plan's event elsewhere.
+
+    Raises:
+        GrantRefused: the job has no key for checkpoints.
+        TrainingRefused: see `prepared`.
+        ResumeRefused: the journal is missing, damaged or in use.
+        MechanismFailed: training stopped; its cost stays spent.
+    """
+    if is_trained(directory):
+        return
+    if run.checkpoints is None:
+        raise GrantRefused("the job has no key for checkpoints; accepted: a job of a training, with its key")
+    training, place, device = parameters.training, directory / TRAINING, torch.device(run.device)
+    network, rows = prepared(parameters, run.device)
+    with ExitStack() as held:
+        steps = held.enter_context(
+            StepJournal(place, training.steps, training.replay_allowance, resuming=run.checkpoints.resume)
+        )
+        size = held.enter_context(remembered_size(place / SIZE))
+        states = Checkpoints(
+            place / CHECKPOINTS, run.checkpoints.key, plan_digest=run.plan.digest, entry_id=run.grant.entry_id
+        )
+        if newest_step(place / CHECKPOINTS) == 0 and (pictures := warm_up()) is not None:
+            warm(network, rows, pictures, run.progress)
+        by_owner = training.sampled == "user"
+        records = read_records(
+            parameters.layout.read(run.bounded, owners=by_owner),
+            parameters.layout,
+            directory / EXAMPLES,
+            owners=by_owner,
+            draws=parameters.loss.draws,
+        )
+        policy = CheckpointPolicy.for_allowance(training.replay_allowance)
+        sums = held.enter_context(GridSums(network, training, losses))
+        average = ExponentialAverage(sums.parameters, parameters.average)
+        train_by(
+            sums,
+            training,
+            records,
+            RowDivision(first_rows(sums, network, rows.made_up, device), parameters.loss.draws, rows.drawn, device),
+            journal=ResumableJournal(steps, states, policy, lambda stage: run.progress(stage, 1, 1)),
+            health=Watch(training, sums.parameters),
+            units=records.units(training.sampled),
+            progress=SpendingProgress(
+                run.progress,
+                parameters.event_of,
+                Guarantee.from_json(run.plan.guarantee).delta,
+                training,
+                lambda: steps.executed,
+            ),
+            device=run.device,
+            size=size,
+            averages=average,
+        )
+        save_weights(average.values, directory, steps.executed)
+        shutil.rmtree(place)  # while the journal is held: no other process can continue what is complete
+
+
+def can_continue(directory: Path) -> bool:
+    """Whether an interrupted training is complete, or has enough paid steps left to finish."""
+    place = directory / TRAINING
+    return is_trained(directory) or journal_can_resume(place, newest_step(place / CHECKPOINTS))
+
+
+def load_network(parameters: DiffusionParameters, directory: Path, device: str) -> UNet:
+    """The trained network with its averaged weights, in evaluation mode.
+
+    Raises:
+        MechanismFailed: the weights are incomplete, damaged or of another plan.
+    """
+    network = UNet(parameters.layout.form, parameters.layout.number, parameters.size)
+    load_weights(dict(network.named_parameters()), directory)
+    return network.to(device).eval()
+
+
+def warm(network: UNet, rows: Rows, pictures: WarmUp, progress: Progress = silent) -> None:
+    """Trains a network without privacy, on pictures that need none. Its weights change in place."""
+    records = PictureRecords(pictures.pixels, pictures.classes)
+    parameters = list(network.parameters())
+    device = parameters[0].device
+    optimizer = torch.optim.Adam(parameters, pictures.learning_rate)
+    generator = np.random.default_rng()
+    for step in range(1, pictures.steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = pictures.learning_rate * min(1.0, (pictures.steps - step + 1) / (pictures.steps / 2))
+        chosen = generator.integers(len(records), size=pictures.batch)
+        batch = {name: value.to(device) for name, value in records.batch(chosen.tolist()).items()}
+        losses(network, rows.drawn(batch, 1)).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        progress("warm-up", step, pictures.steps)

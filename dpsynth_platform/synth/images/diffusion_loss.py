@@ -101,7 +101,8 @@ def denoised(network: nn.Module, noisy: Tensor, level: Tensor, classes: Tensor) 
         classes: [rows].
     """
     wide = level.view(-1, 1, 1, 1)
-    return _kept(wide) * noisy + _scale(wide) * network(noisy * _entering(wide), level.log() / 4, classes)
+    found: Tensor = network(noisy * _entering(wide), level.log() / 4, classes)
+    return _kept(wide) * noisy + _scale(wide) * found
 
 
 def as_records(pixels: Pixels) -> Tensor:

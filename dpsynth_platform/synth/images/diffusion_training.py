@@ -111,9 +111,9 @@ def read_records(
     classes: list[Classes] = []
     named: list[str] = []
     try:
-        with private_files(), (private_directory(directory) / _PIXELS).open("xb") as file:
+        with private_files(), (private_directory(directory) / _PIXELS).open("xb") as stream:
             for part in batches:
-                file.write(np.ascontiguousarray(part.pixels).tobytes())
+                stream.write(np.ascontiguousarray(part.pixels).tobytes())
                 classes.append(part.classes)
                 if owners:
                     named.extend(part.owners or ())

@@ -53,10 +53,13 @@ def body(step: StepContext) -> Outcome:
         )
         report = measure_quality(contract, step.place.period, *tables)
         texts, rows = _texts(step, contract, *tables)
+        pictures, more, drawings = _pictures(step, contract, *tables)
         with step.storage.new_output(step.place, "quality") as directory:
-            (directory / "report.json").write_text(json.dumps(report.to_json() | texts, indent=1), encoding="utf-8")
-            (directory / "rows.json").write_text(json.dumps([*report.table(), *rows]), encoding="utf-8")
-            for name, drawn in plots(report).items():
+            (directory / "report.json").write_text(
+                json.dumps(report.to_json() | texts | pictures, indent=1), encoding="utf-8"
+            )
+            (directory / "rows.json").write_text(json.dumps([*report.table(), *rows, *more]), encoding="utf-8")
+            for name, drawn in (plots(report) | drawings).items():
                 (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
             record = step.record(
                 "quality",
@@ -81,6 +84,26 @@ def _texts(
     return {"texts": None if report is None else report.to_json()}, list(written_rows(report))
 
 
+def _pictures(
+    step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
+) -> tuple[dict[str, Any], list[tuple[str, ...]], dict[str, str]]:
+    """Synthetic pictures compared with real ones: as part of the report, as rows, and as drawings."""
+    if contract.image_column is None:
+        return {}, [], {}
+    from dpsynth_platform.quality.images.declared import NEAREST, measure_pictures, nearest_drawing, picture_rows
+
+    step.progress("comparing pictures")
+    report = measure_pictures(contract, real, held_out, synthetic)
+    if isinstance(report, str):
+        return {"pictures": None}, list(picture_rows(report)), {}
+    nearest = nearest_drawing(report)
+    return (
+        {"pictures": report.to_json()},
+        list(picture_rows(report)),
+        report.plots() | ({} if nearest is None else {NEAREST: nearest}),
+    )
+
+
 def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
     """The report for the asset page, as far as the operator may see it."""
     from dpsynth_platform.quality.report import NOTICE
@@ -90,7 +113,9 @@ def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dic
     if report is None:
         return {"restricted": where_shown(step.place)}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
-    drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}
+    # No real picture gets into Dagster's event log, which keeps everything and every engineer reads.
+    paths = (path for path in sorted(record.directory.glob("*.svg")) if path.stem != "nearest_pictures")
+    drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in paths}
     return {**numbers(report, NUMBERS), "quality": table(HEADER, rows), "restricted": NOTICE} | drawn
 
 

@@ -29,5 +29,7 @@ def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tupl
                 yield f"classifiers trained on {kind} rows", (utility[kind] or {}).get("not_available")
         for item in report["fairness"]:
             yield f"fairness by {item['column']}", item["not_available"]
+    if contract.image_column is not None:
+        yield "pictures", None if report["pictures"] else "too few, or the features' weights are not installed"
     if contract.text_column is not None:
         yield "texts", None if report["texts"] else "too few, or too few of a kind"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from picture_cases import SIZE, bounded_pictures, diffusion_plan, job, picture_contract, pictures
+from picture_cases import SIZE, SOURCE, bounded_pictures, diffusion_plan, job, picture_contract, pictures
 
 from dpsynth_platform.foundation.errors import (
     GrantRefused,
@@ -32,7 +32,7 @@ from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
-from dpsynth_platform.synth.images.diffusion_training import WarmUp, load_network, read_records, warm
+from dpsynth_platform.synth.images.diffusion_training import PictureRecords, WarmUp, load_network, read_records, warm
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.training.grids import GridSums

@@ -57,6 +57,7 @@ _SVG_ATTRIBUTES = frozenset(
         *("x", "x1", "x2", "y", "y1", "y2"),
     }
 )
+_INLINE_PNG = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 _SVG_VALUES = {"class": re.compile(r"lineage|spark"), "style": re.compile(r"max-width:[0-9]{1,5}px")}
 """Attributes that could place a drawing over the page, with the values that the platform's own drawings have."""
 
@@ -331,14 +332,18 @@ def software_versions() -> dict[str, str]:
     return found
 
 
-def check_svg(title: str, svg: str) -> None:
-    """Raises `ReleaseRefused` for a drawing with scripts, links, style sheets or external resources."""
-    problem = _svg_problem(svg)
+def check_svg(title: str, svg: str, *, pictures: bool = False) -> None:
+    """Raises `ReleaseRefused` for a drawing with scripts, links, style sheets or external resources.
+
+    Args:
+        pictures: whether it may hold whole pictures, inline: never in a public dossier.
+    """
+    problem = _svg_problem(svg, pictures=pictures)
     if problem:
         raise ReleaseRefused(f"the plot {title!r} cannot be part of a dossier: {problem}")
 
 
-def _svg_problem(svg: str) -> str | None:
+def _svg_problem(svg: str, *, pictures: bool = False) -> str | None:
     if "<!" in svg or "<?" in svg:
         return "it has a declaration, a comment or a processing instruction"
     try:
@@ -347,10 +352,10 @@ def _svg_problem(svg: str) -> str | None:
         return "it is not XML"
     for element in root.iter():
         name = element.tag.removeprefix(_SVG)
-        if name not in _SVG_ELEMENTS:
+        if name not in _SVG_ELEMENTS and not (pictures and name == "image"):
             return f"it has the element {name!r}"
         for attribute, value in element.attrib.items():
-            values = _SVG_VALUES.get(attribute)
+            values = _INLINE_PNG if name == "image" and attribute == "href" else _SVG_VALUES.get(attribute)
             accepted = attribute in _SVG_ATTRIBUTES if values is None else values.fullmatch(value)
             if not accepted or "url(" in value.replace(" ", "").lower():
                 return f"the element {name!r} has the attribute {attribute!r}"

@@ -387,12 +387,12 @@ def _column(item: Mapping[str, Any]) -> ColumnView:
     )
 
 
-def safe_plots(plots: Mapping[str, str]) -> dict[str, str]:
-    """Those plots that contain shapes and text only."""
+def safe_plots(plots: Mapping[str, str], *, pictures: bool = False) -> dict[str, str]:
+    """Those plots that contain shapes and text only, and inline pictures if they may."""
     found = {}
     for title, svg in plots.items():
         with suppress(ReleaseRefused):
-            check_svg(title, svg)
+            check_svg(title, svg, pictures=pictures)
             found[title] = svg
     return found
 
@@ -412,7 +412,7 @@ def _quality(settings: Settings, document: Mapping[str, Any], previous: Publicat
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
         legend=LEGEND,
-        plots=safe_plots(found["plots"]),
+        plots=safe_plots(found["plots"], pictures=True),
         measures=measures(found["report"]),
         copies=copies(found["report"]),
         drift=drift(settings, previous, found["report"]) if previous else None,

@@ -75,7 +75,7 @@ def nearest_drawing(report: ImageQualityReport) -> str | None:
     width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
     data = base64.b64encode(png).decode()
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="max-width:{width}px" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="max-width:{width}px">'
         "<title>Synthetic pictures and the nearest real ones. Restricted: it holds real pictures.</title>"
         f'<image width="{width}" height="{height}" href="data:image/png;base64,{data}"/></svg>'
     )

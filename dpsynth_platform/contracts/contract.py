@@ -32,7 +32,13 @@ from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.image_generation import ImageGeneration, conditions_of, image_column_of
-from dpsynth_platform.contracts.methods import EVOLVED_BY, PARTS_OF_TEXT, TRAINED_METHODS, WORKLOAD_METHODS
+from dpsynth_platform.contracts.methods import (
+    EVOLVED_BY,
+    PARTS_OF_IMAGE,
+    PARTS_OF_TEXT,
+    TRAINED_METHODS,
+    WORKLOAD_METHODS,
+)
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release, Retention
@@ -210,6 +216,11 @@ class DataContract(Part):
         """
         whole = self.snapshot()
         generate, text = whole["generate"], whole["generate"]["text"]
+        image = generate.get("image")
+        if image is not None:
+            for part, methods in PARTS_OF_IMAGE.items():
+                if method not in methods:
+                    image.pop(part, None)
         if text is not None:
             text |= {part: None for part, methods in PARTS_OF_TEXT.items() if method not in methods}
         if method not in TRAINED_METHODS:

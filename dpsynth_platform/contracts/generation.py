@@ -13,6 +13,7 @@ from dpsynth_platform.contracts.image_generation import ImageGeneration
 from dpsynth_platform.contracts.methods import (
     DRAWN_BY,
     IMAGE_METHODS,
+    PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
     TEXT_METHODS,
     TRAINED_METHODS,
@@ -69,7 +70,8 @@ class Generate(Part):
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
             "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
-            "class. With `image`, `auto` chooses among the methods for pictures."
+            "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, and "
+            "`image_diffusion` trains a diffusion model. With `image`, `auto` chooses among the methods for pictures."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -119,8 +121,8 @@ class Generate(Part):
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
         """Fills in the defaults of methods for texts and pictures, so that the sealed contract holds them."""
-        if isinstance(document, dict) and document.get("method") in IMAGE_METHODS and document.get("image") is None:
-            return document | {"image": {}}
+        if isinstance(document, dict) and document.get("method") in IMAGE_METHODS:
+            return document | {"image": _with_part(document["method"], document.get("image"))}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         method = document["method"]
@@ -156,6 +158,9 @@ class Generate(Part):
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
+        parts |= {
+            f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
+        }
         if self.text is not None and self.image is not None:
             yield "image: beside text; accepted: one of both, so declare the other column with ignore: true"
         for key, (value, methods) in parts.items():
@@ -198,6 +203,15 @@ class Generate(Part):
         if rows != "auto" and not (whole and 1 <= rows <= MOST_ROWS):
             raise ValueError(f"{rows!r}; accepted: auto, or a number from 1 to {MOST_ROWS}")
         return rows
+
+
+def _with_part(method: str, image: Any) -> Any:
+    """The unvalidated `image` part with the part of a method for pictures, by default an empty one."""
+    image = {} if image is None else image
+    part = next((name for name, methods in PARTS_OF_IMAGE.items() if method in methods), None)
+    if part is None or not isinstance(image, dict) or image.get(part) is not None:
+        return image
+    return image | {part: {}}
 
 
 def _has_endpoint(document: Mapping[str, Any]) -> bool:

@@ -3,15 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.columns import conditioning_values
 
 MOST_CLASSES = 1000
 """The most classes of pictures."""
+MOST_POPULATION = 10_000
+"""The most survivors of a class."""
+
+
+class Glyphs(Part):
+    """Characters of public fonts as first candidates."""
+
+    directory: str = Field(
+        default="/usr/share/fonts", min_length=1, max_length=500, description="Directory of .ttf and .otf files."
+    )
+    characters: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=50)]] = Field(
+        default_factory=dict,
+        max_length=MOST_CLASSES,
+        description="Characters that a class's candidates show; by default the class's own value, if it is one.",
+    )
+
+
+class PublicPictures(Part):
+    """A directory of public pictures as first candidates."""
+
+    directory: str = Field(
+        min_length=1, max_length=500, description="With metadata.csv or class folders, as a source of format images."
+    )
+    public: str = Field(min_length=10, description="Why these pictures are public. Printed in every statement.")
+    label: ColumnName = Field(default="label", description="Column of metadata.csv with the labels.")
+    labels: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        max_length=MOST_CLASSES,
+        description="Labels whose pictures resemble a class; by default those of the same name, else all.",
+    )
+
+
+class ImageEvolution(Part):
+    """Private evolution: what makes candidates, and the votes of private pictures."""
+
+    foundation: Literal["shapes", "fonts", "table"] = Field(
+        default="shapes",
+        description="What makes candidates without any data: random `shapes`, glyphs of public `fonts`, or variations "
+        "of a public `table` of pictures.",
+    )
+    fonts: Glyphs | None = None
+    table: PublicPictures | None = None
+    rounds: int = Field(default=4, ge=1, le=50, description="Number of votes; the budget pays for all together.")
+    variations: int = Field(default=2, ge=1, le=50, description="New variations of each survivor, per round.")
+    lookahead: int = Field(
+        default=0, ge=0, le=50, description="Variations whose mean features represent a candidate; 0: its own."
+    )
+    population: int | Literal["auto"] = Field(
+        default="auto",
+        json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
+        description="Survivors of each class; `auto`: as many as keep a candidate's votes at three times their noise.",
+    )
+
+    @field_validator("population", mode="before")
+    @classmethod
+    def _size(cls, population: Any) -> Any:
+        whole = isinstance(population, int) and not isinstance(population, bool)
+        if population != "auto" and not (whole and 1 <= population <= MOST_POPULATION):
+            raise ValueError(f"{population!r}; accepted: auto, or a number from 1 to {MOST_POPULATION}")
+        return population
+
+    @model_validator(mode="after")
+    def _of_the_foundation(self) -> ImageEvolution:
+        for name in ("fonts", "table"):
+            if getattr(self, name) is not None and self.foundation != name:
+                raise ValueError(f"{name}: with foundation {self.foundation!r}; accepted: none, or foundation: {name}")
+        if self.foundation == "table" and self.table is None:
+            raise ValueError("table: missing; accepted: a directory of public pictures, with the reason")
+        return self
+
+
+class ImageDiffusion(Part):
+    """A diffusion model that is trained by DP-SGD."""
+
+    size: Literal["small", "medium", "large"] = Field(
+        default="small", description="Of the network: some 0.13, 0.52 or 1.65 million weights."
+    )
+    steps: int = Field(default=300, ge=1, le=1_000_000)
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Expected records of a step; by default a 16th, 4096 at most.",
+    )
+    draws: int = Field(
+        default=4, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."
+    )
+    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    replay_steps: int | None = Field(
+        default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
+    )
+    warm_up: Literal["none", "moments"] = Field(
+        default="moments",
+        description="`moments`: the network first learns from pictures by image_moments, which has `warm_up_share` of "
+        "the budget.",
+    )
+    warm_up_share: float = Field(default=0.3, gt=0, lt=1, description="Of the pictures' part of epsilon.")
+    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000)
 
 
 class ImageGeneration(Part):
@@ -24,6 +123,12 @@ class ImageGeneration(Part):
             "Modelled columns with a list of values by which pictures are made: each combination of their values is a "
             "class. By default the only such column; records with other values are not learned from."
         ),
+    )
+    evolution: ImageEvolution | None = Field(
+        default=None, exclude_if=lambda part: part is None, description="For `image_pe` and `image_mixed`."
+    )
+    diffusion: ImageDiffusion | None = Field(
+        default=None, exclude_if=lambda part: part is None, description="For `image_diffusion`."
     )
     columns_share: float = Field(
         default=0.1,

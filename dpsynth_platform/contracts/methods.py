@@ -16,6 +16,9 @@ MethodName = Literal[
     "dp_inference",
     "aug_pe",
     "image_moments",
+    "image_pe",
+    "image_mixed",
+    "image_diffusion",
 ]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
@@ -27,9 +30,11 @@ EVOLVED_METHODS = ("aug_pe",)
 """Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
-IMAGE_METHODS = ("image_moments",)
+IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion")
 """Methods that make pictures."""
-SUMMED_METHODS = ("image_moments",)
+PARTS_OF_IMAGE = {"evolution": ("image_pe", "image_mixed"), "diffusion": ("image_diffusion",)}
+"""Keys of `generate.image` that these methods require and all others refuse."""
+SUMMED_METHODS = ("image_moments", "image_mixed")
 """Methods that measure sums of pictures by class, which an audit can attack."""
 BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import IMAGE_METHODS
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
@@ -202,7 +203,9 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(planted or []))
-        writes = {} if base is None else _base_model_files(step, base, entry, job)
+        writes = {} if base is None else _base_model_file(base, job)
+        if base is not None or plan.method in IMAGE_METHODS:
+            writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")
             writes["endpoint"] = str(job / "endpoint.json")
@@ -280,12 +283,17 @@ def _endpoint(contract: DataContract, plan: SealedPlan) -> Access | None:
     return tried_endpoint(plan, transport)
 
 
-def _base_model_files(step: StepContext, base: BaseModel, entry: Entry, job: Path) -> dict[str, str]:
-    """Further files of a job that starts from a language model: its description and the checkpoints' key."""
+def _base_model_file(base: BaseModel, job: Path) -> dict[str, str]:
+    """The description of the language model that a job starts from."""
     write_durably(job / "base_model.json", json.dumps(asdict(base) | {"directory": str(base.directory)}))
+    return {"base_model": str(job / "base_model.json")}
+
+
+def _checkpoint_key(step: StepContext, entry: Entry, job: Path) -> dict[str, str]:
+    """The key of a job's checkpoints, for this ledger entry only."""
     key = hmac.digest(step.vault.create("checkpoints"), entry.entry_id.encode(), "sha256")
     write_durably(job / "checkpoint.key", key)
-    return {"base_model": str(job / "base_model.json"), "checkpoint_key": str(job / "checkpoint.key")}
+    return {"checkpoint_key": str(job / "checkpoint.key")}
 
 
 @contextmanager

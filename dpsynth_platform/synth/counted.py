@@ -87,8 +87,12 @@ def together(columns: Columns, *parts: DpEvent) -> DpEvent:
         parts: at least one; where nothing is counted, a single part is the whole event.
     """
     counts = event_of(columns)
-    whole = [*([] if counts is None else [counts]), *parts]
-    return whole[0] if len(whole) == 1 else dp_event.ComposedDpEvent(whole)
+    return composed(*([] if counts is None else [counts]), *parts)
+
+
+def composed(*parts: DpEvent) -> DpEvent:
+    """The cost of mechanisms together; a single one is the whole event."""
+    return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(list(parts))
 
 
 def check(columns: Columns, plan: SealedPlan) -> None:

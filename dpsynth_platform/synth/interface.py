@@ -398,6 +398,9 @@ _CLASSES = {
     "dp_inference": "text.inference.DpInference",
     "aug_pe": "text.evolution.AugPe",
     "image_moments": "images.image_moments.ImageMoments",
+    "image_pe": "images.image_pe.ImagePe",
+    "image_mixed": "images.image_mixed.ImageMixed",
+    "image_diffusion": "images.diffusion.ImageDiffusion",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

@@ -60,16 +60,17 @@ def run(job: WorkerJob, progress: Progress) -> None:
 
 
 def _checkpoints(job: WorkerJob, ranks: Ranks | None) -> Checkpoints | None:
-    """The further inputs of methods with a language model; None for other methods."""
+    """The further inputs of methods that resume by checkpoints or a journal; None for other methods."""
     if job.endpoint:
         return Checkpoints(None, b"", resume=job.mode == "resume", endpoint=Path(job.endpoint))
-    if not job.base_model:
+    if not job.checkpoint_key:
         return None
     try:
         key = Path(job.checkpoint_key).read_bytes()
     except OSError:
         raise GrantRefused("the key file of the training's checkpoints cannot be read") from None
-    return Checkpoints(Path(job.base_model), key, resume=job.mode == "resume", ranks=ranks)
+    base = Path(job.base_model) if job.base_model else None
+    return Checkpoints(base, key, resume=job.mode == "resume", ranks=ranks)
 
 
 def resolve_device(device: str) -> str:

@@ -10,6 +10,7 @@ What belongs here: the plan and its event, one evolution, and pictures drawn by 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.privacy.calibration import noise_for
+from dpsynth_platform.privacy.calibration import NOISE_STEP, noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
@@ -100,6 +101,7 @@ def planned(
     rounds: Rounds | None = None,
     population: int | None = None,
     already: DpEvent | None = None,
+    share: float = 1.0,
 ) -> EvolutionPlan:
     """The plan with the least noise of the votes.
 
@@ -111,6 +113,7 @@ def planned(
         rounds: None: `ROUNDS`.
         population: survivors of each label; None: as many as get votes well above the noise.
         already: what the other parts cost; their noise is fixed.
+        share: of the precision that these parts leave.
 
     Raises:
         ContractError: no label, or an impossible number of rounds or survivors.
@@ -130,6 +133,7 @@ def planned(
     sigma = noise_for(
         lambda noise: _with(already, _votes(noise, chosen.rounds, guarantee)), guarantee.epsilon, guarantee.delta
     ).value
+    sigma = math.ceil(sigma / math.sqrt(share) / NOISE_STEP) * NOISE_STEP
     each = expected_units / (len(labels) * (chosen.variations + 1) * VOTES_OVER_NOISE * sigma)
     return EvolutionPlan(
         labels=tuple(labels),

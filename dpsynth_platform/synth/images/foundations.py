@@ -33,8 +33,11 @@ class ImageFoundation(Protocol[Sample]):
         form: of the pixels.
     """
 
-    name: str
-    form: ImageForm
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def form(self) -> ImageForm: ...
 
     @property
     def digest(self) -> str: ...

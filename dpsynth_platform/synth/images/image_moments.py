@@ -64,21 +64,42 @@ class ImageMoments(ImageGenerator[MomentsParameters]):
         return str(described["event"]), {"noise_multipliers": described["noise_multipliers"]}
 
     def learn(self, run: MechanismRun, parameters: MomentsParameters, directory: Path) -> None:
-        def batches() -> Iterator[Batch]:
-            for pictures in parameters.layout.read(run.bounded):
-                yield Batch(pictures.pixels, pictures.classes)
-
-        moments_measuring.measure(parameters.moments, batches, directory, run.progress)
+        measure(run, parameters.layout, parameters.moments, directory)
 
     def can_continue(self, directory: Path) -> bool:
         return True
 
     def fitted(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, progress: Progress) -> None:
-        moments_measuring.fit(directory, parameters.moments).save(directory / MODEL)
+        fit(parameters.moments, directory)
 
     def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums:
         parameters = self.complete(directory)[1]
-        return moments_measuring.class_sums_of(directory / PICTURES, parameters.moments, pictures)
+        return sums_of(parameters.moments, directory / PICTURES, pictures)
 
     def opened(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, device: str) -> Draw:
-        return Model.load(directory / MODEL).draw
+        return drawing(directory)
+
+
+def measure(run: MechanismRun, layout: ImageLayout, plan: MomentsPlan, directory: Path) -> None:
+    """Measures the moments of the bounded table's pictures, or what an interrupted run has not measured."""
+
+    def batches() -> Iterator[Batch]:
+        for pictures in layout.read(run.bounded):
+            yield Batch(pictures.pixels, pictures.classes)
+
+    moments_measuring.measure(plan, batches, directory, run.progress)
+
+
+def fit(plan: MomentsPlan, directory: Path) -> None:
+    """Fits the model to complete measurements, at no cost."""
+    moments_measuring.fit(directory, plan).save(directory / MODEL)
+
+
+def sums_of(plan: MomentsPlan, directory: Path, pictures: Pixels) -> MeasuredSums:
+    """The noisy class sums of complete measurements, for attacks with some pictures."""
+    return moments_measuring.class_sums_of(directory, plan, pictures)
+
+
+def drawing(directory: Path) -> Draw:
+    """Draws from the fitted model in a directory."""
+    return Model.load(directory / MODEL).draw

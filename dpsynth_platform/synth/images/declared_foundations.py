@@ -1,0 +1,115 @@
+"""The foundation that a contract declares for an evolution of pictures.
+
+What belongs here: from a sealed description to a foundation, and its description in words. What does not: foundations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsynth_platform.contracts.columns import Column, ImageColumn, TextColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.image_generation import Glyphs
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError
+from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.image_folders import NAMES, open_folder
+from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.synth.images.encoders import Encoder
+from dpsynth_platform.synth.images.foundations import ImageFoundation
+from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.images.simulators import Fonts
+from dpsynth_platform.synth.images.simulators_shapes import Shapes
+from dpsynth_platform.synth.images.simulators_table import PublicTable
+
+IMAGE = "image"
+
+
+@dataclass(frozen=True)
+class DeclaredFoundation:
+    """A foundation as sealed plans hold it. Public.
+
+    Attributes:
+        kind: `shapes`, `fonts` or `table`.
+        directory: of fonts or pictures; empty for shapes.
+        classes: for each class, the characters or the table's labels; empty: any.
+        label: the column of labels in a table's `metadata.csv`.
+    """
+
+    kind: str
+    directory: str = ""
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    label: str = ""
+
+    @classmethod
+    def of(cls, contract: DataContract, layout: ImageLayout) -> DeclaredFoundation:
+        """The contract's foundation. Raises `ContractError` if a class has no character."""
+        image = contract.generate.image
+        evolution = None if image is None else image.evolution
+        if evolution is None:
+            raise ContractError(f"{contract.dataset}: generate.image.evolution: missing; accepted: with its foundation")
+        if evolution.foundation == "fonts":
+            glyphs = evolution.fonts or Glyphs()
+            characters = {name: glyphs.characters.get(name, name) for name in layout.names}
+            long = [name for name in layout.names if name not in glyphs.characters and len(name) != 1]
+            if long:
+                raise ContractError(
+                    f"{contract.dataset}: generate.image.evolution.fonts.characters: none for the class {long[0]!r}, "
+                    "which is no single character; accepted: characters for each class"
+                )
+            return cls("fonts", glyphs.directory, characters)
+        if evolution.table is not None:
+            return cls("table", evolution.table.directory, dict(evolution.table.labels), evolution.table.label)
+        return cls("shapes")
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> DeclaredFoundation:
+        return cls(**document)
+
+    def opened(self, form: ImageForm, encoder: Encoder) -> ImageFoundation[Any]:
+        """The foundation, with its public material read.
+
+        Raises:
+            ConfigurationError: the material is not there, or lacks a class.
+        """
+        if self.kind == "fonts":
+            characters = {name: str(own) for name, own in self.classes.items()}
+            return Fonts(Path(self.directory), form, characters)
+        if self.kind == "table":
+            return self._table(form, encoder)
+        return Shapes(form)
+
+    def _table(self, form: ImageForm, encoder: Encoder) -> PublicTable:
+        directory = Path(self.directory)
+        columns: dict[str, Column] = {
+            IMAGE: ImageColumn(
+                type="image",
+                size=[form.height, form.width],
+                channels=1 if form.channels == 1 else 3,
+                accept_unscrubbed="public pictures",
+            ),
+            self.label: TextColumn(type="text"),
+        }
+        problem = ""
+        try:
+            table = open_folder(directory, data_files(directory, NAMES), columns)
+            labelled = self.label in table.schema.names
+            pixels, labels = [], []
+            for batch in table.batches([IMAGE, *([self.label] if labelled else [])]):
+                found, good, _ = read_pictures(batch.column(IMAGE), form, "fit", raw=False)
+                pixels.append(found)
+                if labelled:
+                    labels += [str(value) for value in batch.column(self.label).filter(good).to_pylist()]
+        except (SourceError, OSError) as error:
+            problem = str(error) if isinstance(error, SourceError) else "it cannot be read"
+        if problem:
+            raise ConfigurationError(f"public pictures in {directory}: {problem}; accepted: a readable directory")
+        whole = np.concatenate(pixels) if pixels else np.zeros((0, *form.shape), np.uint8)
+        known = set(labels)
+        of = {name: list(own) for name, own in self.classes.items()} or {name: [name] for name in sorted(known)}
+        return PublicTable(whole, labels if labelled else None, encoder, of)

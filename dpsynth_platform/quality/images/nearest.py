@@ -72,13 +72,21 @@ def most_among(values: int) -> int:
     return max(1, _MOST_NUMBERS // values)
 
 
-def nearness(synthetic: Neighbours, held_out: Neighbours, among: int, copies: tuple[int, int]) -> Nearness:
-    """Compares the distances of both; `copies` are exact copies among these synthetic and held-out pictures."""
+def nearness(
+    synthetic: Neighbours, held_out: Neighbours, among: int, copies: tuple[int, int], rows: tuple[int, int]
+) -> Nearness:
+    """Compares the distances of both.
+
+    Args:
+        synthetic, held_out: of samples of synthetic and of held-out pictures.
+        among: number of the mechanism's pictures that were searched.
+        copies, rows: exact copies of any of the mechanism's pictures, and pictures, of both tables.
+    """
     made, real = synthetic.distances, held_out.distances
     limits = {percentile: float(np.percentile(real[:, 0], percentile)) for percentile in PERCENTILES}
     return Nearness(
         among=among,
-        closeness=closeness_of(made, real, copies, (len(made), len(real))),
+        closeness=closeness_of(made, real, copies, rows),
         nearer={f"{percentile}%": float((made[:, 0] < limit).mean()) for percentile, limit in limits.items()},
     )
 

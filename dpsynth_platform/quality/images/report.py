@@ -353,14 +353,16 @@ def _nearest(
     progress("nearest pictures", 0, 1)
     queries = {side: samples[side].pixels[: nearest.MOST_PICTURES] for side in ("synthetic", "held-out")}
     real = tables["real"].pixels
-    copies = (nearest.exact_copies(queries["synthetic"], real), nearest.exact_copies(queries["held-out"], real))
+    others = [tables[side].pixels for side in ("synthetic", "held-out")]
+    copies = nearest.exact_copies(others[0], real), nearest.exact_copies(others[1], real)
+    rows = len(others[0]), len(others[1])
     most = nearest.most_among(nearest.pixel_vectors(real[:1]).size)
     among = real if len(real) <= most else real[rng.choice(len(real), most, replace=False)]
     among_vectors = nearest.pixel_vectors(among)
     pixels = {side: nearest.neighbours(nearest.pixel_vectors(found), among_vectors) for side, found in queries.items()}
     features = {side: nearest.neighbours(vectors[side][: nearest.MOST_PICTURES], vectors["real"]) for side in queries}
     by_pixels, by_features = (
-        nearest.nearness(found["synthetic"], found["held-out"], count, copies)
+        nearest.nearness(found["synthetic"], found["held-out"], count, copies, rows)
         for found, count in ((pixels, len(among)), (features, len(vectors["real"])))
     )
     sheet = nearest.pairs_sheet(

@@ -98,4 +98,5 @@ def _leading(features: Values) -> Any:
 
     if np.ptp(features, axis=0).max() == 0:
         return features  # without variance there are no components
-    return PCA(EXPLAINED_VARIANCE, svd_solver="covariance_eigh").fit_transform(features)
+    solver = "covariance_eigh" if len(features) >= features.shape[1] else "full"  # the same, by the smaller matrix
+    return PCA(EXPLAINED_VARIANCE, svd_solver=solver).fit_transform(features)

@@ -109,4 +109,6 @@ def overlaps(cells: int, pixels: int) -> npt.NDArray[np.float64]:
     """How much of each pixel lies in each cell, in 1 / cells of a pixel: whole numbers; shape (cells, pixels)."""
     edges = np.arange(pixels + 1) * cells
     starts, ends = np.arange(cells)[:, None] * pixels, (np.arange(cells)[:, None] + 1) * pixels
-    return np.maximum(np.minimum(ends, edges[1:]) - np.maximum(starts, edges[:-1]), 0).astype(np.float64)
+    shared = np.minimum(ends, edges[1:]) - np.maximum(starts, edges[:-1])
+    found: npt.NDArray[np.float64] = np.maximum(shared, 0).astype(np.float64)
+    return found

@@ -138,7 +138,8 @@ def grey(pixels: Pixels) -> npt.NDArray[np.float32]:
     sums = pixels.sum(axis=3, dtype=np.int64).astype(np.float64)
     if (height, width) != (SIDE, SIDE):
         sums = overlaps(SIDE, height) @ sums @ overlaps(SIDE, width).T / (height * width)
-    return np.trunc(sums / channels).astype(np.float32)
+    found: npt.NDArray[np.float32] = np.trunc(sums / channels).astype(np.float32)
+    return found
 
 
 def patches(values: npt.NDArray[np.float32], kernel: int) -> tuple[npt.NDArray[np.float32], tuple[int, int, int]]:
@@ -199,7 +200,7 @@ def trained(
         scores = functional.relu(hidden(inputs[batch])[-1]) @ weights[4] + biases[4]
         loss = functional.cross_entropy(scores, targets[batch], label_smoothing=0.05)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     with torch.no_grad():

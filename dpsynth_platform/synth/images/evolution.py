@@ -87,8 +87,12 @@ class EvolutionPlan:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> EvolutionPlan:
-        parts = {name: tuple(part) if isinstance(part, list) else part for name, part in document.items()}
-        return cls(**parts | {"rounds": Rounds(**parts["rounds"])})
+        read: dict[str, Callable[[Any], Any]] = {
+            "labels": tuple,
+            "rounds": lambda part: Rounds(**part),
+            "strengths": tuple,
+        }
+        return cls(**{name: read.get(name, lambda part: part)(part) for name, part in document.items()})
 
 
 def planned(
@@ -266,7 +270,8 @@ class _Candidates(Generic[Sample]):
 def _shares(votes: Sequence[int], plan: EvolutionPlan) -> npt.NDArray[np.float64]:
     """The share of each candidate of a label, by its noisy votes above the threshold."""
     weighed = np.array(weights(votes, plan.threshold * plan.sigma * RECORD_PARTS))
-    return weighed / weighed.sum()
+    found: npt.NDArray[np.float64] = weighed / weighed.sum()
+    return found
 
 
 def draw(

@@ -104,4 +104,5 @@ def _blending(height: int, width: int) -> Values:
     spread = centres[1] - centres[0]
     grid = _grid(height, width)
     bumps = [np.exp(-((grid[:, axis, None] - centres[None]) ** 2) / (2 * spread**2)) for axis in (0, 1)]
-    return (bumps[1][:, :, None] * bumps[0][:, None, :]).reshape(len(grid), -1).astype(np.float32)
+    found: Values = (bumps[1][:, :, None] * bumps[0][:, None, :]).reshape(len(grid), -1).astype(np.float32)
+    return found

@@ -25,11 +25,13 @@ _OBJECT = 7 + _COLOUR
 
 
 def _ellipse(x: Values, y: Values) -> Values:
-    return 1 - np.sqrt(x * x + y * y)
+    found: Values = 1 - np.sqrt(x * x + y * y)
+    return found
 
 
 def _box(x: Values, y: Values) -> Values:
-    return 1 - np.maximum(np.abs(x), np.abs(y))
+    found: Values = 1 - np.maximum(np.abs(x), np.abs(y))
+    return found
 
 
 def _ring(x: Values, y: Values) -> Values:
@@ -91,7 +93,8 @@ class Shapes(Simulator):
             kinds = sources // len(KINDS) ** number % len(KINDS)
             first = _BACKGROUND + number * _OBJECT
             right, down, size, aspect, angle, soft, see = genes[:, first : first + 7].T[:, :, None, None]
-            x, y = _turned(places - np.float32(0.35) * np.stack([right, down], axis=-1), angle[:, 0, 0])
+            centre = (np.float32(0.35) * np.stack([right, down], axis=-1)).astype(np.float32)
+            x, y = _turned(places - centre, angle[:, 0, 0])
             half = np.float32(0.45) * np.exp(np.float32(0.4) * size)
             x, y = x / (half * np.exp(np.float32(0.3) * aspect)), y / (half * np.exp(np.float32(-0.3) * aspect))
             inside = np.full_like(x, -9)
@@ -112,7 +115,9 @@ def _colours(genes: Values) -> Values:
 def _turned(places: Values, angle: Values) -> tuple[Values, Values]:
     cosine, sine = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
     x, y = places[..., 0], places[..., 1]
-    return cosine * x + sine * y, cosine * y - sine * x
+    along: Values = cosine * x + sine * y
+    across: Values = cosine * y - sine * x
+    return along, across
 
 
 def _between(values: Values) -> Values:

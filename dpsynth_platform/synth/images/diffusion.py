@@ -1,13 +1,17 @@
 """The generator `image_diffusion`: a small diffusion model, trained by DP-SGD, draws a picture for each row.
 
 What belongs here: the order of its parts. What does not: the parts: the plan (`diffusion_plan`), the network (`unet`),
-training (`diffusion_training`), drawing (`diffusion_sampling`), and the other columns (`synth.counted`).
+training (`diffusion_training`), drawing (`diffusion_sampling`), the sketch (`moments_measuring`), and the other columns
+(`synth.counted`).
 
-The method is that of Dockhorn et al., "Differentially Private Diffusion Models", 2023.
+The method is that of Dockhorn et al., "Differentially Private Diffusion Models", 2023. The directory of the pictures
+holds the sketch's measurements in `sketch/`, beside what `diffusion_training` has there.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +20,19 @@ import numpy as np
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.images import moments_measuring, moments_plan
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
-from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
+from dpsynth_platform.synth.images.exact_sums import Batch
+from dpsynth_platform.synth.images.generator import PICTURES, Draw, ImageGenerator
+from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, PlanParts, SealedPlan
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.images.diffusion_training import WarmUp
+
+
+SKETCH = "sketch"
+"""Within the directory of the pictures."""
 
 
 class ImageDiffusion(ImageGenerator[DiffusionParameters]):
@@ -55,6 +66,8 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
             f"{training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} times the clipping norm), of "
             f"which {training.replay_allowance} are for what an interruption repeats"
         )
+        if parameters.sketch is not None:
+            mechanism = f"{moments_plan.describe(parameters.sketch)['event']}; then {mechanism}"
         return mechanism, {
             "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture",
             "noise_multiplier": training.noise_multiplier,
@@ -63,8 +76,31 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
         }
 
     def warm_up(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> WarmUp | None:
-        """Pictures that the network learns from first, at no cost beyond the plan's. By default there are none."""
-        return None
+        """Draws of the sketch's model, which is measured first; an interrupted measurement continues."""
+        from dpsynth_platform.synth.images.diffusion_training import WarmUp
+
+        sketch, numbers = parameters.sketch, parameters.warm_up
+        if sketch is None or numbers is None:
+            return None
+
+        def batches() -> Iterator[Batch]:
+            for pictures in parameters.layout.read(run.bounded):
+                yield Batch(pictures.pixels, pictures.classes)
+
+        moments_measuring.measure(sketch, batches, directory / SKETCH, run.progress)
+        model = moments_measuring.fit(directory / SKETCH, sketch)
+        generator = np.random.default_rng(secrets.randbits(256))
+        weights = np.maximum(model.class_counts, 0) + 1e-9
+        counts = generator.multinomial(numbers.pictures, weights / weights.sum())
+        drawn = [model.draw(number, int(count), generator) for number, count in enumerate(counts)]
+        return WarmUp(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts), numbers)
+
+    def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums | None:
+        """Those of the sketch, if there is one."""
+        sketch = self.complete(directory)[1].sketch
+        if sketch is None:
+            return None
+        return moments_measuring.class_sums_of(directory / PICTURES / SKETCH, sketch, pictures)
 
     def learn(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> None:
         from dpsynth_platform.synth.images.diffusion_training import train_pictures

@@ -1,7 +1,7 @@
-"""The public numbers of a diffusion model: its loss, and how pictures are drawn.
+"""The public numbers of a diffusion model: its loss, its warm-up, and how pictures are drawn.
 
 What belongs here: the numbers and their limits. What does not: what is computed with them (`diffusion_loss`,
-`diffusion_sampling`). Planning reads them without torch.
+`diffusion_sampling`, `diffusion_training`). Planning reads them without torch.
 """
 
 from __future__ import annotations
@@ -87,3 +87,29 @@ class Solver:
         first, last = self.highest ** (1 / self.curve), self.lowest ** (1 / self.curve)
         between = np.linspace(first, last, self.steps) ** self.curve
         return [*between.tolist(), 0.0]
+
+
+@dataclass(frozen=True)
+class WarmUpNumbers:
+    """How the network first learns from pictures that cost nothing more: post-processing.
+
+    Attributes:
+        pictures: how many are drawn.
+        steps: of Adam, each on `batch` of them.
+        learning_rate: the highest one, which falls to 0 in the second half.
+
+    Raises:
+        AccountingError: a number is impossible.
+    """
+
+    pictures: int = 20_000
+    steps: int = 600
+    batch: int = 64
+    learning_rate: float = 2e-3
+
+    def __post_init__(self) -> None:
+        if min(self.pictures, self.steps, self.batch) < 1 or not 0 < self.learning_rate <= 1:
+            raise AccountingError(
+                "warm-up: impossible numbers; accepted: pictures, steps and batch from 1, learning_rate above 0 and at "
+                "most 1"
+            )

@@ -2,12 +2,15 @@
 
 What belongs here: its options, its parameters in the sealed plan, and its event. What does not: running any of it
 (`diffusion_training`).
+
+A part of the budget may go to a sketch: noisy moments of each class (`moments_plan`), whose draws the network learns
+from before its training (warm-up; Gong et al., "From Easy to Hard", 2025). Training costs what the sketch leaves.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -15,9 +18,11 @@ from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
-from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver
+from dpsynth_platform.synth.images import moments_plan
+from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver, WarmUpNumbers
 from dpsynth_platform.synth.images.generator import ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
+from dpsynth_platform.synth.images.moments_plan import MomentsPlan
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.training.plan import TrainingPlan
@@ -42,6 +47,7 @@ class DiffusionOptions:
         batch_size: the expected number of those in a step; by default a sixteenth, 4096 at most.
         replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
         average: the part of the weights' average that remains in a step.
+        sketch_share: the part of the pictures' epsilon for the sketch; None: there is none, and no warm-up.
     """
 
     size: Size = "small"
@@ -52,6 +58,8 @@ class DiffusionOptions:
     clipping_norm: float = 1.0
     learning_rate: float = 1e-3
     average: float = 0.99
+    sketch_share: float | None = 0.5
+    warm_up: WarmUpNumbers = field(default_factory=WarmUpNumbers)
     loss: DiffusionLoss = field(default_factory=DiffusionLoss)
     solver: Solver = field(default_factory=Solver)
 
@@ -87,11 +95,15 @@ class DiffusionParameters(ImageParameters):
         average: the part of the weights' average that remains in a step: post-processing.
         loss: its numbers.
         solver: how pictures are drawn: post-processing.
+        sketch: noisy moments for the warm-up; None without one.
+        warm_up: its numbers: post-processing.
     """
 
     KIND: ClassVar[str] = "training a diffusion model"
     READERS: ClassVar[Readers] = {
         "training": TrainingPlan.from_json,
+        "sketch": MomentsPlan.from_json,
+        "warm_up": lambda part: WarmUpNumbers(**part),
         "loss": lambda part: DiffusionLoss(**part),
         "solver": lambda part: Solver(**part),
     }
@@ -101,6 +113,8 @@ class DiffusionParameters(ImageParameters):
     average: float
     loss: DiffusionLoss
     solver: Solver
+    sketch: MomentsPlan | None = None
+    warm_up: WarmUpNumbers | None = None
 
     def __post_init__(self) -> None:
         if self.size not in WEIGHTS:
@@ -115,21 +129,28 @@ class DiffusionParameters(ImageParameters):
     @classmethod
     def with_options(cls, inputs: PlanInputs, options: DiffusionOptions) -> DiffusionParameters:
         """The parameters with the least noise of the guarantee; raises as `calibrated`."""
-        columns = columns_plan(inputs)
+        columns, layout, guarantee = columns_plan(inputs), ImageLayout.of(inputs.contract), inputs.guarantee
+        sketch = None if options.sketch_share is None else _sketch(layout, inputs, options.sketch_share)
+        before = () if sketch is None else (moments_plan.event(sketch, guarantee),)
         training = TrainingPlan.calibrated(
-            inputs.guarantee,
-            beside=lambda trained: counted.together(columns, trained),
+            guarantee,
+            beside=lambda trained: counted.together(columns, *before, trained),
             **options.training(units_of(inputs.contract, options.sampled)),
         )
+        memory = int(4 * COPIES_IN_FULL * WEIGHTS[options.size]) + ACTIVATION_BYTES
+        if sketch is not None:
+            memory += int(moments_plan.describe(sketch)["predicted_memory_bytes"])
         return cls(
             columns=columns,
-            layout=ImageLayout.of(inputs.contract),
-            memory_bytes=int(4 * COPIES_IN_FULL * WEIGHTS[options.size]) + ACTIVATION_BYTES,
+            layout=layout,
+            memory_bytes=memory,
             training=training,
             size=options.size,
             average=options.average,
             loss=options.loss,
             solver=options.solver,
+            sketch=sketch,
+            warm_up=None if sketch is None else options.warm_up,
         )
 
     @property
@@ -137,8 +158,30 @@ class DiffusionParameters(ImageParameters):
         return self.training.adjacency, self.training.max_contributions
 
     def own_event(self, guarantee: Guarantee) -> DpEvent:
-        return self.training.event
+        return counted.together(None, *self._parts(guarantee, self.training.paid_steps))
 
-    def event_of(self, steps: int) -> DpEvent:
-        """The cost of the columns and of so many executed steps."""
-        return counted.together(self.columns, self.training.event_of(steps))
+    def event(self, guarantee: Guarantee) -> DpEvent:
+        return self.event_of(self.training.paid_steps, guarantee)
+
+    def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
+        """The cost of the columns, of the sketch and of so many executed steps."""
+        return counted.together(self.columns, *self._parts(guarantee, steps))
+
+    def _parts(self, guarantee: Guarantee, steps: int) -> list[DpEvent]:
+        sketch = [] if self.sketch is None else [moments_plan.event(self.sketch, guarantee)]
+        return [*sketch, self.training.event_of(steps)]
+
+
+def _sketch(layout: ImageLayout, inputs: PlanInputs, share: float) -> MomentsPlan:
+    """Moments for a share of what the columns leave of epsilon and delta.
+
+    Raises:
+        AccountingError: the share is impossible, or no noise meets it.
+    """
+    if not 0 < share < 1:
+        raise AccountingError(f"sketch_share {share!r}; accepted: a number between 0 and 1, or none")
+    image, guarantee = inputs.contract.generate.image, inputs.guarantee
+    columns = image.columns_share if image is not None and counted.counts_columns(inputs.contract) else 0.0
+    part = share * (1 - columns)
+    part_of = replace(guarantee, epsilon=part * guarantee.epsilon, delta=part * guarantee.delta)
+    return moments_plan.planned(layout.form, layout.number, inputs.contract.privacy.expected_units, part_of)

@@ -3,6 +3,7 @@
 What belongs here: the order of these parts, the records of a training, and the warm-up on pictures that cost nothing
 more. What does not: the parts (`training`), the network (`unet`) and its loss (`diffusion_loss`). A directory holds
 
+    unread          until training begins to read records
     training/       the journal of executed steps and the encrypted checkpoints, during the training
     weights.safetensors, trained.json     the averaged weights, once the training is complete
 """
@@ -27,10 +28,12 @@ from dpsynth_platform.foundation.storage import EXAMPLES
 from dpsynth_platform.privacy.events import Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
+from dpsynth_platform.synth.images.diffusion_numbers import WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import MechanismRun
+from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
 from dpsynth_platform.training.averages import ExponentialAverage
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints, newest_step
 from dpsynth_platform.training.grids import GridSums
@@ -53,19 +56,16 @@ _PIXELS = "pixels.u1"
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Pictures that cost nothing more, and how a network learns from them first: public, or drawn with privacy.
+    """Pictures that cost nothing more, public or drawn with privacy, and how a network learns from them first.
 
     Attributes:
         pixels: shape (pictures, height, width, channels), at least one.
         classes: shape (pictures,); the number of classes for pictures without one.
-        steps: of Adam, each on `batch` pictures drawn with replacement.
     """
 
     pixels: Pixels = field(repr=False)
     classes: Classes = field(repr=False)
-    steps: int = 500
-    batch: int = 64
-    learning_rate: float = 2e-3
+    numbers: WarmUpNumbers = field(default_factory=WarmUpNumbers)
 
 
 class PictureRecords:
@@ -154,8 +154,8 @@ def train_pictures(
     Continues an interrupted training within the steps that its plan has paid for.
 
     Args:
-        warm_up: makes the pictures of the warm-up; called before the first step only. Their cost, if any, is in the
-            plan's event elsewhere.
+        warm_up: makes the pictures of the warm-up; called until a first checkpoint is kept. It must be able to
+            continue after an interruption, and its cost, if any, is in the plan's event.
 
     Raises:
         GrantRefused: the job has no key for checkpoints.
@@ -169,16 +169,21 @@ def train_pictures(
         raise GrantRefused("the job has no key for checkpoints; accepted: a job of a training, with its key")
     training, place, device = parameters.training, directory / TRAINING, torch.device(run.device)
     network, rows = prepared(parameters, run.device)
+    if not run.checkpoints.resume:
+        declare_unread(directory)
+    pictures = warm_up() if newest_step(place / CHECKPOINTS) == 0 else None
+    if pictures is not None:
+        warm(network, rows, pictures, run.progress)
+    begins = is_unread(directory)
+    if begins:
+        begin_reading(directory)
+    guarantee = Guarantee.from_json(run.plan.guarantee)
     with ExitStack() as held:
-        steps = held.enter_context(
-            StepJournal(place, training.steps, training.replay_allowance, resuming=run.checkpoints.resume)
-        )
+        steps = held.enter_context(StepJournal(place, training.steps, training.replay_allowance, resuming=not begins))
         size = held.enter_context(remembered_size(place / SIZE))
         states = Checkpoints(
             place / CHECKPOINTS, run.checkpoints.key, plan_digest=run.plan.digest, entry_id=run.grant.entry_id
         )
-        if newest_step(place / CHECKPOINTS) == 0 and (pictures := warm_up()) is not None:
-            warm(network, rows, pictures, run.progress)
         by_owner = training.sampled == "user"
         records = read_records(
             parameters.layout.read(run.bounded, owners=by_owner),
@@ -200,8 +205,8 @@ def train_pictures(
             units=records.units(training.sampled),
             progress=SpendingProgress(
                 run.progress,
-                parameters.event_of,
-                Guarantee.from_json(run.plan.guarantee).delta,
+                lambda executed: parameters.event_of(executed, guarantee),
+                guarantee.delta,
                 training,
                 lambda: steps.executed,
             ),
@@ -214,9 +219,9 @@ def train_pictures(
 
 
 def can_continue(directory: Path) -> bool:
-    """Whether an interrupted training is complete, or has enough paid steps left to finish."""
+    """Whether an interrupted training is complete, has not read a record, or has enough paid steps left to finish."""
     place = directory / TRAINING
-    return is_trained(directory) or journal_can_resume(place, newest_step(place / CHECKPOINTS))
+    return is_trained(directory) or is_unread(directory) or journal_can_resume(place, newest_step(place / CHECKPOINTS))
 
 
 def load_network(parameters: DiffusionParameters, directory: Path, device: str) -> UNet:
@@ -232,17 +237,17 @@ def load_network(parameters: DiffusionParameters, directory: Path, device: str) 
 
 def warm(network: UNet, rows: Rows, pictures: WarmUp, progress: Progress = silent) -> None:
     """Trains a network without privacy, on pictures that need none. Its weights change in place."""
-    records = PictureRecords(pictures.pixels, pictures.classes)
+    records, numbers = PictureRecords(pictures.pixels, pictures.classes), pictures.numbers
     parameters = list(network.parameters())
     device = parameters[0].device
-    optimizer = torch.optim.Adam(parameters, pictures.learning_rate)
+    optimizer = torch.optim.Adam(parameters, numbers.learning_rate)
     generator = np.random.default_rng()
-    for step in range(1, pictures.steps + 1):
+    for step in range(1, numbers.steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = pictures.learning_rate * min(1.0, (pictures.steps - step + 1) / (pictures.steps / 2))
-        chosen = generator.integers(len(records), size=pictures.batch)
+            group["lr"] = numbers.learning_rate * min(1.0, 2 * (numbers.steps - step + 1) / numbers.steps)
+        chosen = generator.integers(len(records), size=numbers.batch)
         batch = {name: value.to(device) for name, value in records.batch(chosen.tolist()).items()}
         losses(network, rows.drawn(batch, 1)).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        progress("warm-up", step, pictures.steps)
+        progress("warm-up", step, numbers.steps)

@@ -12,7 +12,7 @@ from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
-from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver
+from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver, WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionOptions, DiffusionParameters
 from dpsynth_platform.synth.interface import Checkpoints, MechanismRun, PlanInputs, SealedPlan
 
@@ -61,6 +61,8 @@ def options(**changes):
         "steps": 6,
         "replay_steps": 4,
         "batch_size": 20,
+        "sketch_share": None,
+        "warm_up": WarmUpNumbers(pictures=200, steps=3, batch=16),
         "loss": DiffusionLoss(draws=2),
         "solver": Solver(steps=4),
     }

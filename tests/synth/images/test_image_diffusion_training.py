@@ -27,10 +27,10 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.images import diffusion_training, unet
+from dpsynth_platform.synth.images import diffusion, diffusion_training, unet
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
-from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss
+from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.diffusion_training import PictureRecords, WarmUp, load_network, read_records, warm
 from dpsynth_platform.synth.images.unet import UNet
@@ -139,6 +139,26 @@ def test_a_missing_journal_is_refused(tmp_path, bounded, without_gate):
         learn(diffusion_plan(), bounded, tmp_path, resume=True)
 
 
+def test_what_stopped_before_training_read_a_record_begins(tmp_path, bounded, without_gate, monkeypatch):
+    """As during the warm-up, which measures its sketch once."""
+    plan, measured = diffusion_plan(sketch_share=0.4), []
+    directory = tmp_path / "model"
+    measure = diffusion.moments_measuring.measure
+    monkeypatch.setattr(diffusion.moments_measuring, "measure", lambda *given: (measured.append(1), measure(*given))[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(diffusion_training, "warm", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            GENERATOR.run(job(plan, bounded, directory))
+    sketch = {path.name: path.read_bytes() for path in (directory / "pictures/sketch").iterdir()}
+    assert GENERATOR.can_resume(directory)
+    GENERATOR.run(job(plan, bounded, directory, resume=True))
+    assert len(measured) == 2
+    assert sketch == {path.name: path.read_bytes() for path in (directory / "pictures/sketch").iterdir()}
+    assert GENERATOR.sample(directory, 10).num_rows == 10
+    sums = GENERATOR.measured_sums(directory, pictures(3)[0])
+    assert sums.sums.shape[0] == 2
+
+
 def test_a_checkpoint_of_another_key_is_refused(tmp_path, bounded, without_gate, monkeypatch):
     """It is encrypted: no weight is readable in the directory of an interrupted training."""
     plan = diffusion_plan()
@@ -175,6 +195,15 @@ def test_the_event_is_that_of_the_parameters():
         )
         with pytest.raises(GrantRefused, match="event is not that of its parts"):
             GENERATOR.check(less)
+    whole = diffusion_plan(contract, sketch_share=0.4)
+    assert 2.9 < epsilon(event_from_json(whole.event), guarantee.delta).epsilon <= 3.0
+    sketched = DiffusionParameters.checked(whole)
+    assert sketched.training.noise_multiplier > parameters.training.noise_multiplier
+    noise = {name: value / 2 for name, value in sketched.sketch.noise.items()}
+    for sketch in (whole.parameters["sketch"] | {"noise": noise}, None):
+        other = dataclasses.replace(whole, parameters=whole.parameters | {"sketch": sketch})
+        with pytest.raises(GrantRefused):
+            GENERATOR.check(other)
     other = dataclasses.replace(plan, parameters=plan.parameters | {"loss": {"draws": 64}})
     GENERATOR.check(other)  # draws of noise cost nothing
     assert plan.digest != other.digest
@@ -290,7 +319,7 @@ def test_a_warm_up_teaches_what_pictures_look_like(monkeypatch):
     network, (pixels, kinds) = UNet(form, 2, "small"), pictures()
     test = rows.drawn({"pixels": diffusion_training.as_records(pixels), "classes": torch.from_numpy(kinds)}, 4)
     before = float(losses(network, test).mean().detach())
-    warm(network, rows, WarmUp(pixels, kinds, steps=80, batch=32))
+    warm(network, rows, WarmUp(pixels, kinds, WarmUpNumbers(steps=80, batch=32)))
     after = float(losses(network, test).mean().detach())
     assert after < 0.5 * before
     classes = torch.arange(2).repeat(10)
@@ -305,7 +334,7 @@ def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_g
         def warm_up(self, run, parameters, directory):
             made.append(1)
             pixels, kinds = pictures(8)
-            return WarmUp(pixels, kinds, steps=2)
+            return WarmUp(pixels, kinds, WarmUpNumbers(steps=2))
 
     monkeypatch.setattr(diffusion_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

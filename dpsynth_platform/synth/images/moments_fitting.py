@@ -84,19 +84,20 @@ def components_of(covariance: Floats, between: Floats, deviation: float, most: i
     return leading
 
 
-def positive(matrix: Floats, least: float) -> Floats:
-    """The nearest symmetric matrix with eigenvalues of at least `least`."""
+def positive(matrix: Floats, least: float, most: float) -> Floats:
+    """The nearest symmetric matrix with eigenvalues between `least` and `most`; never nearly singular."""
     values, vectors = np.linalg.eigh(matrix)
-    found: Floats = (vectors * np.maximum(values, least)) @ vectors.T
-    return found
+    found: Floats = (vectors * np.clip(values, max(least, 1e-8 * most), most)) @ vectors.T
+    return (found + found.T) / 2
 
 
-def shrunk_covariances(covariances: Floats, counts: Floats, deviation: float) -> Floats:
+def shrunk_covariances(covariances: Floats, counts: Floats, deviation: float, most: float) -> Floats:
     """Each class's covariance, moved to the common one by the noise's part of their squared distance, and positive.
 
     Args:
         covariances: noisy; shape (classes, size, size).
         deviation: of the noise of a sum's diagonal, so that a covariance has deviation / count.
+        most: the squared clipping norm, which no variance exceeds.
     """
     size = covariances.shape[1]
     common = np.einsum("c,cij->ij", counts / counts.sum(), covariances)
@@ -106,8 +107,20 @@ def shrunk_covariances(covariances: Floats, counts: Floats, deviation: float) ->
         away = covariance - common
         noise = (deviation / count) ** 2 * size * (size + 1) / 2
         kept = max(0.0, 1 - noise / max(float((away**2).sum()), 1e-12))
-        found.append(positive(common + kept * away, least))
+        found.append(positive(common + kept * away, least, most))
     return np.stack(found)
+
+
+def clusters_of_draws(
+    centre: Floats, covariance: Floats, number: int, generator: np.random.Generator, drawn: int = 3000
+) -> Floats:
+    """Centres of k-means on draws of a normal distribution; shape (number, size)."""
+    from sklearn.cluster import KMeans
+
+    factor = np.linalg.cholesky(covariance)
+    draws = centre + generator.standard_normal((drawn, len(centre))) @ factor.T
+    means = KMeans(number, n_init=1, max_iter=10, random_state=int(generator.integers(2**31))).fit(draws)
+    return np.asarray(means.cluster_centers_, dtype=np.float64)
 
 
 def clipped_moments(location: Floats, scale: Floats) -> tuple[Floats, Floats]:

@@ -46,6 +46,7 @@ from dpsynth_platform.synth.images.moments_fitting import (
     BINS,
     STEPS,
     Floats,
+    clusters_of_draws,
     components_of,
     counts_from,
     low_frequencies,
@@ -63,6 +64,8 @@ from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 PLAN_FILE, COMPLETE_FILE = "plan.digest", "complete"
 BASIS_STEPS = 2**10
 """Entries of a basis are whole numbers of 1 / BASIS_STEPS."""
+CLUSTER_NORM = 0.8
+"""The clipping norm of differences from a cluster's centre, over that of differences from the class's mean."""
 BRIGHT_QUANTILE, SPREAD_QUANTILE = 0.95, 0.9
 """Of the records' norms, where they are clipped."""
 DRAWN, FEW_DRAWN = 20_000, 10_000
@@ -298,13 +301,25 @@ class Moments:
     counts: Floats
     means: Floats
     basis: Floats
+    weights: Floats
+    centres: Floats
     covariances: Floats
     rest: Floats
 
     def model(self, style: str) -> Model:
         matched, with_rest = STYLES[style]
         rest = self.rest if with_rest else np.zeros_like(self.rest)
-        return Model.of_moments(self.form, self.counts, self.means, self.basis, self.covariances, rest, matched=matched)
+        return Model.of_moments(
+            self.form,
+            self.counts,
+            self.means,
+            self.basis,
+            self.weights,
+            self.centres,
+            self.covariances,
+            rest,
+            matched=matched,
+        )
 
 
 def _moments(results: Results) -> Moments:
@@ -379,7 +394,11 @@ def _moments(results: Results) -> Moments:
         matrix=True,
     )
     seconds = seconds * norm**2 / counts[:, None, None] - centres[:, :, None] * centres[:, None, :]
-    covariances = shrunk_covariances(seconds, counts, results.deviation(names.COVARIANCES) * norm**2)
+    covariances = shrunk_covariances(seconds, counts, results.deviation(names.COVARIANCES) * norm**2, norm**2)
+    found = Clusters(np.ones((classes, 1)), centres[:, None], covariances)
+    if plan.clusters > 1:
+        found = _clusters(results, counts, components, found, norm * CLUSTER_NORM)
+    mean_centres = np.einsum("cj,cji->ci", found.weights, found.centres)
 
     # From quarters of a grey level to the unit interval, and from the basis to pixels.
     unit = 255.0 * STEPS
@@ -390,11 +409,81 @@ def _moments(results: Results) -> Moments:
     return Moments(
         form,
         counts,
-        np.clip((means + centres @ columns.T) / unit, 0, 1),
+        np.clip((means + mean_centres @ columns.T) / unit, 0, 1),
         columns,
-        covariances / unit**2,
+        found.weights,
+        (found.centres - mean_centres[:, None]) / unit,
+        found.covariances / unit**2,
         outside / unit**2,
     )
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A mixture of each class: weights (classes, J), centres (classes, J, size), covariances (classes, size, size)."""
+
+    weights: Floats
+    centres: Floats
+    covariances: Floats
+
+
+def _clusters(
+    results: Results, counts: Floats, components: Callable[[Batch], Whole], before: Clusters, norm: float
+) -> Clusters:
+    """Clusters of each class by rounds of noisy means (Lloyd), from those of draws of its normal distribution."""
+    plan = results.plan
+    classes, number = plan.classes, plan.clusters
+
+    def start() -> dict[str, npt.NDArray[Any]]:
+        results.progress("clusters of draws", 0, 1)
+        found = [
+            clusters_of_draws(before.centres[index, 0], before.covariances[index], number, np.random.default_rng())
+            for index in range(classes)
+        ]
+        results.progress("clusters of draws", 1, 1)
+        return {"centres": np.rint(np.stack(found))}
+
+    centres = results.kept("clusters-of-draws", start)["centres"]
+    found = np.ones((classes, number))
+
+    def nearest(batch: Batch) -> tuple[npt.NDArray[np.int64], Whole]:
+        """Each record's cluster, among all classes' clusters, and its difference from the centre."""
+        held = components(batch)
+        own = np.zeros(len(held), dtype=np.int64)
+        for index in np.unique(batch.classes).tolist():
+            places = batch.classes == index
+            near = 2 * held[places] @ centres[index].T - (centres[index] ** 2).sum(axis=1)
+            own[places] = near.argmax(axis=1)
+        return batch.classes * number + own, held - centres[batch.classes, own]
+
+    def cluster_counts(batch: Batch) -> Sums:
+        return cells(nearest(batch)[0], batch, classes * number)
+
+    def cluster_sums(batch: Batch) -> Sums:
+        own, away = nearest(batch)
+        return class_sums(clipped(away, norm, batch.shares), own, classes * number)
+
+    def within(batch: Batch) -> Sums:
+        return class_second_moments(clipped(nearest(batch)[1], norm, np.sqrt(batch.shares)), batch.classes, classes)
+
+    for round_ in range(names.CLUSTER_ROUNDS):
+        of_counts, of_sums = names.cluster_names(round_)
+        noisy = results.query(of_counts, cluster_counts, RECORD_PARTS)
+        found = np.maximum(noisy, max(1.0, results.deviation(of_counts))).reshape(classes, number)
+        sums = results.query(of_sums, cluster_sums, UNIT)
+        sizes = found.reshape(-1, 1)
+        moved = shrunk_means(
+            sums * norm / sizes,
+            np.zeros(sums.shape[1]),
+            results.deviation(of_sums) * norm / sizes[:, 0],
+            sums.shape[1],
+        )
+        # Never further than a clipped record is, so that all products stay exact.
+        moved *= np.minimum(1, norm / np.maximum(norms(moved), 1))
+        centres = np.rint(centres + moved.reshape(centres.shape))
+    seconds = results.query(names.WITHIN, within, UNIT**2, matrix=True) * norm**2 / counts[:, None, None]
+    covariances = shrunk_covariances(seconds, counts, results.deviation(names.WITHIN) * norm**2, norm**2)
+    return Clusters(found / found.sum(axis=1, keepdims=True), centres, covariances)
 
 
 def _outside(

@@ -24,7 +24,19 @@ AT_ONCE = 2048
 """Pictures drawn at once."""
 MOST_TRIES = 40
 """Rounds of candidates for pictures with a wanted label; then the nearest in the classifier's eyes are taken."""
-_ARRAYS = ("class_counts", "means", "basis", "factors", "rest", "location", "scale", "spread", "labels")
+_ARRAYS = (
+    "class_counts",
+    "means",
+    "basis",
+    "weights",
+    "centres",
+    "factors",
+    "rest",
+    "location",
+    "scale",
+    "spread",
+    "labels",
+)
 TRIED = 400
 """Pictures of each class from which it is estimated which labels they get."""
 
@@ -38,7 +50,9 @@ class Model:
         class_counts: noisy; shape (classes,).
         means: in grey levels from 0 to 1; shape (classes, values).
         basis: orthonormal columns; shape (values, components).
-        factors: of each class's covariance in components, lower triangular; shape (classes, components, components).
+        weights: of each class's clusters; shape (classes, clusters).
+        centres: of clusters in components, around the class's mean; shape (classes, clusters, components).
+        factors: of the covariance within clusters, lower triangular; shape (classes, components, components).
         rest: deviation outside of the components; shape (values,).
         location, scale: of the normal variables that are clipped to [0, 1]; shape (classes, values).
         spread: deviation of what is drawn before that; shape (classes, values).
@@ -50,6 +64,8 @@ class Model:
     class_counts: Floats
     means: Floats
     basis: Floats
+    weights: Floats
+    centres: Floats
     factors: Floats
     rest: Floats
     location: Floats
@@ -65,6 +81,8 @@ class Model:
         counts: Floats,
         means: Floats,
         basis: Floats,
+        weights: Floats,
+        centres: Floats,
         covariances: Floats,
         rest: Floats,
         *,
@@ -75,10 +93,12 @@ class Model:
         Args:
             matched: whether pixels have these means and variances after they are clipped, instead of before.
             means: grey levels from 0 to 1; shape (classes, values).
-            covariances: positive, in components.
+            weights: positive, of sum 1 for each class.
+            covariances: positive, within clusters, in components.
             rest: variance outside of the components; shape (values,).
         """
-        explained = np.einsum("pi,cij,pj->cp", basis, covariances, basis, optimize=True)
+        between = np.einsum("cj,cji,cjk->cik", weights, centres, centres)
+        explained = np.einsum("pi,cij,pj->cp", basis, covariances + between, basis, optimize=True)
         variances = np.maximum(explained + rest, 1e-9)
         location, scale = before_clipping(means, variances) if matched else (means, np.sqrt(variances))
         return cls(
@@ -86,6 +106,8 @@ class Model:
             counts,
             means,
             basis,
+            weights,
+            centres,
             np.asarray(np.linalg.cholesky(covariances), dtype=np.float64),
             np.sqrt(rest),
             location,
@@ -104,8 +126,9 @@ class Model:
         return np.concatenate([np.zeros((0, *self.form.shape), dtype=np.uint8), *found])
 
     def _some(self, source: int, number: int, generator: np.random.Generator) -> Pixels:
-        components = generator.standard_normal((number, self.factors.shape[1]))
-        away = (components @ self.factors[source].T) @ self.basis.T
+        clusters = generator.choice(self.weights.shape[1], number, p=self.weights[source])
+        components = generator.standard_normal((number, self.factors.shape[1])) @ self.factors[source].T
+        away = (components + self.centres[source, clusters]) @ self.basis.T
         if self.rest.any():
             away += self.rest * generator.standard_normal(away.shape)
         drawn = self.location[source] + away * (self.scale[source] / self.spread[source])

@@ -31,16 +31,23 @@ from dpsynth_platform.synth.images.exact_sums import UNIT
 COUNTS, BRIGHTNESS, MEANS, SPREAD, SCATTER, CENTRES, COVARIANCES = (
     "class-counts", "brightness", "class-means", "spread", "scatter", "centres", "covariances",
 )  # fmt: skip
+WITHIN = "within-clusters"
 SHARES: Mapping[str, float] = {
     COUNTS: 0.01,
-    BRIGHTNESS: 0.005,
-    MEANS: 0.04,
-    SPREAD: 0.005,
-    SCATTER: 0.30,
-    CENTRES: 0.04,
-    COVARIANCES: 0.30,
+    BRIGHTNESS: 0.004,
+    MEANS: 0.03,
+    SPREAD: 0.004,
+    SCATTER: 0.25,
+    CENTRES: 0.02,
 }
-"""Each query's share of the precision."""
+"""Each query's share of the precision; the shares of all queries are divided by their sum."""
+COVARIANCES_ALONE, COVARIANCES_BEFORE = 0.36, 0.08
+"""The share of the classes' covariances where they are the model, and where clusters follow from their draws."""
+CLUSTER_COUNTS_SHARE, CLUSTER_SUMS_SHARE, WITHIN_SHARE = 0.005, 0.06, 0.20
+CLUSTER_ROUNDS = 2
+MOST_CLUSTERS = 20
+BLUR = 0.15
+"""The noise of a cluster's centre over the clipping norm that decides how many clusters a class has."""
 CLASSIFIER_SHARE = 0.30
 """The share of all of the classifier's gradients together; each has the same."""
 STYLES: Mapping[str, tuple[bool, bool]] = {
@@ -78,6 +85,7 @@ class MomentsPlan:
         classes: K, the number of classes; 1 where there is no label.
         frequencies: low frequencies in each direction of a channel that the covariance is of; 0 for all pixels.
         components: the most principal components.
+        clusters: J, clusters of each class with a common covariance; 1 for none.
         networks: how often the classifier's features are trained on draws; 0 without a classifier.
         rounds: noisy gradients for each network.
         noise: the noise multiplier of each query by its name, in the order of measurement.
@@ -88,6 +96,7 @@ class MomentsPlan:
     classes: int
     frequencies: int
     components: int
+    clusters: int
     networks: int
     rounds: int
     noise: Mapping[str, float]
@@ -120,11 +129,22 @@ def style_name(style: str) -> str:
     return f"correct-{style}"
 
 
-def shares_of(networks: int, rounds: int) -> dict[str, float]:
+def cluster_names(round_: int) -> tuple[str, str]:
+    """The names of a round's queries: records of each cluster, and sums of their distances from its centre."""
+    return f"cluster-counts-{round_}", f"cluster-sums-{round_}"
+
+
+def shares_of(clusters: int, networks: int, rounds: int) -> dict[str, float]:
     """Every query's share of the precision, in the order of measurement."""
+    shares = {**SHARES, COVARIANCES: COVARIANCES_ALONE}
+    if clusters > 1:
+        shares[COVARIANCES] = COVARIANCES_BEFORE
+        for round_ in range(CLUSTER_ROUNDS):
+            shares |= dict(zip(cluster_names(round_), (CLUSTER_COUNTS_SHARE, CLUSTER_SUMS_SHARE), strict=True))
+        shares[WITHIN] = WITHIN_SHARE
     styles = {style_name(style): STYLE_SHARE for style in STYLES} if networks else {}
     gradients = [gradient_name(network, round_) for network in range(networks) for round_ in range(rounds)]
-    return {**SHARES, **styles, **dict.fromkeys(gradients, CLASSIFIER_SHARE / max(1, len(gradients)))}
+    return {**shares, **styles, **dict.fromkeys(gradients, CLASSIFIER_SHARE / max(1, len(gradients)))}
 
 
 def planned(
@@ -148,13 +168,17 @@ def planned(
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise AccountingError(f"{name} {value!r}; accepted: a whole number from 1 to {most}")
     networks, rounds = (NETWORKS, ROUNDS) if classes > 1 else (0, 0)
-    shares = shares_of(networks, rounds)
-    whole = sum(shares.values())
 
     def with_noise(total: float) -> MomentsPlan:
+        # All shares together are about 1.
+        sums = total / math.sqrt(CLUSTER_SUMS_SHARE)
+        clusters = _clusters(sums * classes / expected_units)
+        shares = shares_of(clusters, networks, rounds)
+        whole = sum(shares.values())
         noise = {name: _upwards(total * math.sqrt(whole / share)) for name, share in shares.items()}
         frequencies = _frequencies(form, noise[SCATTER] / expected_units)
-        return MomentsPlan(form.shape, classes, frequencies, MOST_COMPONENTS, networks, rounds, noise, expected_units)
+        sizes = frequencies, MOST_COMPONENTS, clusters, networks, rounds
+        return MomentsPlan(form.shape, classes, *sizes, noise, expected_units)
 
     def costs(total: float) -> DpEvent:
         mine = event(with_noise(total), guarantee)
@@ -209,6 +233,16 @@ def describe(plan: MomentsPlan) -> dict[str, Any]:
         * (4 * basis**2 + 4 * plan.classes * form.values + 2 * plan.components * form.values)
         + 2**29,
     }
+
+
+def _clusters(noise: float) -> int:
+    """How many clusters, so that their centres are precise: J noise sqrt(components) is within `BLUR`.
+
+    Args:
+        noise: the multiplier of the sums over the expected records of a class.
+    """
+    bearable = BLUR / (noise * math.sqrt(MOST_COMPONENTS))
+    return max(1, int(min(bearable, MOST_CLUSTERS)))
 
 
 def _frequencies(form: ImageForm, noise: float) -> int:

@@ -102,7 +102,7 @@ def test_counted_columns_share_the_guarantee():
 
 
 def test_a_plan_is_public_json_and_impossible_ones_are_refused():
-    plan = planned(ImageForm(64, 64, 3), 2, 500, ONE)
+    plan = planned(ImageForm(64, 64, 3), 2, 100_000, ONE)
     assert MomentsPlan.from_json(plan.to_json()) == plan
     assert plan.frequencies == 18
     assert "gradients" in describe(plan)["event"]
@@ -437,7 +437,7 @@ def test_any_records_give_pictures(tmp_path, kind, shape, classes):
 
 def test_large_colour_pictures_are_measured_in_low_frequencies(tmp_path):
     form = ImageForm(33, 40, 3)
-    plan = planned(form, 1, 1000, Guarantee(10.0, 1e-5, "example", "add-or-remove", 1))
+    plan = planned(form, 1, 30_000, Guarantee(10.0, 1e-5, "example", "add-or-remove", 1))
     assert plan.frequencies == 18
     ramp = np.linspace(0, 255, 40)[None, None, :, None] * np.ones((300, 33, 1, 3))
     measure(plan, passes(ramp.astype(np.uint8), np.zeros(300, dtype=np.int64), size=50), tmp_path / "m")

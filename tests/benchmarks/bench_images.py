@@ -1,0 +1,180 @@
+"""Utility of drawn pictures: a classifier trained on them, tested on real ones. Not a test: it prints a table.
+
+    python tests/benchmarks/bench_images.py mnist=MNIST.parquet fashion=/usr/share/datasets/fashion-mnist
+    python tests/benchmarks/bench_images.py mnist=MNIST.parquet --methods real image_moments --epsilons 1 --seeds 1
+
+What belongs here: whole training sets through the methods' own functions, with time and memory, beside published
+figures. What does not: asserting; `tests/synth/images` holds what must hold.
+
+A parquet file has the columns split (train, test), label and pixels; a directory has the four files of Fashion-MNIST in
+IDX form (Debian's package `dataset-fashion-mnist`). A method gets the whole training set at an epsilon (add or remove
+one record, delta 1e-5), with labels as private as pixels. It draws 20,000 labelled pictures, as many of each class as
+its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are fixed) is
+trained on them and tested on the real test set, for each seed with another run of the method. `real` trains it on
+20,000 real pictures. Each run is a process of its own with one thread: `seconds` is measuring, fitting and drawing, on
+the clock and of the processor; `MB` the peak of its memory.
+
+Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
+
+TABLE
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.foundation.pixels import ImageForm, Pixels
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.images.exact_sums import Batch
+from dpsynth_platform.synth.images.moments_measuring import fit, measure
+from dpsynth_platform.synth.images.moments_plan import planned
+
+Labels = npt.NDArray[np.int64]
+DELTA = 1e-5
+DRAWN = 20_000
+BATCH = 4096
+PUBLISHED = {
+    "mnist": {"DP-MERF": "80.3 / 81.3", "DPDM": "89.2 / 97.7", "DP-FETA": "95.6 / 98.1", "PrivImage": "94.0 / 97.8"},
+    "fashion": {"DP-MERF": "62.2 / 62.2", "DPDM": "76.4 / 85.6", "DP-FETA": "81.7 / 87.3", "PrivImage": "79.9 / 87.1"},
+}
+"""Accuracy at epsilon 1 / 10 of the best, and of others, from the paper's table of downstream accuracy."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures of shape (pictures, height, width, channels) with their labels."""
+
+    pixels: Pixels
+    labels: Labels
+
+
+def read(source: str) -> tuple[Pictures, Pictures]:
+    """The training and the test set of a parquet file or of a directory."""
+    if Path(source).is_dir():
+        return _idx(Path(source), "train"), _idx(Path(source), "t10k")
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(source, columns=["split", "label", "pixels"])
+    parts = (table.filter(pc.equal(table["split"], name)).combine_chunks() for name in ("train", "test"))
+    train, test = (
+        Pictures(ImageForm(28, 28, 1).read(part["pixels"].combine_chunks()), part["label"].to_numpy().astype(np.int64))
+        for part in parts
+    )
+    return train, test
+
+
+def _idx(directory: Path, name: str) -> Pictures:
+    pixels = gzip.decompress((directory / f"{name}-images-idx3-ubyte.gz").read_bytes())[16:]
+    labels = gzip.decompress((directory / f"{name}-labels-idx1-ubyte.gz").read_bytes())[8:]
+    return Pictures(
+        np.frombuffer(pixels, dtype=np.uint8).reshape(-1, 28, 28, 1),
+        np.frombuffer(labels, dtype=np.uint8).astype(np.int64),
+    )
+
+
+# Methods: the training set and an epsilon to labelled pictures.
+
+
+def real(train: Pictures, epsilon: float) -> Pictures:
+    """Real pictures, at any epsilon."""
+    chosen = np.random.default_rng().permutation(len(train.labels))[:DRAWN]
+    return Pictures(train.pixels[chosen], train.labels[chosen])
+
+
+def image_moments(train: Pictures, epsilon: float) -> Pictures:
+    """Class moments, clusters and a classifier, all measured with noise."""
+    number = len(train.labels)
+    classes = int(train.labels.max()) + 1
+    form = ImageForm(*train.pixels.shape[1:])
+    plan = planned(form, classes, number, Guarantee(epsilon, DELTA, "example", "add-or-remove", 1))
+
+    def batches() -> Iterator[Batch]:
+        for start in range(0, number, BATCH):
+            yield Batch(train.pixels[start : start + BATCH], train.labels[start : start + BATCH])
+
+    with tempfile.TemporaryDirectory() as directory:
+        measure(plan, batches, Path(directory))
+        model = fit(Path(directory), plan)
+    generator = np.random.default_rng()
+    numbers = np.rint(DRAWN * model.class_counts / model.class_counts.sum()).astype(int)
+    drawn = [model.draw(label, int(rows), generator) for label, rows in enumerate(numbers)]
+    return Pictures(np.concatenate(drawn), np.repeat(np.arange(classes), numbers))
+
+
+METHODS: dict[str, Callable[[Pictures, float], Pictures]] = {"real": real, "image_moments": image_moments}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Accuracy, seconds on the clock and of the processor, and the peak of memory in MB."""
+
+    accuracy: float
+    seconds: float
+    processor: float
+    memory: float
+
+
+def run(source: str, method: str, epsilon: float, seed: int) -> Measured:
+    """One run, and the classifier of its pictures."""
+    import torch
+    from dpsynth_platform.quality.images.classifier import PictureClassifier, accuracy
+
+    torch.set_num_threads(1)
+    train, test = read(source)
+    clock, processor = time.monotonic(), time.process_time()
+    made = METHODS[method](train, epsilon)
+    clock, processor = time.monotonic() - clock, time.process_time() - processor
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    order = np.random.default_rng().permutation(len(made.labels))
+    judge = PictureClassifier(made.pixels[order], made.labels[order], int(test.labels.max()) + 1, seed)
+    return Measured(accuracy(judge.probabilities(test.pixels), test.labels), clock, processor, memory)
+
+
+def main() -> None:
+    """Prints a line for each set, method and epsilon as soon as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sources", nargs="+", help="NAME=PATH of a parquet file or an IDX directory")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 10.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    asked = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    print("| set | method | epsilon | accuracy | each seed | seconds (processor) | MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, source in (word.split("=", 1) for word in asked.sources):
+        for method in asked.methods:
+            for epsilon in asked.epsilons[:1] if method == "real" else asked.epsilons:
+                found = []
+                for seed in range(asked.seeds):
+                    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                        found.append(process.submit(run, source, method, epsilon, seed).result())
+                each = " ".join(f"{100 * one.accuracy:.1f}" for one in found)
+                mean, seconds, processor = (
+                    np.mean([getattr(one, part) for one in found]) for part in ("accuracy", "seconds", "processor")
+                )
+                shown = "-" if method == "real" else f"{epsilon:g}"
+                print(
+                    f"| {name} | {method} | {shown} | {100 * mean:.1f} | {each} | "
+                    f"{seconds:.0f} ({processor:.0f}) | {max(one.memory for one in found):.0f} |",
+                    flush=True,
+                )
+        for method, accuracy in PUBLISHED.get(name, {}).items():
+            print(f"| {name} | {method}, published | 1 / 10 | {accuracy} | | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -41,7 +41,7 @@ LOGIT_STEPS = 2**8
 TABLE_STEPS = 2**6
 """Exponentials are tabulated at multiples of 1 / TABLE_STEPS."""
 EXPONENTIALS = np.floor(np.exp(-np.arange(16 * TABLE_STEPS) / TABLE_STEPS) * 2.0**20)
-LEARNING_RATE, BATCH = 3e-3, 64
+LEARNING_RATE, BATCH = 4e-3, 128
 PREDICTED_AT_ONCE = 1024
 
 

@@ -307,6 +307,14 @@ class Parts:
         yield from self._classes(generate.image)
         if self.privacy and self.privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
+        diffusion = generate.image.diffusion
+        if diffusion is not None and self.privacy:
+            privacy = self.privacy
+            if diffusion.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
+                yield (
+                    "generate.image.diffusion.sampled: 'owners' with several owners a record, or with unit 'example'; "
+                    "accepted: records"
+                )
         if generate.time_limit is not None:
             yield f"generate.time_limit: {generate.method!r} plans by its own parameters; accepted: none"
         if self.audit and self.audit.canary_rows and "plausible" in self.audit.canary_rows:

@@ -89,6 +89,9 @@ class ImageDiffusion(Part):
     size: Literal["small", "medium", "large"] = Field(
         default="small", description="Of the network: some 0.13, 0.52 or 1.65 million weights."
     )
+    sampled: Literal["records", "owners"] = Field(
+        default="records", description="What a step samples and clips; owners by the mean gradient of their records."
+    )
     steps: int = Field(default=300, ge=1, le=1_000_000)
     batch_size: int | None = Field(
         default=None,
@@ -109,7 +112,7 @@ class ImageDiffusion(Part):
         description="`moments`: the network first learns from pictures by image_moments, which has `warm_up_share` of "
         "the budget.",
     )
-    warm_up_share: float = Field(default=0.3, gt=0, lt=1, description="Of the pictures' part of epsilon.")
+    warm_up_share: float = Field(default=0.5, gt=0, lt=1, description="Of the pictures' part of epsilon.")
     warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000)
 
 

@@ -131,6 +131,7 @@ class Measured:
 def run(source: str, method: str, epsilon: float, seed: int) -> Measured:
     """One run, and the classifier of its pictures."""
     import torch
+
     from dpsynth_platform.quality.images.classifier import PictureClassifier, accuracy
 
     torch.set_num_threads(1)

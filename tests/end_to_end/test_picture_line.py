@@ -19,7 +19,7 @@ from dpsynth_platform.sources.pictures import read_pictures
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 
 
-@pytest.mark.parametrize("method", ["image_pe", "image_mixed"])
+@pytest.mark.parametrize("method", ["image_moments", "image_pe", "image_mixed", "image_diffusion"])
 def test_a_line_of_pictures(tmp_path: Path, method: str) -> None:
     deployment = picture_deployment(tmp_path, method=method)
     ran = run_here(deployment)

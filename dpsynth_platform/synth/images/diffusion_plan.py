@@ -63,6 +63,26 @@ class DiffusionOptions:
     loss: DiffusionLoss = field(default_factory=DiffusionLoss)
     solver: Solver = field(default_factory=Solver)
 
+    @classmethod
+    def of(cls, contract: DataContract) -> DiffusionOptions:
+        """Those that a contract declares."""
+        image = contract.generate.image
+        declared = None if image is None else image.diffusion
+        if declared is None:
+            return cls()
+        return cls(
+            size=declared.size,
+            sampled="user" if declared.sampled == "owners" else "record",
+            batch_size=declared.batch_size,
+            steps=declared.steps,
+            replay_steps=declared.replay_steps,
+            clipping_norm=declared.clipping_norm,
+            learning_rate=declared.learning_rate,
+            sketch_share=declared.warm_up_share if declared.warm_up == "moments" else None,
+            warm_up=WarmUpNumbers(steps=declared.warm_up_steps),
+            loss=DiffusionLoss(draws=declared.draws),
+        )
+
     def training(self, units: int) -> dict[str, Any]:
         """The parameters of `TrainingPlan.calibrated` for a public, expected number of units."""
         return {
@@ -124,7 +144,7 @@ class DiffusionParameters(ImageParameters):
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs) -> DiffusionParameters:
-        return cls.with_options(inputs, DiffusionOptions())
+        return cls.with_options(inputs, DiffusionOptions.of(inputs.contract))
 
     @classmethod
     def with_options(cls, inputs: PlanInputs, options: DiffusionOptions) -> DiffusionParameters:

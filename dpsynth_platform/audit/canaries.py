@@ -54,8 +54,8 @@ _random = secrets.SystemRandom()
 
 LEAST_DIFFERENT = 0.5
 """Least number of different plausible rows, as a share of the different ones among as many random rows."""
-BLOCKS = 7
-"""Along each side of a canary's picture: 49 coins a channel."""
+BLOCKS = 14
+"""Along each side of a canary's picture: 196 coins a channel, so that hundreds of canaries differ in many ways."""
 WORDS = 4
 """Made-up words in a canary's text. A record's gradient is clipped to one norm for any length of text, so a short text
 is remembered better. These are some twenty tokens, and practically never the same in two canaries."""

@@ -26,6 +26,7 @@ from dpsynth_platform.synth.interface import SealedPlan, generator
 
 MOST_PICTURES = 20_000
 """Released pictures that the attack by distance looks at."""
+DOUBTED = 0.01
 _CHUNK = 256
 _PRIOR = 4.0
 """One over the variance of a fair coin."""
@@ -81,9 +82,11 @@ def distance_scores(canaries: npt.NDArray[np.uint8], released: npt.NDArray[np.ui
 def sum_scores(sums: MeasuredSums, classes: npt.NDArray[np.int64], records: int) -> Floats:
     """The estimated coin of each canary, from the noisy sums of the classes.
 
-    The sum of a class is that of real pictures, of the canaries that joined, and noise. Where it is large, real
-    pictures are the reason: each entry counts by one over its noise and its own square. The coins are then the ridge
-    regression of all canaries of the class together, the Bayes estimate for fair coins with normal errors.
+    The sum of a class is that of real pictures, of the canaries that joined, and noise. What an entry exceeds the
+    expected sum of canaries by, beyond their own variance, is put down to real pictures: entries count by one over its
+    square and that of the noise. The coins are then the ridge regression of all canaries of the class together: the
+    Bayes estimate for fair coins with normal errors. It supposes `DOUBTED` of the plan's noise, since the attack is to
+    find noise that is too small; with the right noise, there is next to nothing to find either way.
 
     Args:
         classes: of the canaries; `NO_CLASS` scores one half.
@@ -96,7 +99,8 @@ def sum_scores(sums: MeasuredSums, classes: npt.NDArray[np.int64], records: int)
             continue
         vectors = records * sums.vectors[mine]
         away = noisy - vectors.sum(axis=0) / 2
-        weights = 1 / (sums.deviation**2 + noisy**2)
+        real = np.maximum(away**2 - (vectors**2).sum(axis=0) / 4, 0)
+        weights = 1 / ((DOUBTED * sums.deviation) ** 2 + real)
         products = (vectors * weights) @ vectors.T + _PRIOR * np.eye(len(mine))
         scores[mine] = 0.5 + np.linalg.solve(products, (vectors * weights) @ away)
     return scores

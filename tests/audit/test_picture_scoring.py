@@ -21,7 +21,7 @@ from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import scrubbed_schema
 from dpsynth_platform.sources.pictures import read_pictures
-from dpsynth_platform.synth.images import moments_measuring
+from dpsynth_platform.synth.images import moments_plan, noisy_results
 from dpsynth_platform.synth.images.image_moments import ImageMoments
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.interface import MechanismRun
@@ -64,7 +64,7 @@ def test_without_noise_the_audit_finds_the_canaries(tmp_path: Path, monkeypatch:
     was refuted each time. An area of 0.75 is more than twenty deviations below; without any leak it has a deviation of
     0.047, so that 0.75 is above it by more than five.
     """
-    monkeypatch.setattr(noisy_sums, "sample_rounded_gaussian", lambda counts, sigma: counts.copy())
+    monkeypatch.setattr(noisy_results, "sample_rounded_gaussian", lambda counts, sigma: counts.copy())
     report = audited(drawn(0.95), tmp_path)
     (sums,) = [attack for attack in report.attacks if attack.name == PICTURE_SUMS.name]
     assert sums.area_under_curve > 0.75

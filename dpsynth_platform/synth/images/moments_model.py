@@ -23,7 +23,7 @@ from dpsynth_platform.synth.images.picture_classifier import PictureClassifier
 AT_ONCE = 2048
 """Pictures drawn at once."""
 MOST_TRIES = 40
-"""Rounds of candidates for pictures with a wanted label; then the nearest in the classifier's eyes are taken."""
+"""Rounds of candidates for pictures with a wanted label."""
 _ARRAYS = (
     "class_counts",
     "means",
@@ -31,12 +31,13 @@ _ARRAYS = (
     "weights",
     "centres",
     "factors",
-    "rest",
     "location",
     "scale",
     "spread",
     "labels",
 )
+TURN, SHEAR, SCALE, SHIFT = 0.12, 0.1, 0.08, 0.05
+"""Deviations of the small changes of draws: radians, a share of the height, a factor, a share of half the width."""
 TRIED = 400
 """Pictures of each class from which it is estimated which labels they get."""
 
@@ -53,7 +54,6 @@ class Model:
         weights: of each class's clusters; shape (classes, clusters).
         centres: of clusters in components, around the class's mean; shape (classes, clusters, components).
         factors: of the covariance within clusters, lower triangular; shape (classes, components, components).
-        rest: deviation outside of the components; shape (values,).
         location, scale: of the normal variables that are clipped to [0, 1]; shape (classes, values).
         spread: deviation of what is drawn before that; shape (classes, values).
         labels: the share of each class's draws that get each label; shape (classes, labels).
@@ -67,7 +67,6 @@ class Model:
     weights: Floats
     centres: Floats
     factors: Floats
-    rest: Floats
     location: Floats
     scale: Floats
     spread: Floats
@@ -84,7 +83,6 @@ class Model:
         weights: Floats,
         centres: Floats,
         covariances: Floats,
-        rest: Floats,
         *,
         matched: bool,
     ) -> Model:
@@ -95,11 +93,10 @@ class Model:
             means: grey levels from 0 to 1; shape (classes, values).
             weights: positive, of sum 1 for each class.
             covariances: positive, within clusters, in components.
-            rest: variance outside of the components; shape (values,).
         """
         between = np.einsum("cj,cji,cjk->cik", weights, centres, centres)
         explained = np.einsum("pi,cij,pj->cp", basis, covariances + between, basis, optimize=True)
-        variances = np.maximum(explained + rest, 1e-9)
+        variances = np.maximum(explained, 1e-9)
         location, scale = before_clipping(means, variances) if matched else (means, np.sqrt(variances))
         return cls(
             form,
@@ -109,7 +106,6 @@ class Model:
             weights,
             centres,
             np.asarray(np.linalg.cholesky(covariances), dtype=np.float64),
-            np.sqrt(rest),
             location,
             scale,
             np.sqrt(variances),
@@ -129,11 +125,11 @@ class Model:
         clusters = generator.choice(self.weights.shape[1], number, p=self.weights[source])
         components = generator.standard_normal((number, self.factors.shape[1])) @ self.factors[source].T
         away = (components + self.centres[source, clusters]) @ self.basis.T
-        if self.rest.any():
-            away += self.rest * generator.standard_normal(away.shape)
         drawn = self.location[source] + away * (self.scale[source] / self.spread[source])
-        grey = np.rint(np.clip(drawn, 0, 1) * 255).astype(np.uint8)
-        pixels: Pixels = grey.reshape(number, *self.form.shape)
+        grey = np.clip(drawn, 0, 1).reshape(number, *self.form.shape)
+        if self.classes > 1:
+            grey = moved(grey, generator)
+        pixels: Pixels = np.rint(grey * 255).astype(np.uint8)
         return pixels
 
     def pool(self, number: int, generator: np.random.Generator) -> tuple[Pixels, npt.NDArray[np.int64]]:
@@ -160,7 +156,7 @@ class Model:
     def draw(self, label: int, number: int, generator: np.random.Generator) -> Pixels:
         """`number` pictures with a label, from the classes whose draws get it, in proportion.
 
-        Where draws hardly ever get the label, the rest comes of the class's own moments.
+        Where draws hardly ever get the label, pictures of the class's own moments are added.
         """
         if self.classifier is None:
             return self.unlabelled(label, number, generator)
@@ -209,10 +205,35 @@ class Model:
         own = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
         try:
             form = ImageForm(*(int(number) for number in arrays.pop("form")))
-            rest = {name: array for name, array in arrays.items() if not name.startswith(prefix)}
-            return cls(form, **rest, classifier=PictureClassifier.from_arrays(own) if own else None)
+            moments = {name: array for name, array in arrays.items() if not name.startswith(prefix)}
+            return cls(form, **moments, classifier=PictureClassifier.from_arrays(own) if own else None)
         except (KeyError, TypeError):
             raise MechanismFailed(f"{path.name}: the model's file is damaged; fit the measurements again") from None
+
+
+def moved(pictures: Floats, generator: np.random.Generator) -> Floats:
+    """Pictures each turned, scaled, sheared and shifted a little; nothing changes where they are too small.
+
+    Beyond the border a picture continues with its border. The size of the changes is public (`TURN` and others).
+    """
+    import torch
+
+    number, height, width, _ = pictures.shape
+    turn, shear, scale = (
+        generator.normal(middle, size, number) for middle, size in ((0, TURN), (0, SHEAR), (1, SCALE))
+    )
+    matrices = np.empty((number, 2, 3))
+    matrices[:, 0, 0], matrices[:, 0, 1] = np.cos(turn), -np.sin(turn) + shear
+    matrices[:, 1, 0], matrices[:, 1, 1] = np.sin(turn), np.cos(turn)
+    matrices[:, :, :2] /= np.clip(scale, 0.5, 2)[:, None, None]
+    matrices[:, :, 2] = generator.normal(0, SHIFT, (number, 2))
+    with torch.no_grad():
+        held = torch.from_numpy(pictures.transpose(0, 3, 1, 2).astype(np.float32))
+        places = torch.nn.functional.affine_grid(
+            torch.from_numpy(matrices.astype(np.float32)), [number, 1, height, width], align_corners=False
+        )
+        found = torch.nn.functional.grid_sample(held, places, padding_mode="border", align_corners=False)
+    return np.asarray(found.numpy().transpose(0, 2, 3, 1), dtype=np.float64)
 
 
 def _counted(sources: npt.NDArray[np.int64]) -> list[tuple[int, int]]:

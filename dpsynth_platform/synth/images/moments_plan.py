@@ -50,21 +50,15 @@ BLUR = 0.15
 """The noise of a cluster's centre over the clipping norm that decides how many clusters a class has."""
 CLASSIFIER_SHARE = 0.30
 """The share of all of the classifier's gradients together; each has the same."""
-STYLES: Mapping[str, tuple[bool, bool]] = {
-    "components": (False, False),
-    "components-and-rest": (False, True),
-    "matched-components": (True, False),
-    "matched-components-and-rest": (True, True),
-}
-"""How draws are made from the moments: whether clipped pixels have the measured moments, and whether the variance
-outside of the components is drawn. A classifier is trained on each; the style whose one is right for most records is
-used."""
+STYLES: Mapping[str, bool] = {"normal": False, "matched": True}
+"""How draws are made from the moments, and whether pixels have the measured moments after they are clipped, instead of
+before. A classifier is trained on each; the style whose one is right for most records is used."""
 STYLE_SHARE = 0.004
 """Of the noisy number of records that a style's classifier is right for."""
 SHARP = 0.0026
 """The noise's largest eigenvalue over the squared clipping norm that decides how many frequencies are measured."""
 LEAST_FREQUENCIES = 8
-NETWORKS, ROUNDS = 2, 3
+NETWORKS, ROUNDS = 2, 4
 """Networks that are trained on draws, and noisy gradients of the last layer of each."""
 MOST_BASIS = 1024
 """Numbers of a picture in the measured covariance; larger pictures are reduced to low frequencies first."""

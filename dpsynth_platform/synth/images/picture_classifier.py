@@ -25,8 +25,8 @@ from dpsynth_platform.synth.images.moments_fitting import Floats
 if TYPE_CHECKING:
     import torch
 
-CHANNELS = (12, 24)
-FEATURES = 64
+CHANNELS = (16, 32)
+FEATURES = 96
 LARGEST_SUM = 2**23
 """Of the products in one sum, in absolute value; biases are within it, too."""
 LARGEST_ACTIVATION = 255
@@ -38,6 +38,10 @@ FEATURE_PART, CONSTANT_PART = 0.957, 0.287
 """Parts of the norm: 0.957^2 + 0.287^2 is below 1."""
 LOGIT_STEPS = 2**8
 """Weights of the last layer are whole numbers of 1 / (LOGIT_STEPS * FEATURE_UNIT)."""
+STEP = 0.8
+DAMPING = 5000
+"""So that the noise moves a typical logit by some 0.05 in any one direction of the features: the Hessian there is about
+records * 0.05 * (mean square of the features in that direction)."""
 TABLE_STEPS = 2**6
 """Exponentials are tabulated at multiples of 1 / TABLE_STEPS."""
 EXPONENTIALS = np.floor(np.exp(-np.arange(16 * TABLE_STEPS) / TABLE_STEPS) * 2.0**20)
@@ -148,11 +152,11 @@ class PictureClassifier:
         held = drawn / FEATURE_UNIT
         shares = self.probabilities(drawn)
         head = self.head.copy()
-        damping = (1.5 * deviation + 1e-3 * records / held.shape[1]) * np.eye(held.shape[1])
+        damping = (DAMPING * deviation**2 / records + 1e-4) * np.eye(held.shape[1])
         for index in range(head.shape[1]):
             curvature = shares[:, index] * (1 - shares[:, index]) + 0.01
             hessian = (held * curvature[:, None]).T @ held * (records / max(1, len(held)))
-            head[:, index] -= 0.7 * np.linalg.solve(hessian + damping, gradient[:, index])
+            head[:, index] -= STEP * np.linalg.solve(hessian + damping, gradient[:, index])
         return PictureClassifier(self.weights, head)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -177,7 +181,7 @@ def trained(
     labels: npt.NDArray[np.int64],
     classes: int,
     generator: np.random.Generator,
-    epochs: int = 4,
+    epochs: int,
 ) -> PictureClassifier:
     """A classifier of drawn pictures: features in whole numbers, and the last layer fitted to the same pictures.
 

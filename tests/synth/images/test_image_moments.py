@@ -17,12 +17,13 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianCountsEvent, matches_claim
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
-from dpsynth_platform.synth.images import moments_measuring, picture_classifier
+from dpsynth_platform.synth.images import moments_measuring, noisy_results, picture_classifier
 from dpsynth_platform.synth.images.exact_sums import UNIT, Batch, class_sums, clipped, norms
 from dpsynth_platform.synth.images.moments_fitting import before_clipping, clipped_moments, low_frequencies
-from dpsynth_platform.synth.images.moments_measuring import fit, is_complete, measure, with_noise
+from dpsynth_platform.synth.images.moments_measuring import fit, is_complete, measure
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan, describe, event, planned, style_name
+from dpsynth_platform.synth.images.noisy_results import with_noise
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 
 ONE = Guarantee(1.0, 1e-5, "example", "add-or-remove", 1)
@@ -128,7 +129,7 @@ def recorded(monkeypatch, plan, batches, directory, answers=None):
         return sums if answers is None else answers[name]
 
     with monkeypatch.context() as patched:
-        patched.setattr(moments_measuring, "with_noise", without_noise)
+        patched.setattr(noisy_results, "with_noise", without_noise)
         measure(plan, batches, directory)
     return exact
 
@@ -206,21 +207,20 @@ def test_sums_use_the_norm_that_is_paid_for(monkeypatch, tmp_path):
 
 
 def test_noise_for_a_mean_class_size_is_found_out():
-    """The mistake of dividing each class's sum by its own true size, with noise for the mean size."""
+    """The mistake: each class's sum over its own true size, with noise as if every class had the mean size."""
     pixels = np.full((101, 16), 255.0)
     classes = np.array([0] * 100 + [1])
-
-    def published(chosen):
-        sums = class_sums(clipped(pixels[chosen], 100.0, np.ones((chosen.sum(), 1))), classes[chosen], 2)
-        return sums // np.maximum(np.bincount(classes[chosen], minlength=2), 1)[:, None]
-
     everyone = np.ones(101, dtype=bool)
-    alone = everyone.copy()
-    alone[100] = False
-    mean_size = 101 / 2
-    change = published(everyone) - published(alone)
-    assert not within(change, UNIT / mean_size, 1)
-    assert within(class_sums(clipped(pixels, 100.0, np.ones((101, 1))), classes, 2) * 0, UNIT, 1)
+    without_last = np.arange(101) < 100
+
+    def sums(chosen):
+        return class_sums(clipped(pixels[chosen], 100.0, np.ones((chosen.sum(), 1))), classes[chosen], 2)
+
+    def divided(chosen):
+        return sums(chosen) // np.maximum(np.bincount(classes[chosen], minlength=2), 1)[:, None]
+
+    assert within(sums(everyone) - sums(without_last), UNIT, 1)
+    assert not within(divided(everyone) - divided(without_last), UNIT / (101 / 2), 1)
 
 
 @given(

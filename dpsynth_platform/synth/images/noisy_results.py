@@ -1,0 +1,111 @@
+"""Noisy sums over records as durable files: *draw, append durably, use*.
+
+What belongs here: passes over records, noise, and files. What does not: which sums (`moments_queries`).
+
+Each query is one pass. Its noisy sums are a durable file before anything depends on them; a file that exists is used
+and never drawn again. So a run that stopped continues with what it has, and a query lost in a crash was not used. What
+follows from noisy results alone (the basis, networks) is a file, too, so that every later pass has the same numbers.
+Nothing without noise outlives its pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth.images.exact_sums import DIAGONAL_SHARE, Batch, Batches, Sums
+from dpsynth_platform.synth.images.moments_fitting import Floats, symmetric
+from dpsynth_platform.synth.images.moments_model import read_arrays, write_arrays
+from dpsynth_platform.synth.images.moments_plan import MomentsPlan
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+
+
+@dataclass
+class Results:
+    """A directory's noisy results, each measured at most once.
+
+    Attributes:
+        batches: None where nothing may be measured any more, only read.
+    """
+
+    plan: MomentsPlan
+    directory: Path
+    batches: Batches | None = None
+    progress: Progress = silent
+    _read: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def query(self, name: str, sums: Callable[[Batch], Sums], unit: int, *, matrix: bool = False) -> Floats:
+        """A noisy sum over all records, in units of a record.
+
+        Args:
+            sums: of a batch, exact; a unit moves their total by b * `unit` at most (`exact_sums`).
+            unit: the norm of a record of weight 1.
+            matrix: the last two axes are symmetric matrices; only their upper triangles are measured.
+        """
+
+        def measured() -> dict[str, npt.NDArray[Any]]:
+            self.progress(f"measuring {name}", 0, 1)
+            total: Sums | None = None
+            for batch in self._passes():
+                for chunk in batch.chunks():
+                    part = sums(chunk)
+                    total = part if total is None else total + part
+            if total is None:
+                total = sums(self._nothing())
+            noisy = with_noise(total, self.plan.noise[name], unit, matrix=matrix)
+            self.progress(f"measuring {name}", 1, 1)
+            return {"sums": noisy}
+
+        found = self.kept(name, measured)["sums"].astype(np.float64) / unit
+        return symmetric(found) if matrix else found
+
+    def deviation(self, name: str) -> float:
+        """Of the noise of a query, in units of a record."""
+        return self.plan.noise[name]
+
+    def kept(self, name: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+        """Arrays of the directory; made, and durable before they are returned, if they are not there yet.
+
+        Raises:
+            MechanismFailed: they are missing, and nothing may be measured any more.
+        """
+        if name not in self._read:
+            path = self.directory / f"{name}.npz"
+            if not path.exists():
+                if self.batches is None:
+                    raise MechanismFailed(
+                        f"the measurements lack {name}; what they cost stays spent, and a new attempt is a new spend"
+                    )
+                write_arrays(path, make())
+            self._read[name] = read_arrays(path)
+        return self._read[name]
+
+    def _passes(self) -> Iterator[Batch]:
+        return iter(()) if self.batches is None else self.batches()
+
+    def _nothing(self) -> Batch:
+        return Batch(np.zeros((0, *self.plan.shape), dtype=np.uint8), np.zeros(0, dtype=np.int64))
+
+
+def with_noise(exact: Sums, multiplier: float, unit: int, *, matrix: bool = False) -> Sums:
+    """Exact sums with noise of `multiplier` * `unit`; of matrices the upper triangles, zeros below.
+
+    A matrix's off-diagonal entries have 1 / sqrt(2) of that (`DIAGONAL_SHARE`).
+    """
+    if not matrix:
+        return sample_rounded_gaussian(exact, multiplier * unit)
+    size = exact.shape[-1]
+    noisy = np.zeros_like(exact)
+    diagonal, above = np.arange(size), np.triu_indices(size, 1)
+    noisy[..., diagonal, diagonal] = sample_rounded_gaussian(exact[..., diagonal, diagonal], multiplier * unit)
+    if size > 1:
+        cells_above = np.ascontiguousarray(exact[..., above[0], above[1]])
+        noisy[..., above[0], above[1]] = sample_rounded_gaussian(cells_above, multiplier * unit * DIAGONAL_SHARE)
+    return noisy

@@ -35,15 +35,18 @@ def _box(x: Values, y: Values) -> Values:
 
 
 def _ring(x: Values, y: Values) -> Values:
-    return np.float32(0.3) - np.abs(np.sqrt(x * x + y * y) - np.float32(0.8))
+    found: Values = np.float32(0.3) - np.abs(np.sqrt(x * x + y * y) - np.float32(0.8))
+    return found
 
 
 def _triangle(x: Values, y: Values) -> Values:
-    return np.minimum(np.float32(0.7) - y, (y + np.float32(1.3) - 2 * np.abs(x)) / np.float32(2.2))
+    found: Values = np.minimum(np.float32(0.7) - y, (y + np.float32(1.3) - 2 * np.abs(x)) / np.float32(2.2))
+    return found
 
 
 def _stripes(x: Values, y: Values) -> Values:
-    return np.minimum(np.sin(x * np.float32(6.3)) * np.float32(0.3), _box(x, y))
+    found: Values = np.minimum(np.sin(x * np.float32(6.3)) * np.float32(0.3), _box(x, y))
+    return found
 
 
 def _nothing(x: Values, y: Values) -> Values:
@@ -115,9 +118,7 @@ def _colours(genes: Values) -> Values:
 def _turned(places: Values, angle: Values) -> tuple[Values, Values]:
     cosine, sine = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
     x, y = places[..., 0], places[..., 1]
-    along: Values = cosine * x + sine * y
-    across: Values = cosine * y - sine * x
-    return along, across
+    return (cosine * x + sine * y).astype(np.float32), (cosine * y - sine * x).astype(np.float32)
 
 
 def _between(values: Values) -> Values:

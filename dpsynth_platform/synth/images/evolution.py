@@ -28,7 +28,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.evolution import loop
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
-from dpsynth_platform.synth.evolution.loop import Features, Rounds, Survivors, enough, weights
+from dpsynth_platform.synth.evolution.loop import Features, Rounds, Survivors, enough
 from dpsynth_platform.synth.images.encoders import LENGTH, Encoder
 from dpsynth_platform.synth.images.evolution_votes import ImageVoters, noisy_votes
 from dpsynth_platform.synth.images.foundations import ImageFoundation
@@ -41,7 +41,8 @@ VOTES_OVER_NOISE = 3.0
 POPULATION = (2, 100)
 """The fewest and the most survivors of a label, if the plan chooses how many."""
 ROUNDS = Rounds(rounds=4, variations=2)
-THRESHOLD = 2.0
+LEAST_WEIGHT = 1e-6
+"""Of any candidate, in deviations of the noise: far below what counts, and above the rounding of `expected_votes`."""
 STRENGTHS = (0.5, 0.3)
 DRAWN = 0.3
 
@@ -55,7 +56,6 @@ class EvolutionPlan:
         rounds: the number of votes, and how many candidates.
         population: survivors of each label.
         sigma: the noise of each round's votes, in votes.
-        threshold: votes that weigh nothing, as a multiple of `sigma`.
         strengths: of the variations of the first and of the last round; geometric between them.
         drawn: the strength of variations that are drawn in the end.
         foundation, encoder: digests of public material.
@@ -65,7 +65,6 @@ class EvolutionPlan:
     rounds: Rounds
     population: int
     sigma: float
-    threshold: float
     strengths: tuple[float, float]
     drawn: float
     foundation: str
@@ -144,7 +143,6 @@ def planned(
         rounds=chosen,
         population=population if population is not None else max(POPULATION[0], min(POPULATION[1], int(each))),
         sigma=sigma,
-        threshold=THRESHOLD,
         strengths=STRENGTHS,
         drawn=DRAWN,
         foundation=foundation,
@@ -242,7 +240,7 @@ class _Candidates(Generic[Sample]):
     def select(
         self, samples: Sequence[Sample], groups: Sequence[int], votes: Counts, sizes: Sequence[int]
     ) -> Survivors[Sample]:
-        """Parents, drawn with replacement by their noisy votes above the threshold; in the end, all candidates."""
+        """Parents, drawn with replacement by their noisy votes; in the end, all candidates."""
         self._round += 1
         if self._round == self._plan.rounds.rounds:
             return loop.chosen(samples, groups, votes, [len(samples)] * len(sizes))
@@ -250,7 +248,7 @@ class _Candidates(Generic[Sample]):
         for group, size in enumerate(sizes):
             own = [at for at in range(len(samples)) if groups[at] == group]
             if own:
-                shares = _shares(votes[own].tolist(), self._plan)
+                shares = _shares(votes[own], self._plan)
                 kept += [own[at] for at in self._generator.choice(len(own), size, p=shares)]
         return Survivors(
             tuple(samples[at] for at in kept), tuple(groups[at] for at in kept), tuple(int(votes[at]) for at in kept)
@@ -267,10 +265,28 @@ class _Candidates(Generic[Sample]):
         return found
 
 
-def _shares(votes: Sequence[int], plan: EvolutionPlan) -> npt.NDArray[np.float64]:
-    """The share of each candidate of a label, by its noisy votes above the threshold."""
-    weighed = np.array(weights(votes, plan.threshold * plan.sigma * RECORD_PARTS))
-    found: npt.NDArray[np.float64] = weighed / weighed.sum()
+def expected_votes(votes: npt.NDArray[np.float64], sigma: float) -> npt.NDArray[np.float64]:
+    """The expected exact votes of candidates, given their noisy votes; all above 0.
+
+    A candidate's votes are taken to be exponentially distributed with the mean of all noisy votes, or a quarter of the
+    noise where that is more. Given a noisy vote v, they are normal around v - sigma^2 / mean, of deviation sigma and
+    above 0. This takes the place of a threshold: votes that noise explains weigh little.
+
+    Args:
+        votes: of the candidates of one label; in the unit of sigma.
+    """
+    from scipy.special import log_ndtr
+
+    mean = max(float(votes.mean()), sigma / 4)
+    centre = votes / sigma - sigma / mean
+    found: npt.NDArray[np.float64] = np.exp(-centre * centre / 2 - math.log(2 * math.pi) / 2 - log_ndtr(centre))
+    return np.maximum(sigma * (centre + found), sigma * LEAST_WEIGHT)
+
+
+def _shares(votes: npt.NDArray[np.int64], plan: EvolutionPlan) -> npt.NDArray[np.float64]:
+    """The share of each candidate of a label, by its noisy votes."""
+    expected = expected_votes(votes / RECORD_PARTS, plan.sigma)
+    found: npt.NDArray[np.float64] = expected / expected.sum()
     return found
 
 
@@ -289,7 +305,7 @@ def draw(
     """
     group = plan.labels.index(label)
     own = [at for at in range(len(survivors.samples)) if survivors.groups[at] == group]
-    shares = _shares([survivors.votes[at] for at in own], plan)
+    shares = _shares(np.array([survivors.votes[at] for at in own], dtype=np.int64), plan)
     parents = [survivors.samples[own[at]] for at in generator.choice(len(own), number, p=shares)]
     varied = enough(foundation.variation(parents, label, plan.drawn, generator))
     samples = [parent if sample is None else sample for parent, sample in zip(parents, varied, strict=True)]

@@ -24,7 +24,15 @@ from dpsynth_platform.synth.evolution.journal import FILE_NAME, EvolutionJournal
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images.encoders import LENGTH, AveragedPixels
-from dpsynth_platform.synth.images.evolution import EvolutionPlan, describe, draw, event, evolve, planned
+from dpsynth_platform.synth.images.evolution import (
+    EvolutionPlan,
+    describe,
+    draw,
+    event,
+    evolve,
+    expected_votes,
+    planned,
+)
 from dpsynth_platform.synth.images.evolution_votes import NOBODY, ImageVoters, noisy_votes, whole_candidates
 from dpsynth_platform.synth.images.simulators_shapes import Shapes
 
@@ -277,33 +285,51 @@ def test_a_journal_s_candidates_are_small_and_exact(tmp_path):
     assert (tmp_path / FILE_NAME).stat().st_size < candidates * 12 * (SHAPES.genes + 2)
 
 
-def test_parents_are_drawn_by_their_votes_and_all_candidates_of_the_last_round_return(monkeypatch):
+def test_parents_are_drawn_by_their_votes_and_all_candidates_of_the_last_round_return():
     candidates = evolution._Candidates(PLAN, SHAPES, ENCODER)
     votes = np.array([100, 0, 300, 5, 5]) * RECORD_PARTS
     sizes = [4000, 10]
     found = candidates.select(list("abcde"), [0, 0, 0, 1, 1], votes, sizes)
     assert (found.groups.count(0), found.groups.count(1)) == (4000, 10)
-    threshold = PLAN.threshold * PLAN.sigma
-    share = (100 - threshold) / (400 - 2 * threshold)
-    assert "b" not in found.samples
     assert set(found.samples[4000:]) <= {"d", "e"}
+    weighed = expected_votes(np.array([100.0, 0, 300]), PLAN.sigma)
+    share = weighed[0] / weighed.sum()
+    assert share == pytest.approx(0.25, abs=0.01)
     deviation = math.sqrt(4000 * share * (1 - share))
     assert abs(found.samples.count("a") - 4000 * share) < 6 * deviation  # 2e-9
+    assert found.samples.count("b") < 200
     candidates._round = PLAN.rounds.rounds - 1
     last = candidates.select(list("abcde"), [0, 0, 0, 1, 1], votes, sizes)
     assert last == Survivors(("c", "a", "b", "d", "e"), (0, 0, 0, 1, 1), tuple(votes[[2, 0, 1, 3, 4]].tolist()))
 
 
-def test_only_candidates_with_votes_are_drawn():
+def test_expected_votes_are_those_of_exponential_votes_with_noise():
+    """By numerical integration; far below the noise, weights stay above 0 and in order."""
+    votes, sigma = np.array([-40.0, -12, 0, 3, 10, 60, 400, -300]), 5.0
+    mean = votes.mean()
+    grid = np.linspace(0, 600, 600_001)
+    found = expected_votes(votes, sigma)
+    for at in range(7):
+        logarithm = -((votes[at] - grid) ** 2) / (2 * sigma**2) - grid / mean
+        density = np.exp(logarithm - logarithm.max())
+        assert found[at] == pytest.approx((grid * density).sum() / density.sum(), rel=0.02)
+    assert (found > 0).all()
+    assert (np.diff(found[np.argsort(votes)]) >= 0).all()
+    low = expected_votes(np.array([-1e6, -1e5, -3.0, 2.0]), sigma)
+    assert np.isfinite(low).all()
+    assert (low > 0).all()
+
+
+def test_candidates_are_drawn_by_their_votes():
     """With a strength of 0, draws are the candidates themselves."""
     samples = [sample for sample in SHAPES.random("0", 3, np.random.default_rng(3)) if sample]
-    found = Survivors(tuple(samples), (0, 0, 0), (50 * RECORD_PARTS, -3, 150 * RECORD_PARTS))
+    found = Survivors(tuple(samples), (0, 0, 0), (50 * RECORD_PARTS, -20 * RECORD_PARTS, 150 * RECORD_PARTS))
     plan = EvolutionPlan(**vars(PLAN) | {"drawn": 0.0})
     drawn = draw(plan, found, "0", 200, SHAPES, np.random.default_rng(1))
     whole = SHAPES.pixels(samples)
     same = [int((drawn == whole[at]).all(axis=(1, 2, 3)).sum()) for at in range(3)]
     assert sum(same) == 200
-    assert same[1] == 0
+    assert same[1] <= 10  # its weight is a 50th of the first one's
     assert same[2] > same[0] > 0
 
 

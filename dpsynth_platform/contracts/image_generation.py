@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.columns import conditioning_values
@@ -14,6 +14,7 @@ MOST_CLASSES = 1000
 """The most classes of pictures."""
 MOST_POPULATION = 10_000
 """The most survivors of a class."""
+MOST_ROUNDS = 50
 
 
 class Glyphs(Part):
@@ -54,10 +55,19 @@ class ImageEvolution(Part):
     )
     fonts: Glyphs | None = None
     table: PublicPictures | None = None
-    rounds: int = Field(default=4, ge=1, le=50, description="Number of votes; the budget pays for all together.")
-    variations: int = Field(default=2, ge=1, le=50, description="New variations of each survivor, per round.")
+    rounds: int | Literal["auto"] = Field(
+        default="auto",
+        json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
+        description="Number of votes; the budget pays for all together. `auto`: more where votes exceed their noise.",
+    )
+    variations: int = Field(
+        default=2, ge=1, le=50, description="New variations of each survivor, per round; with a number of rounds."
+    )
     lookahead: int = Field(
-        default=0, ge=0, le=50, description="Variations whose mean features represent a candidate; 0: its own."
+        default=0,
+        ge=0,
+        le=50,
+        description="Variations whose mean features represent a candidate; 0: its own. With a number of rounds.",
     )
     population: int | Literal["auto"] = Field(
         default="auto",
@@ -65,13 +75,14 @@ class ImageEvolution(Part):
         description="Survivors of each class; `auto`: as many as keep a candidate's votes at three times their noise.",
     )
 
-    @field_validator("population", mode="before")
+    @field_validator("population", "rounds", mode="before")
     @classmethod
-    def _size(cls, population: Any) -> Any:
-        whole = isinstance(population, int) and not isinstance(population, bool)
-        if population != "auto" and not (whole and 1 <= population <= MOST_POPULATION):
-            raise ValueError(f"{population!r}; accepted: auto, or a number from 1 to {MOST_POPULATION}")
-        return population
+    def _size(cls, number: Any, info: ValidationInfo) -> Any:
+        most = MOST_POPULATION if info.field_name == "population" else MOST_ROUNDS
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if number != "auto" and not (whole and 1 <= number <= most):
+            raise ValueError(f"{number!r}; accepted: auto, or a number from 1 to {most}")
+        return number
 
     @model_validator(mode="after")
     def _of_the_foundation(self) -> ImageEvolution:

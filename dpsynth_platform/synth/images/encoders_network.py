@@ -171,7 +171,6 @@ def trained(
     made = [foundation.pixels([s for s in foundation.random(label, each, random) if s is not None]) for label in labels]
     inputs = torch.from_numpy(grey(np.concatenate(made)))[:, None] / MOST
     targets = torch.from_numpy(np.repeat(np.arange(len(labels)), [len(own) for own in made]))
-    torch_generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     sizes = [
         (before * kernel**2, after) for before, after, kernel in zip((1, *CHANNELS), CHANNELS, _KERNELS, strict=False)
     ]
@@ -179,7 +178,10 @@ def trained(
     for _ in _KERNELS:
         side = -(-side // _STRIDE)
     sizes += [(CHANNELS[-1] * side**2, FEATURES), (FEATURES, len(labels))]
-    weights = [(torch.randn(size, generator=torch_generator) * (2 / size[0]) ** 0.5).requires_grad_() for size in sizes]
+    weights = [
+        torch.from_numpy(random.normal(0, (2 / size[0]) ** 0.5, size).astype(np.float32)).requires_grad_()
+        for size in sizes
+    ]
     biases = [torch.zeros(size[1]).requires_grad_() for size in sizes]
 
     def hidden(batch: Any) -> list[Any]:
@@ -196,7 +198,7 @@ def trained(
     optimizer = torch.optim.Adam([*weights, *biases], 2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
     for _ in range(steps):
-        batch = torch.randint(len(inputs), (batch_size,), generator=torch_generator)
+        batch = torch.from_numpy(random.integers(len(inputs), size=batch_size))
         scores = functional.relu(hidden(inputs[batch])[-1]) @ weights[4] + biases[4]
         loss = functional.cross_entropy(scores, targets[batch], label_smoothing=0.05)
         optimizer.zero_grad()
@@ -204,7 +206,7 @@ def trained(
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        sample = inputs[torch.randperm(len(inputs), generator=torch_generator)[:2048]]
+        sample = inputs[torch.from_numpy(random.permutation(len(inputs))[:2048])]
         largest = [
             float(part.abs().flatten().quantile(0.999)) if part.numel() < 2**24 else float(part.abs().max())
             for part in hidden(sample)

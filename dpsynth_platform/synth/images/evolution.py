@@ -36,11 +36,17 @@ from dpsynth_platform.synth.tabular.noise import Counts
 
 Sample = TypeVar("Sample")
 
-VOTES_OVER_NOISE = 3.0
-"""The plan chooses at most as many candidates as each get so many times the noise of their votes, on average."""
-POPULATION = (2, 100)
+VOTES_OVER_NOISE = 1.25
+"""The plan chooses at most as many candidates as each get so many times the noise of their votes, on average. Votes are
+uneven: most go to few candidates."""
+POPULATION = (2, 300)
 """The fewest and the most survivors of a label, if the plan chooses how many."""
-ROUNDS = Rounds(rounds=4, variations=2)
+ROUNDS = (2, 6)
+"""The fewest and the most rounds, if the plan chooses how many: as many as leave the noise for the largest population,
+since more candidates are worth more than more rounds."""
+VARIATIONS = 2
+STRENGTHS = (0.7, 0.5)
+DRAWN = 0.5
 LEAST_WEIGHT = 1e-6
 """Of any candidate, in deviations of the noise: far below what counts, and above the rounding of `expected_votes`."""
 STRENGTHS = (0.5, 0.3)
@@ -113,8 +119,8 @@ def planned(
         labels: at least one; of the groups of candidates.
         expected_units: public knowledge.
         foundation, encoder: digests.
-        rounds: None: `ROUNDS`.
-        population: survivors of each label; None: as many as get votes well above the noise.
+        rounds, population: None: a choice by `ROUNDS`, and as many survivors of each label as get votes well above the
+            noise.
         already: what the other parts cost; their noise is fixed.
         share: of the precision that these parts leave.
 
@@ -122,26 +128,32 @@ def planned(
         ContractError: no label, or an impossible number of rounds or survivors.
         AccountingError: no noise meets the guarantee.
     """
-    chosen = rounds or ROUNDS
-    if (
-        not labels
-        or min(chosen.rounds, chosen.variations) < 1
-        or chosen.lookahead < 0
-        or (1 if population is None else population) < 1
-    ):
+    if not labels or not _possible(rounds, population):
         raise ContractError(
-            f"an evolution of {len(labels)} labels with {chosen} and a population of {population}; accepted: at least "
+            f"an evolution of {len(labels)} labels with {rounds} and a population of {population}; accepted: at least "
             "one label, round, variation and survivor"
         )
-    sigma = noise_for(
-        lambda noise: _with(already, _votes(noise, chosen.rounds, guarantee)), guarantee.epsilon, guarantee.delta
-    ).value
-    sigma = math.ceil(sigma / math.sqrt(share) / NOISE_STEP) * NOISE_STEP
-    each = expected_units / (len(labels) * (chosen.variations + 1) * VOTES_OVER_NOISE * sigma)
+
+    def noise(number: int) -> float:
+        whole = noise_for(
+            lambda sigma: _with(already, _votes(sigma, number, guarantee)), guarantee.epsilon, guarantee.delta
+        ).value
+        return math.ceil(whole / math.sqrt(share) / NOISE_STEP) * NOISE_STEP
+
+    def affordable(sigma: float, variations: int) -> float:
+        """Survivors of a label that get votes well above the noise."""
+        return expected_units / (len(labels) * (variations + 1) * VOTES_OVER_NOISE * sigma)
+
+    if rounds is None:
+        number = int((affordable(noise(1), VARIATIONS) / POPULATION[1]) ** 2)  # noise grows as its square root
+        rounds = Rounds(max(ROUNDS[0], min(ROUNDS[1], number)), VARIATIONS)
+    sigma = noise(rounds.rounds)
+    if population is None:
+        population = max(POPULATION[0], min(POPULATION[1], int(affordable(sigma, rounds.variations))))
     return EvolutionPlan(
         labels=tuple(labels),
-        rounds=chosen,
-        population=population if population is not None else max(POPULATION[0], min(POPULATION[1], int(each))),
+        rounds=rounds,
+        population=population,
         sigma=sigma,
         strengths=STRENGTHS,
         drawn=DRAWN,
@@ -153,6 +165,12 @@ def planned(
 def event(plan: EvolutionPlan, guarantee: Guarantee) -> DpEvent:
     """What all rounds of votes cost together."""
     return _votes(plan.sigma, plan.rounds.rounds, guarantee)
+
+
+def _possible(rounds: Rounds | None, population: int | None) -> bool:
+    if rounds is not None and (min(rounds.rounds, rounds.variations) < 1 or rounds.lookahead < 0):
+        return False
+    return population is None or population >= 1
 
 
 def _votes(sigma: float, rounds: int, guarantee: Guarantee) -> DpEvent:

@@ -87,7 +87,9 @@ def evolution_plan(
         inputs.contract.privacy.expected_units,
         foundation.opened(layout.form, ENCODER).digest,
         ENCODER.digest,
-        rounds=Rounds(declared.rounds, declared.variations, declared.lookahead),
+        rounds=(
+            None if declared.rounds == "auto" else Rounds(int(declared.rounds), declared.variations, declared.lookahead)
+        ),
         population=None if declared.population == "auto" else int(declared.population),
         already=already,
         share=share,

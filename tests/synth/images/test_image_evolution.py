@@ -183,10 +183,13 @@ def test_other_parts_leave_less_for_the_votes():
 
 def test_the_plan_has_as_many_candidates_as_get_votes_above_the_noise():
     labels = tuple("0123456789")
+    found = [planned(Guarantee(target, 1e-5, "user", "add-or-remove", B), labels, 60_000, "", "") for target in (1, 10)]
+    assert [(plan.rounds.rounds, plan.population) for plan in found] == [(2, 300), (6, 300)]
     for units in (100, 60_000, 10**7):
         plan = planned(GUARANTEE, labels, units, "", "")
         mean = units / plan.candidates
         limits = evolution.POPULATION
+        assert plan.rounds.rounds in range(evolution.ROUNDS[0], evolution.ROUNDS[1] + 1)
         assert mean >= evolution.VOTES_OVER_NOISE * plan.sigma or plan.population == limits[0]
         assert plan.population in range(limits[0], limits[1] + 1)
     assert plan.candidates == len(labels) * limits[1] * (plan.rounds.variations + 1)

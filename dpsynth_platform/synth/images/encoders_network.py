@@ -34,6 +34,8 @@ MOST = 255
 EXACT = 2**24
 """Below it, all whole numbers are exact in float32."""
 WEIGHT = 127
+_DROPPED = 2
+"""Bits of the last sums: the squares of `FEATURES` sums below 2^(24 - 2) add up to less than 2^53."""
 _KERNELS, _STRIDE = (5, 3, 3), 2
 CHUNK = 1024
 
@@ -93,7 +95,8 @@ class NetworkEncoder:
         for layer, kernel in zip(self.layers[:-1], _KERNELS, strict=True):
             places, shape = patches(values, kernel)
             values = layer(places).reshape(*shape, -1)
-        return whole(self.layers[-1].sums(values.reshape(len(values), -1)).astype(np.float64))
+        sums = self.layers[-1].sums(values.reshape(len(values), -1)).astype(np.float64)
+        return whole(np.trunc(sums / 2**_DROPPED))
 
     def save(self, file: Path) -> None:
         """Writes the network as safetensors."""

@@ -93,6 +93,12 @@ def test_a_network_s_sums_are_those_of_whole_numbers():
                 assert layer(own.astype(np.float32)[None])[0].tolist() == outputs
 
 
+def test_lengths_are_computed_from_exact_sums():
+    largest = (EXACT // 2**encoders_network._DROPPED) ** 2 * encoders_network.FEATURES
+    assert largest <= 2**53
+    assert network().layers[-1].bias.size == encoders_network.FEATURES
+
+
 def test_a_network_whose_sums_may_be_inexact_is_refused():
     with pytest.raises(ConfigurationError, match="float32 holds exactly"):
         Layer(np.full((1000, 2), 127, dtype=np.int32), np.zeros(2, dtype=np.int32), 4)

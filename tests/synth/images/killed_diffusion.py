@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from picture_cases import job
+from diffusion_cases import job
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.synth.images import diffusion_training

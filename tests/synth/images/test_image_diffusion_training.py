@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from picture_cases import SIZE, SOURCE, bounded_pictures, diffusion_plan, job, picture_contract, pictures
+from diffusion_cases import SIZE, SOURCE, bounded_pictures, diffusion_plan, job, picture_contract, pictures
 
 from dpsynth_platform.foundation.errors import (
     GrantRefused,

@@ -368,6 +368,18 @@ class ImageColumn(Part):
         description="Why it is acceptable that people and writing in the pictures are not scrubbed. Required.",
     )
 
+    @field_validator("size", mode="before")
+    @classmethod
+    def _height_and_width(cls, size: Any) -> Any:
+        sides = size if isinstance(size, list | tuple) else ()
+        if size is not None and not (
+            len(sides) == 2 and all(type(side) is int and 1 <= side <= LONGEST_SIDE for side in sides)
+        ):
+            raise ValueError(
+                f"{shown_value(size)}; accepted: height and width in pixels, such as [28, 28], from 1 to {LONGEST_SIDE}"
+            )
+        return size
+
     @model_validator(mode="after")
     def _acknowledged(self) -> ImageColumn:
         if self.accept_unscrubbed is None:

@@ -50,6 +50,8 @@ from dpsynth_platform.foundation.digests import canonical_digest
 
 _OF_NO_ROW = ("asset", "password_file")
 """Keys of the source that change none of its rows."""
+_OF_NO_VALUE = ("accept_pii", "accept_unscrubbed", "damaged")
+"""Keys of a column that change none of its values. `damaged` decides whether a run stops before anything is spent."""
 
 
 class DataContract(Part):
@@ -244,7 +246,8 @@ class DataContract(Part):
         parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
         parts["source"] = {key: value for key, value in parts["source"].items() if key not in _OF_NO_ROW}
         for column in parts["columns"].values():
-            column.pop("accept_pii", None)  # changes no value
+            for key in _OF_NO_VALUE:
+                column.pop(key, None)
         if self.privacy.weighting == "rows":
             parts["privacy"].pop("weighting")  # the default has no key, so that earlier runs keep theirs
         return parts | {

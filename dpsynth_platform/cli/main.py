@@ -74,15 +74,16 @@ _NO_RECEIVER = (
 def demo(
     output: TerminalOutput,
     line: Annotated[
-        Literal["census", "mail", "flights"],
+        Literal["census", "mail", "flights", "images"],
         typer.Argument(
             help="census: a table of fictional people, takes minutes; mail: texts of a language model that is "
             "fine-tuned on a public mail corpus, takes about 15 minutes on two cores; flights: a year of monthly "
-            "releases under different overlap policies, takes some minutes."
+            "releases under different overlap policies, takes some minutes; images: pictures of clothing, or of "
+            "handwritten digits, takes three minutes."
         ),
     ] = "census",
     source: Annotated[
-        Literal["census", "visits", "mail", "flights"] | None,
+        Literal["census", "visits", "mail", "flights", "images"] | None,
         typer.Option(help="Only make this demonstration source, so that you can run it yourself."),
     ] = None,
     months: Annotated[int, typer.Option(help="flights: number of months to release.", min=1, max=12)] = 12,

@@ -1,4 +1,4 @@
-"""Demonstrations of a whole line, from the source to a verified release, of a table or of texts.
+"""Demonstrations of a whole line, from the source to a verified release, of a table, of texts or of pictures.
 
 What belongs here: the extra steps (making the source, approving as the reviewer) around an ordinary run. What does not:
 the steps of the run, which are the same as everywhere.
@@ -16,22 +16,27 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.demo.census import prepare_census
 from dpsynth_platform.demo.flights import prepare_flights
+from dpsynth_platform.demo.images import prepare_images
 from dpsynth_platform.demo.mail import prepare_mail
 from dpsynth_platform.demo.visits import prepare_visits
 from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.release_layout import PAGE, SHEET
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import Place, read_table
+from dpsynth_platform.foundation.storage import Place, Storage, read_table
 from dpsynth_platform.operations.operating import Outcome, publish_if_approved, run_dataset
+from dpsynth_platform.quality.images.declared import NEAREST
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.reviewing.review_text import review_text
 from dpsynth_platform.synth.planning import load_dataset
 
 if TYPE_CHECKING:
     from dpsynth_platform.foundation.output import Output
+    from dpsynth_platform.operations.running import CodeLocation
 
 LINES = {
     "census": "UCI Adult, extended to a company's table (all people are fictional)",
     "mail": "the SpamAssassin public mail corpus; its people are real, and are its owners as senders and recipients",
+    "images": "pictures of clothing (Fashion-MNIST) or handwritten digits (MNIST); their owners are made up",
 }
 """Datasets of the demonstrations, with descriptions of their sources."""
 REVIEWER = "demo-reviewer"
@@ -52,12 +57,18 @@ def make_source(settings: Settings, name: str) -> Path:
     made_here = {"visits": prepare_visits, "flights": prepare_flights}
     if name in made_here:
         return made_here[name](settings.home)
-    prepare = prepare_mail if name == "mail" else prepare_census
-    return prepare(settings.home, settings.home / "cache")
+    fetched = {"census": prepare_census, "mail": prepare_mail, "images": prepare_images}
+    return fetched[name](settings.home, settings.home / "cache")
 
 
-def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]:
-    """Makes the source of one of `LINES`, runs it, approves, publishes and verifies; returns a summary."""
+def run_demo(
+    settings: Settings, dataset: str, output: Output, *, in_process: CodeLocation | None = None
+) -> dict[str, Any]:
+    """Makes the source of one of `LINES`, runs it, approves, publishes and verifies; returns a summary.
+
+    Args:
+        in_process: see `running.run_line`.
+    """
     place = Place(dataset)
     contract, _ = load_dataset(settings, dataset)
     output.heading(f"1. The source: {LINES[dataset]}")
@@ -65,7 +76,7 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
     if contract.generate.base_model is not None:
         output.print(_declared(settings, contract.generate.base_model))
     output.heading("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
-    outcome = _require_success(run_dataset(settings, dataset, None, None, output.print))
+    outcome = _require_success(run_dataset(settings, dataset, None, None, output.print, in_process=in_process))
     review = decisions.review(settings, place)
     review_text(output, review)
     if outcome.release is None:
@@ -75,7 +86,7 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
             f"{REVIEWER!r} approves. In production a second person decides."
         )
         decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
-        published = _require_success(publish_if_approved(settings, place, output.print))
+        published = _require_success(publish_if_approved(settings, place, output.print, in_process=in_process))
     else:
         published = outcome
     report = verification.verify(settings, str(published.release), None)
@@ -90,6 +101,10 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
         output.heading(f"Some of what is in column {contract.text_column}, written by the language model")
         for text in islice(_texts(contract, Path(str(published.release))), _TEXTS_SHOWN):
             output.print(f"- {text}")
+    if contract.image_column is not None:
+        output.heading(f"The pictures in column {contract.image_column}")
+        for what, file in _pictures(settings, place, Path(str(published.release))).items():
+            output.print(f"{what}: {file}")
     to_look_further(
         settings,
         output,
@@ -139,6 +154,16 @@ def _texts(contract: DataContract, release: Path) -> Iterator[str]:
     for batch in read_table(release / "data"):
         for text in batch.column(str(contract.text_column)).to_pylist():
             yield " ".join(str(text).split())
+
+
+def _pictures(settings: Settings, place: Place, release: Path) -> dict[str, Path]:
+    """Files to look at, by what they show."""
+    nearest = Storage(settings.restricted).require(place, "quality").directory / f"{NEAREST}.svg"
+    return {
+        "the first synthetic ones of each class, published": release / SHEET,
+        "the dossier with them, published": release / PAGE,
+        **({"synthetic ones beside the nearest real ones, for reviewers only": nearest} if nearest.is_file() else {}),
+    }
 
 
 def _require_success(outcome: Outcome) -> Outcome:

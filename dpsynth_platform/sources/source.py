@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.sources.delta import DeltaVersion
     from dpsynth_platform.sources.iceberg import IcebergVersion
 
-_DEMONSTRATIONS = ("census", "visits", "mail", "flights")
+_DEMONSTRATIONS = ("census", "visits", "mail", "flights", "images")
 BATCH_ROWS = 8_192
 """Rows of a batch; few, since texts may be long."""
 

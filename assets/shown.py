@@ -25,6 +25,11 @@ def picture(svg: str, in_words: str = "plot") -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md(f"![{plain(in_words)}](data:image/svg+xml;base64,{encoded})")
 
 
+def png(content: bytes, in_words: str) -> dg.MarkdownMetadataValue:
+    """A picture of pixels in markdown, without request."""
+    return dg.MetadataValue.md(f"![{plain(in_words)}](data:image/png;base64,{base64.b64encode(content).decode()})")
+
+
 def together(*parts: str | dg.MarkdownMetadataValue) -> dg.MarkdownMetadataValue:
     """Paragraphs, tables and pictures below each other."""
     return dg.MetadataValue.md("\n\n".join(part if isinstance(part, str) else part.value or "" for part in parts))

@@ -7,11 +7,18 @@ import json
 from collections.abc import Sequence
 from statistics import fmean
 
-from assets.shown import picture, table, together
+from assets.shown import picture, png, table, together
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, table_schema, write_durably, write_table
+from dpsynth_platform.foundation.storage import (
+    TEXTS_DRAWN,
+    StepRecord,
+    read_table,
+    table_schema,
+    write_durably,
+    write_table,
+)
 from dpsynth_platform.operations.drawing import drawn_as_asked
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.tabular.measured import of_columns, write_measured
@@ -48,7 +55,8 @@ def body(step: StepContext) -> Outcome:
         counted = read_missing(earlier.directory)
         if counted is not None or limit is None:
             check_missing(step.place.label, counted or (), limit)
-            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ())) | _compared(step, contract, earlier)
+            shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ()))
+            shown |= _compared(step, contract, earlier) | _pictured(contract, earlier)
             schema = table_schema(earlier.directory / "table")
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
@@ -84,7 +92,11 @@ def body(step: StepContext) -> Outcome:
         )
     shown = _report_missing(step, mostly) | ({} if drawn is None else {"texts": drawn.in_words})
     return Outcome(
-        record, drawing.schema, drawing.rows, metadata=shown | _compared(step, contract, record), facets=known
+        record,
+        drawing.schema,
+        drawing.rows,
+        metadata=shown | _compared(step, contract, record) | _pictured(contract, record),
+        facets=known,
     )
 
 
@@ -107,6 +119,20 @@ def _compared(step: StepContext, contract: DataContract, record: StepRecord) -> 
             *(picture(column.chart, column.in_words) for column in columns[:MOST_CHARTS]),
         ),
     }
+
+
+def _pictured(contract: DataContract, record: StepRecord) -> dict[str, object]:
+    """The first drawn pictures of each class, for the asset page: synthetic ones only."""
+    if contract.image_column is None:
+        return {}
+    from dpsynth_platform.release.first_pictures import FirstPictures
+    from dpsynth_platform.synth.images.layout import ImageLayout
+
+    layout = ImageLayout.of(contract)
+    found = FirstPictures(layout)
+    for batch in read_table(record.directory / "table"):
+        found.add(batch)
+    return {"first pictures of each class": png(found.sheet(), f"one class a row: {'; '.join(layout.names[:50])}")}
 
 
 def _report_missing(step: StepContext, mostly: Sequence[str]) -> dict[str, object]:

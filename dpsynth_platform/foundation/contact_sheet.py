@@ -110,6 +110,22 @@ class ContactSheet:
         return _written(sheet)
 
 
+def as_svg(png: bytes, title: str) -> str:
+    """A PNG as an SVG with the picture inline, of its own size at most.
+
+    Args:
+        png: of at least its header.
+        title: says what it shows.
+    """
+    width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
+    data = base64.b64encode(png).decode()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="max-width:{width}px">'
+        f'<title>{escape(_shown(title))}</title><image width="{width}" height="{height}" '
+        f'href="data:image/png;base64,{data}"/></svg>'
+    )
+
+
 def contact_sheet(
     pixels: Pixels, labels: npt.NDArray[np.integer] | None, names: Sequence[str], each: int = MOST_EACH
 ) -> ContactSheet:

@@ -122,9 +122,9 @@ def query(values: dict[str, Any], **changed: Any) -> str:
 
 
 def drawing(svg: str, title: str) -> Markup:
-    """A plot of the library as it is, or an error message if it contains anything but shapes and text."""
+    """A plot of the library as it is, or an error message if it has more than shapes, text and inline pictures."""
     try:
-        check_svg(title, svg)
+        check_svg(title, svg, pictures=True)
     except ReleaseRefused as refusal:
         return Markup('<p class="notice red">{}</p>').format(escape(str(refusal)))
     return Markup(svg)  # noqa: S704 - checked above

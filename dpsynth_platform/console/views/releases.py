@@ -11,13 +11,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import dossiers, listing
 from dpsynth_platform.console.views.base import Paged, page_of, require
 from dpsynth_platform.console.views.comparison import ComparisonView, Facts, compare, release_before
+from dpsynth_platform.foundation.contact_sheet import as_svg
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
 from dpsynth_platform.foundation.people import recorded, recorded_name
+from dpsynth_platform.foundation.release_layout import SHEET
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
@@ -39,6 +42,7 @@ class ReleaseView:
     """One release. Parts are None if its directory is missing or its dossier is not what was signed.
 
     `counts` (for `READ_SPEND`) and `quality` (for `READ_QUALITY`) exist only while this is the last run of its place.
+    `pictures` are the first published ones of each class, as SVG, of a release that verifies.
     """
 
     row: listing.ReleaseRow
@@ -49,6 +53,7 @@ class ReleaseView:
     decisions: tuple[dossiers.DecisionView, ...]
     comparison: ComparisonView | None
     directory: str | None
+    pictures: str | None = None
 
 
 def releases(
@@ -97,7 +102,16 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
         decisions=tuple(map(dossiers.decision_view, decided)),
         comparison=compare(settings, known, previous, Facts.of_dossier(dossier)) if dossier and previous else None,
         directory=None if directory is None else settings.shown(str(directory)),
+        pictures=_pictures(directory) if checked is not None and checked.report.ok else None,
     )
+
+
+def _pictures(directory: Path | None) -> str | None:
+    """The contact sheet of a verified release, if it has one."""
+    sheet = None if directory is None else directory / SHEET
+    if sheet is None or not sheet.is_file():
+        return None
+    return as_svg(sheet.read_bytes(), "The first synthetic pictures of each class, one class a row")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ real pictures as a drawing for reviewers. What does not: measures (`report`), or
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.contact_sheet import as_svg
 from dpsynth_platform.foundation.errors import ConfigurationError, SourceError
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -69,16 +68,8 @@ def picture_rows(report: ImageQualityReport | str) -> list[Row]:
 
 def nearest_drawing(report: ImageQualityReport) -> str | None:
     """The nearest real pictures of some synthetic ones as SVG, for reviewers; None where there are none."""
-    if report.nearest is None:
-        return None
-    png = report.nearest.png()
-    width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
-    data = base64.b64encode(png).decode()
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="max-width:{width}px">'
-        "<title>Synthetic pictures and the nearest real ones. Restricted: it holds real pictures.</title>"
-        f'<image width="{width}" height="{height}" href="data:image/png;base64,{data}"/></svg>'
-    )
+    title = "Synthetic pictures and the nearest real ones. Restricted: it holds real pictures."
+    return None if report.nearest is None else as_svg(report.nearest.png(), title)
 
 
 def _pixels(layout: ImageLayout, table: pa.Table) -> tuple[Pixels, Labels]:

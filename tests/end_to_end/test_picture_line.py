@@ -1,41 +1,122 @@
-"""Tables of pictures, from the source to a verified release, by each method."""
+"""Tables of pictures, from the source to a verified release, by each method, and what people see on the way."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from picture_cases import KINDS, SIDE, picture_deployment
+from PIL import Image
 
 from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.quality.images import classifier, report
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.synth.images import moments_plan
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
+METHODS: dict[str, dict[str, Any]] = {
+    "image_moments": {},
+    "image_pe": {"image": {"evolution": {"rounds": 2, "population": 3}}},
+    "image_mixed": {"image": {"evolution": {"rounds": 1, "population": 2}}},
+    "image_diffusion": {"image": {"diffusion": {"steps": 4, "batch_size": 64, "draws": 2, "warm_up_steps": 20}}},
+}
+FORM = ImageForm(SIDE, SIDE, 1)
 
 
-@pytest.mark.parametrize("method", ["image_moments", "image_pe", "image_mixed", "image_diffusion"])
-def test_a_line_of_pictures(tmp_path: Path, method: str) -> None:
-    deployment = picture_deployment(tmp_path, method=method)
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that learn little: these tests are about the line, and others about what is learned."""
+    monkeypatch.setattr(moments_plan, "NETWORKS", 0)
+    monkeypatch.setattr(classifier, "STEPS", 4)
+    monkeypatch.setattr(report, "SEEDS", 1)
+
+
+def pixels_of(table: pa.Table) -> Any:
+    pixels, good, faults = read_pictures(table["drawing"], FORM, "refuse", raw=False)
+    assert good.all() and not faults
+    return pixels
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_line_by_each_method(tmp_path: Path, method: str) -> None:
+    deployment = picture_deployment(tmp_path, method=method, **METHODS[method])
+    deployment.family["cap"]["epsilon"] = 8.0  # an account's orders suit counts better than a short training
+    deployment.contract["release"]["publish"] = [{"format": "images", "uri": str(tmp_path / "folders")}]
+    deployment.write()
     ran = run_here(deployment)
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
+    cost = entry.request
+    assert epsilon(event_from_json(cost.event), cost.guarantee.delta).epsilon <= cost.guarantee.epsilon
     path = released(deployment)
-    report = verification.verify(deployment.settings, str(path), None)
-    assert not report.problems
+    checked = verification.verify(deployment.settings, str(path), None)
+    assert not checked.problems
     rows = pa.Table.from_batches(read_table(path / "data"))
     assert rows.num_rows == 120 and set(rows["kind"].to_pylist()) <= set(KINDS)
-    pixels, good, faults = read_pictures(rows["drawing"], ImageForm(SIDE, SIDE, 1), "refuse", False)
-    assert good.all() and not faults
+    pixels = pixels_of(rows)
+    assert np.ptp(pixels) > 0
     dossier = json.loads((path / "dossier.json").read_text())
     assert dossier["synthetic"]["pictures"]["classes"] == KINDS
-    assert {c["name"]: c["treatment"] for c in dossier["synthetic"]["columns"]}["drawing"] == "pictured"
-    scrubbed = storage_of(deployment).require(PEOPLE, "scrubbed")
-    assert "pictures_left_out" in scrubbed.facts["report"]
-    assert np.ptp(pixels) > 0
+    treatments = {column["name"]: column["treatment"] for column in dossier["synthetic"]["columns"]}
+    assert treatments == {"person": "regenerated", "visit": "regenerated", "kind": "modelled", "drawing": "pictured"}
+    assert any("faces, plates and writing" in access for access in dossier["statement"]["not_covered"])
+    check_folder(tmp_path / "folders" / path.name, rows)
+
+
+def check_folder(root: Path, rows: pa.Table) -> None:
+    """The target's directory has every picture of the release once, with its other columns, and nothing else."""
+    names = [line.split(",")[0] for line in (root / "pictures" / "metadata.csv").read_text().splitlines()[1:]]
+    assert [(root / "pictures" / name).read_bytes() for name in names] == rows["drawing"].to_pylist()
+    assert {path.suffix for path in (root / "pictures").rglob("*") if path.is_file()} == {".png", ".csv"}
+    assert (root / "release" / "attestation.dsse.json").is_file()
+
+
+def test_what_people_see_of_pictures(tmp_path: Path) -> None:
+    """Reviewers see the nearest real pictures; Dagster's log, the public dossier and its files have none."""
+    deployment = picture_deployment(tmp_path)
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    quality = storage_of(deployment).require(PEOPLE, "quality")
+    nearest = (quality.directory / "nearest_pictures.svg").read_text()
+    assert "data:image/png;base64," in nearest and "Restricted" in nearest
+    words = {step: " ".join(map(str, metadata.values())) for step, metadata in ran.materializations.items()}
+    inline = {step for step, text in words.items() if "data:image/png" in text}
+    assert inline == {"synthetic"}
+    assert nearest[-200:-20] not in " ".join(words.values())
+    path = released(deployment)
+    public = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+    assert nearest[-200:-20].encode() not in public
+    with Image.open(io.BytesIO((path / "pictures.png").read_bytes())) as sheet:
+        assert sheet.height >= 3 * SIDE
+
+
+def test_a_sheet_of_other_pictures_does_not_verify(tmp_path: Path) -> None:
+    """Signed by the publisher's own key, and yet no picture of the table: what a faulty publication would leave."""
+    from dpsynth_platform.release import first_pictures
+
+    deployment = picture_deployment(tmp_path)
+    assert run_here(deployment).success
+    honest = first_pictures.FirstPictures.sheet
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_pictures.FirstPictures, "sheet", lambda mine: _inverted(honest(mine)))
+        path = released(deployment)
+    (problem,) = verification.verify(deployment.settings, str(path), None).problems
+    assert (problem.kind, problem.file) == ("table", "pictures.png")
+
+
+def _inverted(sheet: bytes) -> bytes:
+    written = io.BytesIO()
+    with Image.open(io.BytesIO(sheet)) as image:
+        Image.fromarray(255 - np.asarray(image)).save(written, "PNG")
+    return written.getvalue()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.images.exact_sums import Batches, Whole
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
@@ -27,11 +27,13 @@ from dpsynth_platform.synth.images.moments_queries import measured_moments, sums
 from dpsynth_platform.synth.images.noisy_results import Results
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 
-PLAN_FILE, COMPLETE_FILE = "plan.digest", "complete"
+PLAN_FILE, COMPLETE_FILE, LOCK_FILE = "plan.digest", "complete", "lock"
 DRAWN, FEW_DRAWN = 40_000, 10_000
 """Pictures that a network is trained on; fewer for the comparison of styles, whose best is the first network."""
 EPOCHS, EPOCHS_OF_FEW = 2, 4
+"""Passes over these pictures."""
 HESSIAN_DRAWN = 5000
+"""Pictures that a classifier's Hessian is of."""
 DEFAULT_STYLE = "normal"
 """Of one class, where no classifier compares styles."""
 
@@ -45,14 +47,19 @@ def measure(plan: MomentsPlan, batches: Batches, directory: Path, progress: Prog
 
     Raises:
         MechanismFailed: the directory holds results of another plan, or damaged ones.
+        ResumeRefused: another process measures into the directory.
     """
     private_directory(directory)
-    path = directory / PLAN_FILE
-    if not path.exists():
-        write_durably(path, plan.digest)
-    _check(plan, directory)
-    _estimated(Results(plan, directory, batches, progress))
-    write_durably(directory / COMPLETE_FILE, plan.digest)
+    try:
+        with held_file(directory / LOCK_FILE):
+            path = directory / PLAN_FILE
+            if not path.exists():
+                write_durably(path, plan.digest)
+            _check(plan, directory)
+            _estimated(Results(plan, directory, batches, progress))
+            write_durably(directory / COMPLETE_FILE, plan.digest)
+    except HeldByAnother:
+        raise ResumeRefused(f"{directory}: another process measures here; wait for its end, or end it") from None
 
 
 def is_complete(directory: Path) -> bool:

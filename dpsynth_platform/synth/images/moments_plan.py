@@ -1,7 +1,7 @@
 """The sealed plan of DP moments of pictures: which sums are measured, with which noise, and what that costs.
 
 What belongs here: public numbers only, their choice from public facts, and the event made from them. What does not:
-sums (`exact_sums`), draws of noise (`moments_measuring`), and the model that follows (`moments_fitting`).
+sums (`exact_sums`), draws of noise (`noisy_results`), and the model that follows (`moments_fitting`).
 
 Every query is a sum of vectors of bounded norm, one for each record, with Gaussian noise. A query may depend on the
 noisy results of earlier ones. So all together cost what one Gaussian sum costs whose precision is the sum of theirs
@@ -44,8 +44,8 @@ SHARES: Mapping[str, float] = {
 COVARIANCES_ALONE, COVARIANCES_BEFORE = 0.36, 0.08
 """The share of the classes' covariances where they are the model, and where clusters follow from their draws."""
 CLUSTER_COUNTS_SHARE, CLUSTER_SUMS_SHARE, WITHIN_SHARE = 0.005, 0.06, 0.20
-CLUSTER_ROUNDS = 2
-MOST_CLUSTERS = 20
+"""Of each round's counts and of its sums, and of the covariances within clusters."""
+CLUSTER_ROUNDS, MOST_CLUSTERS = 2, 20
 BLUR = 0.15
 """The noise of a cluster's centre over the clipping norm that decides how many clusters a class has."""
 CLASSIFIER_SHARE = 0.30
@@ -63,7 +63,7 @@ NETWORKS, ROUNDS = 2, 4
 MOST_BASIS = 1024
 """Numbers of a picture in the measured covariance; larger pictures are reduced to low frequencies first."""
 MOST_COMPONENTS = 64
-LEAST_PRECISION_RATIO = 46340 / 65536
+BELOW_ROOT_HALF = 46340 / 65536
 """Just below 1 / sqrt(2): see `event`."""
 LARGEST_NOISE = SIGMA_RANGE[1] * RECORD_PARTS / UNIT**2
 """The largest noise multiplier with which the noise of second moments is within the sampler's range."""
@@ -202,7 +202,7 @@ def event(plan: MomentsPlan, guarantee: Guarantee) -> DpEvent:
     while Fraction(sigma) ** 2 * precision > 1:
         sigma -= 2.0**-20
     if replaces(guarantee.adjacency):
-        sigma *= LEAST_PRECISION_RATIO
+        sigma *= BELOW_ROOT_HALF
     return GaussianCountsEvent(sigma, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
 
@@ -215,6 +215,8 @@ def describe(plan: MomentsPlan) -> dict[str, Any]:
         f"{len(plan.noise)} sums over pictures of {height} x {width} x {channels} with rounded Gaussian noise: class "
         f"counts, norms, class means, a covariance of {basis} numbers, and moments of each class in its components"
     )
+    if plan.clusters > 1:
+        mechanism += f"; {CLUSTER_ROUNDS} rounds of {plan.clusters} clusters of each class, and covariances within them"
     if plan.networks:
         mechanism += (
             f"; numbers of records that {len(STYLES)} classifiers are right for; then "

@@ -39,9 +39,10 @@ FEATURE_PART, CONSTANT_PART = 0.957, 0.287
 LOGIT_STEPS = 2**8
 """Weights of the last layer are whole numbers of 1 / (LOGIT_STEPS * FEATURE_UNIT)."""
 STEP = 0.8
+"""The part of a Newton step that is taken."""
 DAMPING = 5000
-"""So that the noise moves a typical logit by some 0.05 in any one direction of the features: the Hessian there is about
-records * 0.05 * (mean square of the features in that direction)."""
+"""Over the gradient's squared noise: it limits what noise moves logits by along any one direction of the features to
+some 0.03, where the Hessian is records * 0.05 * (mean square of the features along it)."""
 TABLE_STEPS = 2**6
 """Exponentials are tabulated at multiples of 1 / TABLE_STEPS."""
 EXPONENTIALS = np.floor(np.exp(-np.arange(16 * TABLE_STEPS) / TABLE_STEPS) * 2.0**20)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed
+from dpsynth_platform.foundation.errors import AccountingError, MechanismFailed, ResumeRefused
 from dpsynth_platform.foundation.pixels import ImageForm
+from dpsynth_platform.foundation.storage import held_file
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianCountsEvent, matches_claim
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -360,6 +361,13 @@ def test_a_stopped_run_continues_and_draws_nothing_twice(tmp_path):
 
 def stopping_always():
     raise AssertionError("a complete directory is measured again")
+
+
+def test_two_processes_do_not_measure_into_one_directory(tmp_path):
+    plan = planned(ImageForm(3, 3, 1), 1, 100, ONE)
+    (tmp_path / "m").mkdir()
+    with held_file(tmp_path / "m" / "lock"), pytest.raises(ResumeRefused, match="another process"):
+        measure(plan, stopping_always, tmp_path / "m")
 
 
 def test_measurements_of_another_plan_and_damaged_ones_are_refused(tmp_path):

@@ -104,7 +104,7 @@ class Joined:
         return np.concatenate(parts, axis=1).astype(np.int16)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def overlaps(cells: int, pixels: int) -> npt.NDArray[np.float64]:
     """How much of each pixel lies in each cell, in 1 / cells of a pixel: whole numbers; shape (cells, pixels)."""
     edges = np.arange(pixels + 1) * cells

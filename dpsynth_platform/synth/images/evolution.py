@@ -47,6 +47,8 @@ since more candidates are worth more than more rounds."""
 VARIATIONS = 2
 STRENGTHS = (0.7, 0.5)
 DRAWN = 0.5
+PEERS = 512
+"""Candidates, drawn by their votes, that say how samples of a label differ: as many for one picture as for many."""
 LEAST_WEIGHT = 1e-6
 """Of any candidate, in deviations of the noise: far below what counts, and above the rounding of `expected_votes`."""
 STRENGTHS = (0.5, 0.3)
@@ -325,6 +327,7 @@ def draw(
     own = [at for at in range(len(survivors.samples)) if survivors.groups[at] == group]
     shares = _shares(np.array([survivors.votes[at] for at in own], dtype=np.int64), plan)
     parents = [survivors.samples[own[at]] for at in generator.choice(len(own), number, p=shares)]
-    varied = enough(foundation.variation(parents, label, plan.drawn, generator))
+    peers = [survivors.samples[own[at]] for at in generator.choice(len(own), PEERS, p=shares)]
+    varied = enough(foundation.variation(parents, label, plan.drawn, generator, peers))
     samples = [parent if sample is None else sample for parent, sample in zip(parents, varied, strict=True)]
     return foundation.pixels(samples)

@@ -46,12 +46,18 @@ class ImageFoundation(Protocol[Sample]):
         """New samples of a label; None where a call failed."""
 
     def variation(
-        self, samples: Sequence[Sample], label: str, strength: float, generator: np.random.Generator
+        self,
+        samples: Sequence[Sample],
+        label: str,
+        strength: float,
+        generator: np.random.Generator,
+        peers: Sequence[Sample] | None = None,
     ) -> list[Sample | None]:
         """A variation of each sample; None where a call failed.
 
         Args:
-            strength: from 0 (the sample itself) to 1 (as different as random samples are).
+            strength: from 0 (the sample itself) to 1 (as different as its peers are from each other).
+            peers: samples as good as these, by which a foundation may vary them; None: the samples.
         """
 
     def pixels(self, samples: Sequence[Sample]) -> Pixels:
@@ -74,11 +80,10 @@ class Simulator:
     """A foundation whose samples are `Genes`; a subclass has sources and renders them.
 
     Genes are independent standard normal numbers in a random sample. A variation of strength s is
-    m + sqrt(1 - s^2) (g - m) + s z, where m is the mean of all samples that are varied together, and z has their
-    covariance: the difference of two of them over sqrt(2). So variations of well chosen samples follow these, instead
-    of going back to random samples. Of few samples that says little: `PRIOR` random ones count beside them. With the
-    chance `CROSSED` s a variation has the source of another of the samples, and with the chance `SWITCHED` s^2 any
-    other source.
+    m + sqrt(1 - s^2) (g - m) + s z, where m is the mean of the peers, and z has their covariance: the difference of
+    two of them over sqrt(2). So variations of well chosen samples follow these, instead of going back to random
+    samples. Few peers say little: `PRIOR` random samples count beside them. With the chance `CROSSED` s a variation has
+    the source of a peer, and with the chance `SWITCHED` s^2 any other source.
     """
 
     CROSSED, SWITCHED, PRIOR = 0.3, 0.1, 20
@@ -106,18 +111,26 @@ class Simulator:
         return list(_samples(sources, generator.standard_normal((number, self.genes))))
 
     def variation(
-        self, samples: Sequence[Genes], label: str, strength: float, generator: np.random.Generator
+        self,
+        samples: Sequence[Genes],
+        label: str,
+        strength: float,
+        generator: np.random.Generator,
+        peers: Sequence[Genes] | None = None,
     ) -> list[Genes | None]:
+        if not len(samples):
+            return []
         sources, values = _arrays(samples, self.genes)
-        number = len(set(samples))
-        share = self.PRIOR / (number + self.PRIOR)
-        mean = (1 - share) * values.mean(axis=0, keepdims=True) if number else 0.0
-        one, other = generator.permutation(values), generator.permutation(values)
+        peers = samples if peers is None else peers
+        own, known = _arrays(peers, self.genes)
+        share = self.PRIOR / (len(set(peers)) + self.PRIOR)
+        mean = (1 - share) * known.mean(axis=0, keepdims=True)
+        one, other = (known[generator.integers(len(known), size=len(values))] for _ in range(2))
         new = np.sqrt((1 - share) / 2) * (one - other) + np.sqrt(share) * generator.standard_normal(values.shape)
         varied = mean + np.sqrt(1 - strength**2) * (values - mean) + strength * new
         crossed = generator.random(len(sources)) < self.CROSSED * strength
         switched = generator.random(len(sources)) < self.SWITCHED * strength**2
-        found = np.where(crossed, generator.permutation(sources), sources)
+        found = np.where(crossed, generator.choice(own, len(sources)), sources)
         found[switched] = self.neighbour(found[switched], label, generator)
         return list(_samples(found, varied))
 
@@ -125,6 +138,7 @@ class Simulator:
         return self.rendered(*_arrays(samples, self.genes))
 
     def to_json(self, sample: Genes) -> Any:
+        _check([sample])
         return [sample.source, *sample.values]
 
     def from_json(self, document: Any) -> Genes:
@@ -137,6 +151,13 @@ def _samples(sources: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) ->
 
 
 def _arrays(samples: Sequence[Genes], genes: int) -> tuple[npt.NDArray[np.int64], Values]:
+    _check(samples)
     sources = np.array([sample.source for sample in samples], dtype=np.int64)
     values = np.array([sample.values for sample in samples], dtype=np.float32).reshape(len(samples), genes)
     return sources, values
+
+
+def _check(samples: Sequence[Genes]) -> None:
+    """Raises `TypeError` if there are pictures or others among samples."""
+    if any(type(sample) is not Genes for sample in samples):
+        raise TypeError("a sample of a simulator; accepted: the numbers that it made")

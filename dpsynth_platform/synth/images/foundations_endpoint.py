@@ -132,7 +132,12 @@ class EndpointFoundation:
         return self._made([self._request("random", label)] * number)
 
     def variation(
-        self, samples: Sequence[MadePicture], label: str, strength: float, generator: np.random.Generator
+        self,
+        samples: Sequence[MadePicture],
+        label: str,
+        strength: float,
+        generator: np.random.Generator,
+        peers: Sequence[MadePicture] | None = None,
     ) -> list[MadePicture | None]:
         """See `random`."""
         if any(type(sample) is not MadePicture for sample in samples):

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.pixels import ImageForm, Pixels
 from dpsynth_platform.synth.images import simulators_deformations as deformations
+from dpsynth_platform.synth.images.encoders import overlaps
 from dpsynth_platform.synth.images.foundations import Simulator, Values
 from dpsynth_platform.synth.images.simulators_deformations import Deformation, read_at
 
@@ -178,12 +179,13 @@ def _distances(mask: npt.NDArray[np.bool_]) -> Values:
 
     The larger side of the glyph takes `_INSIDE` of the field; 1 is half the field's side.
     """
-    from scipy.ndimage import distance_transform_edt, zoom
+    from scipy.ndimage import distance_transform_edt
 
     side = round(max(mask.shape) / _INSIDE)
     room = np.zeros((side, side), dtype=bool)
     top, left = (side - mask.shape[0]) // 2, (side - mask.shape[1]) // 2
     room[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
     distances = (distance_transform_edt(room) - distance_transform_edt(~room)) * 2 / side
-    found: Values = zoom(distances, FIELD / side, order=1, grid_mode=True, mode="nearest").astype(np.float32)
-    return np.clip(found[:FIELD, :FIELD], -_FAR, _FAR)
+    averaging = overlaps(FIELD, side) / side
+    found: Values = np.clip(averaging @ distances @ averaging.T, -_FAR, _FAR).astype(np.float32)
+    return found

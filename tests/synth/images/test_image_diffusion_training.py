@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,9 +32,7 @@ from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.training.grids import GridSums
 from dpsynth_platform.training.noise import GaussianNoise
 
-PROGRAM = Path(__file__).with_name("killed_diffusion.py")
 GENERATOR = ImageDiffusion()
-PATIENCE = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -57,64 +49,6 @@ def without_gate(monkeypatch):
 def learn(plan, bounded, directory, **how):
     run = job(plan, bounded, directory, **how)
     GENERATOR.learn(run, DiffusionParameters.checked(plan), directory)
-
-
-class Killed:
-    """One training in a process of its own, started again and again."""
-
-    def __init__(self, plan, bounded, place):
-        self.directory, self.plan = place / "model", place / "plan.json"
-        self.directory.mkdir()
-        self.plan.write_text(plan.to_json())
-        self._command = [sys.executable, str(PROGRAM), str(self.plan), str(bounded), str(self.directory)]
-        self._environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def lines(self, word):
-        log = self.directory.with_name("log")
-        return [line for line in log.read_text().splitlines() if line.startswith(word)] if log.exists() else []
-
-    def kill_after(self, word, number, resume):
-        """Kills it as soon as it wrote so many lines more."""
-        before = len(self.lines(word))
-        command = [*self._command, "resume" if resume else "new"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, env=self._environment) as process:
-            os.write(process.stdin.fileno(), b"." * 50)
-            end = time.monotonic() + PATIENCE
-            while len(self.lines(word)) < before + number:
-                assert process.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.001)
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-
-    def finish(self, resume=True):
-        command = [*self._command, "resume" if resume else "new"]
-        return subprocess.run(
-            command, input=b"." * 50, capture_output=True, timeout=PATIENCE, check=False, env=self._environment
-        )
-
-
-def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path, bounded):
-    """Killed within its third step, and after a further one: each step's execution is counted, and it ends complete."""
-    runs = Killed(diffusion_plan(), bounded, tmp_path)
-    runs.kill_after("begun", 3, resume=False)
-    assert GENERATOR.can_resume(runs.directory)
-    assert not GENERATOR.is_complete(runs.directory)
-    assert (runs.directory / "pictures/training").is_dir()
-    assert not list((runs.directory / "pictures").rglob("pixels*"))  # they had no name any more
-    runs.kill_after("complete", 1, resume=True)
-    done = runs.finish()
-    assert done.returncode == 0, done.stderr[-2000:]
-    executed = json.loads((runs.directory / "pictures/trained.json").read_text())["executed_steps"]
-    begun = [int(line.split()[1]) for line in runs.lines("begun")]
-    assert begun == list(range(1, executed + 1))
-    assert 7 <= executed <= 10
-    assert GENERATOR.is_complete(runs.directory)
-    left = sorted(path.name for path in (runs.directory / "pictures").iterdir())
-    assert left == ["trained.json", "weights.safetensors"]
-    table = GENERATOR.sample(runs.directory, 20)
-    assert table.num_rows == 20
-    assert table.column("picture").null_count == 0
 
 
 def test_beyond_the_allowance_it_stops(tmp_path, bounded, without_gate, monkeypatch):

@@ -13,6 +13,7 @@ from picture_cases import PICTURES, SIDE, drawings_table
 from dpsynth_platform.audit.attacks import PICTURE_SUMS
 from dpsynth_platform.audit.canaries import make_canaries, random_patterns
 from dpsynth_platform.audit.picture_scoring import distance_scores, score_pictures, sum_scores
+from dpsynth_platform.audit.policy import attacks_on
 from dpsynth_platform.audit.verdict import AuditReport, judge
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.validation import validated
@@ -106,3 +107,18 @@ def test_canary_patterns_are_black_and_white_and_coarse(form: ImageForm) -> None
         assert len(np.unique(pictures.reshape(64, -1), axis=0)) == 64  # 2^25 patterns at least, a pair in 16,000 seeds
     if form.height == 28:
         assert (pictures[:, 0] == pictures[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("generate", "summed"),
+    [
+        ({"method": "image_moments"}, True),
+        ({"method": "image_mixed"}, True),
+        ({"method": "image_pe"}, False),
+        ({"method": "image_diffusion"}, True),
+        ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "none"}}}, False),
+    ],
+)
+def test_sums_are_attacked_where_some_are_measured(generate: dict[str, object], summed: bool) -> None:
+    contract = validated(DataContract, PICTURES | {"generate": generate | {"rows": 10}}, "people")
+    assert (PICTURE_SUMS in attacks_on(contract)) == summed

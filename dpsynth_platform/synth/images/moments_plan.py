@@ -58,7 +58,7 @@ STYLE_SHARE = 0.004
 SHARP = 0.0026
 """The noise's largest eigenvalue over the squared clipping norm that decides how many frequencies are measured."""
 LEAST_FREQUENCIES = 8
-NETWORKS, ROUNDS = 2, 4
+NETWORKS, ROUNDS = 2, 3
 """Networks that are trained on draws, and noisy gradients of the last layer of each."""
 MOST_BASIS = 1024
 """Numbers of a picture in the measured covariance; larger pictures are reduced to low frequencies first."""

@@ -38,11 +38,8 @@ FEATURE_PART, CONSTANT_PART = 0.957, 0.287
 """Parts of the norm: 0.957^2 + 0.287^2 is below 1."""
 LOGIT_STEPS = 2**8
 """Weights of the last layer are whole numbers of 1 / (LOGIT_STEPS * FEATURE_UNIT)."""
-STEP = 0.8
+STEP = 0.7
 """The part of a Newton step that is taken."""
-DAMPING = 5000
-"""Over the gradient's squared noise: it limits what noise moves logits by along any one direction of the features to
-some 0.03, where the Hessian is records * 0.05 * (mean square of the features along it)."""
 TABLE_STEPS = 2**6
 """Exponentials are tabulated at multiples of 1 / TABLE_STEPS."""
 EXPONENTIALS = np.floor(np.exp(-np.arange(16 * TABLE_STEPS) / TABLE_STEPS) * 2.0**20)
@@ -153,7 +150,7 @@ class PictureClassifier:
         held = drawn / FEATURE_UNIT
         shares = self.probabilities(drawn)
         head = self.head.copy()
-        damping = (DAMPING * deviation**2 / records + 1e-4) * np.eye(held.shape[1])
+        damping = (1.5 * deviation + 1e-3 * records / held.shape[1]) * np.eye(held.shape[1])
         for index in range(head.shape[1]):
             curvature = shares[:, index] * (1 - shares[:, index]) + 0.01
             hessian = (held * curvature[:, None]).T @ held * (records / max(1, len(held)))

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsynth_platform.foundation.errors import GrantRefused
+from dpsynth_platform.foundation.errors import GrantRefused, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import EXAMPLES
+from dpsynth_platform.foundation.storage import EXAMPLES, HeldByAnother, held
 from dpsynth_platform.privacy.events import Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
@@ -32,6 +32,7 @@ from dpsynth_platform.synth.images.diffusion_numbers import WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
 from dpsynth_platform.synth.images.unet import UNet
+from dpsynth_platform.synth.interface import Checkpoints as Job
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
 from dpsynth_platform.training.averages import ExponentialAverage
@@ -163,13 +164,26 @@ def train_pictures(
         ResumeRefused: the journal is missing, damaged or in use.
         MechanismFailed: training stopped; its cost stays spent.
     """
-    if is_trained(directory):
-        return
     if run.checkpoints is None:
         raise GrantRefused("the job has no key for checkpoints; accepted: a job of a training, with its key")
+    try:
+        with held(directory):
+            if not is_trained(directory):
+                _train(run, run.checkpoints, parameters, directory, warm_up)
+    except HeldByAnother:
+        raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
+
+
+def _train(
+    run: MechanismRun,
+    job: Job,
+    parameters: DiffusionParameters,
+    directory: Path,
+    warm_up: Callable[[], WarmUp | None],
+) -> None:
     training, place, device = parameters.training, directory / TRAINING, torch.device(run.device)
     network, rows = prepared(parameters, run.device)
-    if not run.checkpoints.resume:
+    if not job.resume:
         declare_unread(directory)
     pictures = warm_up() if newest_step(place / CHECKPOINTS) == 0 else None
     if pictures is not None:
@@ -178,12 +192,10 @@ def train_pictures(
     if begins:
         begin_reading(directory)
     guarantee = Guarantee.from_json(run.plan.guarantee)
-    with ExitStack() as held:
-        steps = held.enter_context(StepJournal(place, training.steps, training.replay_allowance, resuming=not begins))
-        size = held.enter_context(remembered_size(place / SIZE))
-        states = Checkpoints(
-            place / CHECKPOINTS, run.checkpoints.key, plan_digest=run.plan.digest, entry_id=run.grant.entry_id
-        )
+    with ExitStack() as stack:
+        steps = stack.enter_context(StepJournal(place, training.steps, training.replay_allowance, resuming=not begins))
+        size = stack.enter_context(remembered_size(place / SIZE))
+        states = Checkpoints(place / CHECKPOINTS, job.key, plan_digest=run.plan.digest, entry_id=run.grant.entry_id)
         by_owner = training.sampled == "user"
         records = read_records(
             parameters.layout.read(run.bounded, owners=by_owner),
@@ -193,7 +205,7 @@ def train_pictures(
             draws=parameters.loss.draws,
         )
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)
-        sums = held.enter_context(GridSums(network, training, losses))
+        sums = stack.enter_context(GridSums(network, training, losses))
         average = ExponentialAverage(sums.parameters, parameters.average)
         train_by(
             sums,

@@ -18,6 +18,7 @@ from dpsynth_platform.foundation.errors import (
     TrainingRefused,
 )
 from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.foundation.storage import held
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -225,6 +226,13 @@ def test_the_gate_finds_planted_mistakes_before_any_record_is_read(tmp_path, bou
     with monkeypatch.context() as patch:
         patch.setattr(unet, "_normalized", torch.nn.BatchNorm2d)
         refused("BatchNorm2d normalizes each example by the others")
+
+
+def test_a_second_process_neither_measures_nor_trains(tmp_path, bounded, without_gate):
+    plan = diffusion_plan(sketch_share=0.4)
+    with held(tmp_path), pytest.raises(ResumeRefused, match="another process is training here"):
+        learn(plan, bounded, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_planning_tries_the_network(monkeypatch):

@@ -21,6 +21,7 @@ Measured on one thread of a shared machine of two cores (physical batches of 64 
     | medium, 0.52M | 1 | 102 (331) | 82 (452) | 48 (573) | 38 (570) | 71 (989) | 0.80 |
     | medium, 0.52M | 8 | 91 (330) | 82 (376) | 44 (593) | - | 76 (904) | 0.90 |
     | large, 1.65M | 1 | 38 (543) | 25 (1099) | 19 (1209) | 14 (886) | 22 (1892) | 0.65 |
+    | large, 1.65M | 8 | 36 (514) | 34 (568) | 19 (1087) | - | 29 (1548) | 0.94 |
 """
 
 from __future__ import annotations

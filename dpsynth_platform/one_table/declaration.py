@@ -20,7 +20,15 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpsynth_platform.compute.plain_types import is_text, plain_type, type_name
-from dpsynth_platform.contracts.columns import BooleanColumn, CategoricalColumn, Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.base import key_path
+from dpsynth_platform.contracts.columns import (
+    BooleanColumn,
+    CategoricalColumn,
+    Column,
+    IdentifierColumn,
+    ImageColumn,
+    TextColumn,
+)
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
@@ -87,6 +95,13 @@ def read_declared(schema: Path | Mapping[str, Any] | None, constraints: Path | N
         document, where = (read_yaml(schema), str(schema)) if isinstance(schema, Path) else (schema, "schema")
         read = validated(SchemaFile, document, where)
         columns, found = dict(read.columns), read.constraints
+        for name, column in columns.items():
+            if isinstance(column, ImageColumn):
+                raise ContractError(
+                    f"{where}: {key_path('columns', name)}: type image, but pictures are made by the line only, which "
+                    "scrubs, audits and shows them to a reviewer; accepted: ignore: true, which leaves the column "
+                    "out; or a contract (dpsynth contract init) and dpsynth run"
+                )
         texts = {name for name, column in columns.items() if isinstance(column, CategoricalColumn)}
         check_quoted(document, texts, where)
     return Declared(columns, tuple(found if constraints is None else read_constraints(constraints, texts)))

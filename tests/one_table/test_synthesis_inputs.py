@@ -95,6 +95,21 @@ def test_a_column_without_a_name_is_listed_in_quotes(tmp_path: Path) -> None:
         task_of(tmp_path / "t.csv", replace(given, schema={"columns": {"town": {"type": "boolean"}}}))
 
 
+def test_pictures_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"age": [1, 2], "face": pa.array([b"x", b"y"])}), tmp_path / "t.parquet")
+    face = {"type": "image", "size": [8, 8], "accept_unscrubbed": "nobody is shown"}
+    columns: dict[str, Any] = {"age": {"type": "integer", "min": 0, "max": 9}, "face": face}
+    given = Options(epsilon=1, delta=1e-5, schema={"columns": columns})
+    with pytest.raises(ContractError) as caught:
+        task_of(tmp_path / "t.parquet", given)
+    assert str(caught.value) == (
+        "schema: columns.face: type image, but pictures are made by the line only, which scrubs, audits and shows them "
+        "to a reviewer; accepted: ignore: true, which leaves the column out; or a contract (dpsynth contract init) and "
+        "dpsynth run"
+    )
+    task_of(tmp_path / "t.parquet", replace(given, schema={"columns": columns | {"face": {"ignore": True}}}))
+
+
 def test_a_forecast_shows_no_value_of_the_data(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(*_: object) -> None:
         raise KeyError(SECRET)

@@ -151,7 +151,7 @@ def contract_init(
         Path | None,
         typer.Argument(
             help="Parquet file or a directory of them, Delta table, CSV file, or JSON lines (.json, .jsonl, "
-            ".ndjson), or an Iceberg table's metadata file; not for a database or catalog."
+            ".ndjson), an Iceberg table's metadata file, or a directory of pictures; not for a database or catalog."
         ),
     ] = None,
     out: Annotated[
@@ -171,8 +171,11 @@ def contract_init(
         ),
     ] = False,
     format: Annotated[  # noqa: A002
-        Literal["iceberg", "json", "sql"] | None,
-        typer.Option(help="json: whatever the file's name; sql: a database; iceberg: an Iceberg table."),
+        Literal["iceberg", "images", "json", "sql"] | None,
+        typer.Option(
+            help="json: whatever the file's name; sql: a database; iceberg: an Iceberg table; images: a directory of "
+            "pictures, also where it is not recognized."
+        ),
     ] = None,
     columns: Annotated[
         list[str] | None, typer.Option(help=f"JSON lines: the keys, which are not read; {SEVERAL}.")
@@ -221,9 +224,11 @@ def contract_init(
         drafted_database,
         drafted_iceberg,
         drafted_json,
+        drafted_pictures,
         is_ours,
         write,
     )
+    from dpsynth_platform.drafting.pictures import is_folder_of_pictures
     from dpsynth_platform.drafting.questions import ask_gaps
     from dpsynth_platform.sources.dialect import Dialect
     from dpsynth_platform.synth.planning import check_contract
@@ -231,6 +236,8 @@ def contract_init(
     settings = Settings.from_environment()
     if format is None and table is not None and table.suffix.lower() in (".json", ".jsonl", ".ndjson"):
         format = "json"  # noqa: A001
+    if format is None and table is not None and is_folder_of_pictures(table):
+        format = "images"  # noqa: A001
     password = None if password_file is None else str(password_file.resolve())
     options = {"uri": uri, "table": database_table, "query": query, "password_file": password, "catalog": catalog}
     place = {name: value for name, value in options.items() if value is not None}
@@ -254,6 +261,8 @@ def contract_init(
     dataset = dataset_of(target)
     if format == "iceberg":
         draft = drafted_iceberg(settings, place or {"uri": str(table)}, dataset, family)
+    elif format == "images" and table is not None:
+        draft = drafted_pictures(settings, table, dataset, family)
     elif table is None:
         draft = drafted_database(settings, place, dataset, family)
     elif format == "json":

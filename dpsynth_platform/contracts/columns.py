@@ -364,6 +364,7 @@ class ImageColumn(Part):
     )
     accept_unscrubbed: str | None = Field(
         default=None,
+        validate_default=True,
         min_length=10,
         description="Why it is acceptable that people and writing in the pictures are not scrubbed. Required.",
     )
@@ -380,14 +381,15 @@ class ImageColumn(Part):
             )
         return size
 
-    @model_validator(mode="after")
-    def _acknowledged(self) -> ImageColumn:
-        if self.accept_unscrubbed is None:
+    @field_validator("accept_unscrubbed")
+    @classmethod
+    def _acknowledged(cls, reason: str | None) -> str:
+        if reason is None:
             raise ValueError(
-                "accept_unscrubbed: missing; faces, plates and writing inside of pictures are not scrubbed; accepted: "
+                "missing; faces, plates and writing inside of pictures are not scrubbed; accepted: "
                 "a sentence why that is acceptable, such as: the pictures show single handwritten digits"
             )
-        return self
+        return reason
 
     @property
     def form(self) -> ImageForm:

@@ -24,6 +24,13 @@ from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import draft_contract, read_family
 from dpsynth_platform.contracts.source import Source as ContractSource
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.drafting.pictures import (
+    columns_of_folder,
+    generate_of,
+    looks_like_pictures,
+    picture,
+    with_whole_pictures,
+)
 from dpsynth_platform.drafting.templates import template
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, file_problem, printable
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
@@ -31,6 +38,7 @@ from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value, rea
 from dpsynth_platform.sources.database import columns_of
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.iceberg import open_iceberg
+from dpsynth_platform.sources.image_folders import FILE_NAME
 from dpsynth_platform.sources.packing import check_json_lines
 from dpsynth_platform.sources.structs import flat_schema
 from dpsynth_platform.sources.table_files import Source, check_exists, open_source
@@ -110,6 +118,11 @@ def template_text(key: str) -> str:
     return str(_TEXTS[key])
 
 
+def template_notes(key: str) -> Mapping[str, str]:
+    """The notes of `notes.yaml` on the keys of a part."""
+    return dict(_TEXTS[key])
+
+
 def dataset_of(path: Path) -> str:
     """Derives a dataset's name from a file's."""
     plain = re.sub(r"[^a-z0-9_]+", "_", path.stem.lower()).strip("_")
@@ -175,6 +188,21 @@ def drafted_database(settings: Settings, place: Document, dataset: str, family: 
     return _drafted(settings, declared, columns, dataset, family, "the type is not known")
 
 
+def drafted_pictures(settings: Settings, directory: Path, dataset: str, family: str | None) -> Drafted:
+    """Drafts a contract for a directory of pictures; opens none, and reads the first line of `metadata.csv` only.
+
+    Raises:
+        SourceError: there is no such directory, or `metadata.csv` has no column `file_name`.
+        ContractError: the family's name or file is invalid.
+    """
+    check_exists(directory)
+    if not directory.is_dir():
+        raise SourceError(f"{directory}: is no directory; accepted with format images: a directory of pictures")
+    columns = columns_of_folder(directory)
+    place = {"uri": _uri(settings, directory), "format": "images"}
+    return _drafted(settings, place, dict.fromkeys(columns), dataset, family, "of the directory", columns)
+
+
 def drafted_iceberg(settings: Settings, place: Document, dataset: str, family: str | None) -> Drafted:
     """Drafts a contract for an Iceberg table; reads its metadata, and of that the names and types of columns only.
 
@@ -202,19 +230,24 @@ def _drafted(
     dataset: str,
     family: str | None,
     untyped: str,
+    known: Mapping[str, Document] | None = None,
 ) -> Drafted:
     """The draft of a source and its columns.
 
     Args:
         columns: their types; None: not known.
         untyped: why types are not known, as a comment; empty: they are.
+        known: declarations of columns that do not follow from a type.
     """
-    types = {name: None if place["format"] == "csv" else type_ for name, type_ in columns.items()}
+    whole = with_whole_pictures(columns)
+    types = {name: None if place["format"] == "csv" else type_ for name, type_ in whole.items()}
+    declared = {name: _column(type_, name) if name else {"ignore": True} for name, type_ in types.items()}
+    declared |= dict(known or {})
     document: Document = {
         "dataset": dataset,
         "description": None,
         "owners": None,
-        "source": {**place, "key": None},
+        "source": {**place, "key": [FILE_NAME] if place["format"] == "images" else None},
         "family": None,
         "privacy": {
             "unit": None,
@@ -226,8 +259,8 @@ def _drafted(
             "expected_units": None,
             "on_overlap": "compose",
         },
-        "columns": {name: _column(type_) if name else {"ignore": True} for name, type_ in types.items()},
-        "generate": {"method": "auto"},
+        "columns": declared,
+        "generate": generate_of(declared),
         "release": {"uri": f"{_HOME}/public/{dataset}", "approvals": 1},
     }
     comments = {name: untyped if type_ is None else _column_comment(type_) for name, type_ in types.items()}
@@ -330,10 +363,12 @@ def _format(source: Source) -> Document:
     return {"format": source.format, **({"csv": declared} if declared else {})}
 
 
-def _column(found: pa.DataType | None) -> Document:
-    """A column's declaration by its type, with gaps for the rest; None: it is not known."""
+def _column(found: pa.DataType | None, name: str) -> Document:
+    """A column's declaration by its type and name, with gaps for the rest; None: the type is not known."""
     if found is None:
         return {"type": None}
+    if looks_like_pictures(name, found):
+        return picture()
     type_ = plain_type(found)
     declaration = "type: " if is_text(type_) else template(type_)
     column: Document = parse_value(f"{{{declaration}}}")

@@ -15,12 +15,13 @@ from typing import Any
 
 from dpsynth_platform.contracts.base import MOST_CAP, key_path
 from dpsynth_platform.contracts.columns import LEARNED
-from dpsynth_platform.drafting.draft import Document, Drafted, template_text, with_family
+from dpsynth_platform.drafting.draft import Document, Drafted, template_notes, template_text, with_family
+from dpsynth_platform.drafting.pictures import GAPS, generate_of, picture
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import parse_value
 
-_TEXT, _LIST, _VALUE = "text", "a list, separated by commas", "a value"
+_TEXT, _LIST, _VALUE, _SIZE = "text", "a list, separated by commas", "a value", "height x width"
 _KINDS = {
     "description": _TEXT,
     "owners": _LIST,
@@ -37,6 +38,7 @@ _KINDS = {
 _OF_COLUMNS = ("source.key", "privacy.owner_columns")
 """Keys whose values are names of columns."""
 _COLUMN_KINDS = {"type": _TEXT, "min": _VALUE, "max": _VALUE, "values": _LIST, "pii": _TEXT}
+_COLUMN_KINDS |= {"size": _SIZE, "channels": _VALUE, "accept_unscrubbed": _TEXT}
 _GAPS_OF = {
     "integer": ("min", "max"),
     "float": ("min", "max"),
@@ -44,6 +46,7 @@ _GAPS_OF = {
     "datetime": ("min", "max"),
     "categorical": ("values",),
     "text": ("pii",),
+    "image": GAPS,
 }
 """Required keys of a column by its type."""
 _KIND_WORDS: dict[str, Document] = {
@@ -55,6 +58,8 @@ _KIND_WORDS: dict[str, Document] = {
     **{action: {"type": "text", "pii": action} for action in ("drop", "mask", "hash", "replace")},
 }
 _NUMBERS = ("integer", "float")
+_PICTURE = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*(\d+)")
+_PICTURE_SIZE = re.compile(r"(\d+)\s*[x,]\s*(\d+)")
 _OTHERS = "*"
 
 Path = tuple[str, ...]
@@ -156,6 +161,9 @@ def _declaration(draft: Drafted, name: str, text: str) -> Document:
     if kind in _KIND_WORDS:
         word = _KIND_WORDS[kind]
         return word if "ignore" in word else word | missing
+    if found := _PICTURE.fullmatch(kind):
+        height, width, channels = map(int, found.groups())
+        return picture() | {"size": [height, width], "channels": channels} | missing
     if ".." in kind:
         ends = [parse_value(end) for end in kind.split("..", 1)]
         drafted = draft.contract["columns"][name]
@@ -170,7 +178,8 @@ def _declaration(draft: Drafted, name: str, text: str) -> Document:
     if "|" in kind:
         return {"type": "categorical", "values": [value.strip() for value in kind.split("|")], **missing}
     raise ContractError(
-        f"columns.{name}: {kind!r}; accepted: {', '.join(_KIND_WORDS)}, LOW..HIGH, or a list of values as A|B"
+        f"columns.{name}: {kind!r}; accepted: {', '.join(_KIND_WORDS)}, LOW..HIGH, HEIGHTxWIDTHxCHANNELS of "
+        "pictures, or a list of values as A|B"
     )
 
 
@@ -266,7 +275,9 @@ def _question(draft: Drafted, path: Path, kind: str, usual: Any = None) -> str:
     if path[0] == "columns":
         value = _at(draft.contract, path)
         kept = f"; Enter keeps {value}" if value else ""
-        return f"{shown} ({draft.column_comments[path[1]]}{kept})"
+        note = template_notes("picture_keys").get(path[2])
+        before, form = (f"{note}\n", kind) if note else ("", draft.column_comments[path[1]])
+        return f"{before}{shown} ({form}{kept})"
     notes = draft.notes()
     note = notes.get(shown) or notes.get(shown.rpartition(".")[0], "")
     columns = f" Columns: {', '.join(filter(None, draft.contract['columns']))}." if shown in _OF_COLUMNS else ""
@@ -281,6 +292,8 @@ def _read(answer: str, kind: str) -> Any:
         return answer
     if kind == _LIST and not answer.startswith("["):
         return [part.strip() for part in answer.split(",")]
+    if kind == _SIZE and (found := _PICTURE_SIZE.fullmatch(answer)):
+        return [int(side) for side in found.groups()]
     return parse_value(answer)
 
 
@@ -297,7 +310,8 @@ def _with(settings: Settings, draft: Drafted, path: Path, value: Any) -> Drafted
         return with_family(settings, draft, value)
     if path[0] == "columns" and path[2:] == ("type",):
         path, value = path[:-1], {"type": value, **dict.fromkeys(_GAPS_OF.get(value, ()))}
-    return replace(draft, contract=_replaced(draft.contract, path, value))
+    contract = _replaced(draft.contract, path, value)
+    return replace(draft, contract=contract | {"generate": generate_of(contract["columns"])})
 
 
 def _replaced(document: Document, path: Path, value: Any) -> Document:

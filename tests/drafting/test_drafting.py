@@ -450,7 +450,7 @@ NESTED = {
     "writers": pa.array([["P1"], ["P2", "P3"]]),
     "places": pa.array([[{"street": "a"}], None]),
     "props": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int8())),
-    "photo": pa.array([b"a", None], pa.binary()),
+    "checksum": pa.array([b"a", None], pa.binary()),
 }
 
 
@@ -464,7 +464,7 @@ def test_what_no_declaration_reads_is_drafted_as_ignored(tmp_path: Path, deploym
     assert columns["view"] == {"type": None}
     assert "  props: {ignore: true}  # nested" in draft.text()
     assert yaml.safe_load(draft.text())["columns"] == columns
-    assert not [gap for gap in draft.gaps(deployment.settings.variables) if "props" in gap or "photo" in gap]
+    assert not [gap for gap in draft.gaps(deployment.settings.variables) if "props" in gap or "checksum" in gap]
 
 
 def test_types_that_are_read_as_whole_numbers_and_fields_of_structs_are_drafted(
@@ -602,7 +602,7 @@ def test_an_iceberg_tables_schema_gives_names_and_types(
             "born": pa.array([dt.date(2000, 1, 1)]),
             "seen": pa.array([dt.datetime(2000, 1, 1)], pa.timestamp("us", "UTC")),
             "paid": [True],
-            "photo": pa.array([b"x"]),
+            "checksum": pa.array([b"x"]),
             "nicknames": pa.array([["Zaphodina"]]),
             "stay": pa.array([{"nights": 7}]),
         }
@@ -630,12 +630,12 @@ def test_an_iceberg_tables_schema_gives_names_and_types(
         "born": {"type": "date", **ends},
         "seen": {"type": "datetime", **ends},
         "paid": {"type": "boolean"},
-        "photo": {"ignore": True},
+        "checksum": {"ignore": True},
         "nicknames": {"ignore": True},
         "stay.nights": {"type": "integer", **ends},
     }
     assert found["columns"] == columns
-    assert "  nicknames: {ignore: true}  # list\n" in written and "  photo: {ignore: true}  # binary\n" in written
+    assert "  nicknames: {ignore: true}  # list\n" in written and "  checksum: {ignore: true}  # binary\n" in written
     # Other rows, the same draft; and by the table's own metadata file.
     table.overwrite(pa.concat_tables([rows, rows]))
     file = Path(table.metadata_location.removeprefix("file://"))

@@ -5,6 +5,7 @@ with real data, so it is restricted, and no automatic decision reads it: that wo
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from assets.shown import numbers, picture, table
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget, leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import Place, StepRecord, read_table, table_schema
+from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
 
@@ -53,7 +54,7 @@ def body(step: StepContext) -> Outcome:
         )
         report = measure_quality(contract, step.place.period, *tables)
         texts, rows = _texts(step, contract, *tables)
-        pictures, more, drawings = _pictures(step, contract, *tables)
+        pictures, more, drawings, nearest = _pictures(step, contract, *tables)
         with step.storage.new_output(step.place, "quality") as directory:
             (directory / "report.json").write_text(
                 json.dumps(report.to_json() | texts | pictures, indent=1), encoding="utf-8"
@@ -61,6 +62,7 @@ def body(step: StepContext) -> Outcome:
             (directory / "rows.json").write_text(json.dumps([*report.table(), *rows, *more]), encoding="utf-8")
             for name, drawn in (plots(report) | drawings).items():
                 (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
+            _keep_nearest(step, nearest, [scrubbed, bounded, synthetic])
             record = step.record(
                 "quality",
                 run_key=synthetic.run_key,
@@ -86,22 +88,29 @@ def _texts(
 
 def _pictures(
     step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
-) -> tuple[dict[str, Any], list[tuple[str, ...]], dict[str, str]]:
-    """Synthetic pictures compared with real ones: as part of the report, as rows, and as drawings."""
+) -> tuple[dict[str, Any], list[tuple[str, ...]], dict[str, str], str | None]:
+    """Synthetic pictures compared with real ones: in the report, as rows, as drawings, and the nearest real ones."""
     if contract.image_column is None:
-        return {}, [], {}
-    from dpsynth_platform.quality.images.declared import NEAREST, measure_pictures, nearest_drawing, picture_rows
+        return {}, [], {}, None
+    from dpsynth_platform.quality.images.declared import measure_pictures, nearest_drawing, picture_rows
 
     step.progress("comparing pictures")
     report = measure_pictures(contract, real, held_out, synthetic)
     if isinstance(report, str):
-        return {"pictures": None}, list(picture_rows(report)), {}
-    nearest = nearest_drawing(report)
-    return (
-        {"pictures": report.to_json()},
-        list(picture_rows(report)),
-        report.plots() | ({} if nearest is None else {NEAREST: nearest}),
-    )
+        return {"pictures": None}, list(picture_rows(report)), {}, None
+    return {"pictures": report.to_json()}, list(picture_rows(report)), report.plots(), nearest_drawing(report)
+
+
+def _keep_nearest(step: StepContext, drawing: str | None, inputs: Sequence[StepRecord]) -> None:
+    """Stores the nearest real pictures apart from the report, which stays: they expire as rows do.
+
+    No asset's metadata has them either: Dagster's event log keeps everything, and every engineer reads it.
+    """
+    if drawing is None:
+        return
+    with step.storage.new_output(step.place, NEAREST) as directory:
+        (directory / NEAREST_DRAWING).write_text(drawing, encoding="utf-8")
+        step.record(NEAREST, run_key=inputs[-1].run_key, directory=directory, inputs=inputs)
 
 
 def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
@@ -113,9 +122,7 @@ def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dic
     if report is None:
         return {"restricted": where_shown(step.place)}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
-    # No real picture gets into Dagster's event log, which keeps everything and every engineer reads.
-    paths = (path for path in sorted(record.directory.glob("*.svg")) if path.stem != "nearest_pictures")
-    drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in paths}
+    drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}
     return {**numbers(report, NUMBERS), "quality": table(HEADER, rows), "restricted": NOTICE} | drawn
 
 

@@ -31,7 +31,12 @@ from dpsynth_platform.contracts.columns import (
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.image_generation import ImageGeneration, conditions_of, image_column_of
+from dpsynth_platform.contracts.image_generation import (
+    ImageGeneration,
+    PublicPictures,
+    conditions_of,
+    image_column_of,
+)
 from dpsynth_platform.contracts.methods import (
     EVOLVED_BY,
     PARTS_OF_IMAGE,
@@ -153,6 +158,12 @@ class DataContract(Part):
         column = self.columns[str(self.image_column)]
         assert isinstance(column, ImageColumn)  # noqa: S101  (`cross_checks` has refused others)
         return column
+
+    @property
+    def public_pictures(self) -> PublicPictures | None:
+        """The declared public pictures that candidates are made from, if any."""
+        image = self.generate.image
+        return None if image is None or image.evolution is None else image.evolution.table
 
     @property
     def conditioning_columns(self) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -307,6 +309,7 @@ class Parts:
         yield from self._classes(generate.image)
         if self.privacy and self.privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
+        yield from self._public_pictures(generate.image)
         diffusion = generate.image.diffusion
         if diffusion is not None and self.privacy:
             privacy = self.privacy
@@ -319,6 +322,18 @@ class Parts:
             yield f"generate.time_limit: {generate.method!r} plans by its own parameters; accepted: none"
         if self.audit and self.audit.canary_rows and "plausible" in self.audit.canary_rows:
             yield "audit.canary_rows: 'plausible' with pictures; accepted: random"
+
+    def _public_pictures(self, image: ImageGeneration) -> Iterator[str]:
+        """Public pictures that overlap with the source: private ones would be published nearly as they are."""
+        table = None if image.evolution is None else image.evolution.table
+        if table is None or self.source is None or self.source.format == "sql":
+            return
+        read, public = (os.path.realpath(place) for place in (self.source.uri.removeprefix("file://"), table.directory))
+        if Path(read).is_relative_to(public) or Path(public).is_relative_to(read):
+            yield (
+                f"generate.image.evolution.table.directory: {table.directory!r} and the source overlap; accepted: a "
+                "directory of pictures that are public, apart from the source"
+            )
 
     def _classes(self, image: ImageGeneration) -> Iterator[str]:
         """Columns that cannot condition pictures, or too many classes."""

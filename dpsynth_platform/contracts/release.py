@@ -277,6 +277,6 @@ class Retention(Part):
         """The time-to-live of a step's output, or None where it is a report or record that stays."""
         if step == "extract":  # unscrubbed rows
             return min(duration_of(self.raw), duration_of(self.scrubbed))
-        kept_as = {"audited": "model", "canaries": "model", "scores": "model"}
+        kept_as = {"audited": "model", "canaries": "model", "scores": "model", "nearest": "bounded"}
         text = getattr(self, kept_as.get(step, step), None)
         return None if text is None else duration_of(text)

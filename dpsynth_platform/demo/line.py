@@ -22,9 +22,8 @@ from dpsynth_platform.demo.visits import prepare_visits
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.release_layout import PAGE, SHEET
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import Place, Storage, read_table
+from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, Storage, read_table
 from dpsynth_platform.operations.operating import Outcome, publish_if_approved, run_dataset
-from dpsynth_platform.quality.images.declared import NEAREST
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.reviewing.review_text import review_text
 from dpsynth_platform.synth.planning import load_dataset
@@ -158,7 +157,7 @@ def _texts(contract: DataContract, release: Path) -> Iterator[str]:
 
 def _pictures(settings: Settings, place: Place, release: Path) -> dict[str, Path]:
     """Files to look at, by what they show."""
-    nearest = Storage(settings.restricted).require(place, "quality").directory / f"{NEAREST}.svg"
+    nearest = Storage(settings.restricted).require(place, NEAREST).directory / NEAREST_DRAWING
     return {
         "the first synthetic ones of each class, published": release / SHEET,
         "the dossier with them, published": release / PAGE,

@@ -26,6 +26,8 @@ from dpsynth_platform.foundation.storage import (
     EXTRACT,
     HANDED,
     MODELS,
+    NEAREST,
+    PICTURES,
     SCORES,
     STEPS,
     HeldByAnother,
@@ -46,7 +48,7 @@ LOG = "log"
 SCRATCH = "scratch"
 LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
 """Names of what belongs to no place."""
-_OF_ROWS = (EXTRACT, "scrubbed", "bounded")
+_OF_ROWS = (EXTRACT, "scrubbed", "bounded", NEAREST)
 _READ_BY_WORKER = ("bounded", *MODELS)
 
 
@@ -127,7 +129,7 @@ def _of_place(
     concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
     erasure = max(concerned, key=lambda asked: asked.event, default=None)
     looked, found = _Outputs(storage, place, retention, erasure, now), []
-    for step in (EXTRACT, *STEPS, SCORES):
+    for step in (EXTRACT, *STEPS, SCORES, NEAREST):
         try:
             found += looked.due(step)
         except Exception as error:
@@ -209,7 +211,7 @@ class _Outputs:
             if step == "canaries":  # they are kept as long as the model
                 models = (model for name in MODELS for model in self.storage.outputs(self.place, name))
                 age = min([age, *(last_written(model, self.now) for model in models)])
-            rows = directory / EXAMPLES
+            rows = next((at for at in (directory / EXAMPLES, directory / PICTURES / EXAMPLES) if at.is_dir()), None)
             if record is not None and record.path == str(directory):
                 if self._is_erased(record):
                     found.append(Expired(self.place, step, directory, "erasure", age))
@@ -219,7 +221,7 @@ class _Outputs:
                 found.append(Expired(self.place, step, directory, "superseded", age))
             elif self._precedes(age) and (step in _OF_ROWS or directory.name.endswith(HANDED)):
                 found.append(Expired(self.place, step, directory, "erasure", age))
-            elif rows.is_dir():  # made again when training continues
+            elif rows is not None:  # made again when training continues
                 age = last_written(rows, self.now)
                 if age >= SUPERSEDED_AFTER or self._precedes(age):
                     reason = "superseded" if age >= SUPERSEDED_AFTER else "erasure"
@@ -235,7 +237,7 @@ class _Outputs:
         scrubbed = self.storage.read(self.place, "scrubbed")
         if scrubbed is None or not honoured(scrubbed, self.erasure):
             return True
-        return record.step == "bounded" and record.inputs.get("scrubbed") != scrubbed.content_hash
+        return record.step in ("bounded", NEAREST) and record.inputs.get("scrubbed") != scrubbed.content_hash
 
     def _precedes(self, age: dt.timedelta) -> bool:
         """Whether a file of this age was written before the last request."""

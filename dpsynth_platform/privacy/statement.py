@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -452,7 +452,10 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     published = _text("published_text", "none" if column is None else "one", column=column)
     yield from (text.format(published_text=published) for text in texts["always"])
     if contract.image_column is not None:
-        yield from (text.format(column=contract.image_column) for text in texts["pictures"])
+        said = {"column": contract.image_column, "unscrubbed": contract.image.accept_unscrubbed}
+        yield from (text.format(**said, unit=contract.privacy.unit) for text in texts["pictures"])
+        if (table := contract.public_pictures) is not None:
+            yield _text("not_covered", "public_pictures", directory=PurePath(table.directory).name, public=table.public)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         host = urlsplit(endpoint.url).hostname

@@ -166,7 +166,7 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
             for name in _written(dossier)
         ),
         *(
-            f"{column['name']} has pictures that no camera took: what they show in detail is noise or invention."
+            f"{column['name']} has synthetic pictures: what they show in detail is noise, or comes of public pictures."
             for column in _published(dossier)
             if column["treatment"] == "pictured"
         ),

@@ -62,6 +62,8 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "method", contract.generate.method
     if contract.generate.base_model:
         yield "base model", contract.generate.base_model
+    if (table := contract.public_pictures) is not None:
+        yield "public pictures", f"{table.directory}, declared public: {table.public}"
     yield "rows", _rows(contract)
     yield "audit", _audit(contract)
     if (limit := release.max_missing) is not None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 PARQUET_NAMES = (".parquet", ".parq", ".pq")
+PICTURE_NAMES = (".png", ".jpg", ".jpeg", ".webp", "metadata.csv")
 _LEFTOVERS = (".part", ".partial", ".tmp", ".temp", ".inprogress", ".crc", ".bak", ".old", "~")
 _NOT_READ = (".", "_")
 _LOGS = ("_delta_log", ".hoodie", "metadata/*.metadata.json")
@@ -150,6 +151,8 @@ def _unreadable(error: OSError) -> None:
 def _holds_rows(path: Path, names: tuple[str, ...]) -> bool:
     name = path.name.casefold()
     if name.endswith(names):
+        if names == PICTURE_NAMES and path.is_symlink():
+            raise _refused(path, "is a link, which is not followed; accepted: files in this directory")
         if path.is_file():
             return True
         raise _refused(path, "has the name of a data file and is none; accepted: files, or this elsewhere")

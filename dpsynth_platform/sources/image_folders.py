@@ -26,11 +26,12 @@ from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.reading import Span, selected
 from dpsynth_platform.sources.csv_files import CsvTable, open_csv, text_schema
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.directories import PICTURE_NAMES
 from dpsynth_platform.sources.picture_files import MOST_BYTES
 
 METADATA = "metadata.csv"
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-NAMES = (*PICTURES, METADATA)
+NAMES = PICTURE_NAMES
 """The ends of the names of the files that are read."""
 FILE_NAME, LABEL = "file_name", "label"
 TOGETHER = 512

@@ -87,8 +87,8 @@ def test_what_people_see_of_pictures(tmp_path: Path) -> None:
     deployment = picture_deployment(tmp_path)
     ran = run_here(deployment)
     assert ran.success, ran.failures
-    quality = storage_of(deployment).require(PEOPLE, "quality")
-    nearest = (quality.directory / "nearest_pictures.svg").read_text()
+    quality = storage_of(deployment).require(PEOPLE, "nearest")
+    nearest = (quality.directory / "nearest.svg").read_text()
     assert "data:image/png;base64," in nearest and "Restricted" in nearest
     words = {step: " ".join(map(str, metadata.values())) for step, metadata in ran.materializations.items()}
     inline = {step for step, text in words.items() if "data:image/png" in text}

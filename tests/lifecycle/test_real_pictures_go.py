@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from letters_cases import LETTERS, PLACE
 
-from dpsynth_platform.foundation.storage import EXAMPLES, Storage
+from dpsynth_platform.foundation.storage import EXAMPLES, NEAREST, NEAREST_DRAWING, PICTURES, Storage
 from dpsynth_platform.lifecycle.erasure import HONOURED, Erasure
 from dpsynth_platform.lifecycle.retention import due
-from dpsynth_platform.quality.images.declared import NEAREST
-from dpsynth_platform.synth.images.generator import PICTURES
 
 NOW = dt.datetime.now(dt.UTC)
 OLD = dt.timedelta(days=3650)
@@ -21,12 +19,12 @@ OLD = dt.timedelta(days=3650)
 
 def made(storage: Storage) -> dict[str, Path]:
     """Where real pictures lie: beside the quality report, and after a killed training."""
-    for step in ("raw", "scrubbed", "quality"):
+    for step in ("raw", "scrubbed", NEAREST):
         facts = {"raw": {"contract": LETTERS}, "scrubbed": {HONOURED: 0}}.get(step, {})
         with storage.new_output(PLACE, step) as directory:
-            (directory / f"{NEAREST}.svg").write_text(step)
+            (directory / NEAREST_DRAWING).write_text(step)
         storage.record(PLACE, step, run_key="k", directory=directory, facts=facts)
-    found = {"quality": directory / f"{NEAREST}.svg"}
+    found = {"nearest": directory / NEAREST_DRAWING}
     found["model"] = storage.named_output(PLACE, "model", "e") / PICTURES / EXAMPLES / "pixels.u1"
     for path in found.values():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +34,7 @@ def made(storage: Storage) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("where", ["quality", "model"])
+@pytest.mark.parametrize("where", ["nearest", "model"])
 def test_a_real_picture_goes_after_an_erasure_request(tmp_path: Path, where: str) -> None:
     storage = Storage(tmp_path)
     path = made(storage)[where]

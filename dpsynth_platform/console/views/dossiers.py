@@ -19,6 +19,7 @@ from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, Storage
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import DESCRIPTIONS
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -404,15 +405,30 @@ def _finding(item: Mapping[str, Any]) -> str:
     return f"{DESCRIPTIONS[item['kind']]}{entry}{incomparable}"
 
 
+def nearest_pictures(settings: Settings, document: Mapping[str, Any]) -> dict[str, str]:
+    """The nearest real pictures of this candidate's rows, as long as they are kept: for `READ_QUALITY`."""
+    storage = Storage(settings.restricted)
+    candidate = document["candidate"]
+    record = storage.read(Place(candidate["dataset"], candidate["period"]), NEAREST)
+    if record is None or not storage.exists(record):
+        return {}
+    synthetic = next((step for step in document["steps"] if step["step"] == "synthetic"), None)
+    if synthetic is None or record.inputs.get("synthetic") != synthetic["content_hash"]:
+        return {}
+    title = "Some synthetic pictures with the nearest real ones: not to be passed on"
+    return {title: (record.directory / NEAREST_DRAWING).read_text(encoding="utf-8")}
+
+
 def _quality(settings: Settings, document: Mapping[str, Any], previous: Publication | None) -> QualityView | None:
     found = document["quality"]
     if found is None:
         return None
+    nearest = nearest_pictures(settings, document)
     return QualityView(
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
         legend=LEGEND,
-        plots=safe_plots(found["plots"], pictures=True),
+        plots=safe_plots(found["plots"]) | safe_plots(nearest, pictures=True),
         measures=measures(found["report"]),
         copies=copies(found["report"]),
         drift=drift(settings, previous, found["report"]) if previous else None,

@@ -20,8 +20,6 @@ from dpsynth_platform.quality.report_rows import Row
 from dpsynth_platform.sources.pictures import read_pictures
 from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
 
-NEAREST = "nearest_pictures"
-"""Name of the drawing that holds real pictures: for reviewers, and in no asset's metadata."""
 MOST_BYTES = 500_000_000
 """Pixels of a table that are compared; of a larger one, a fixed random sample."""
 

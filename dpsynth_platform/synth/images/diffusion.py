@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images import moments_measuring, moments_plan
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
-from dpsynth_platform.synth.images.generator import PICTURES, Draw, ImageGenerator
+from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, PlanParts, SealedPlan
 

@@ -104,27 +104,25 @@ class PictureRecords:
 def read_records(
     batches: Iterable[Pictures], layout: ImageLayout, directory: Path, *, owners: bool, draws: int
 ) -> PictureRecords:
-    """The records of the bounded table (`ImageLayout.read`), with their pixels in a file that has no name any more.
+    """The records of the bounded table (`ImageLayout.read`), with their pixels in a file that has no name.
 
-    So pixels are deleted when the process ends, however it ends. `directory` is a new one.
+    It loses its name before the first byte is written, so that pixels are deleted when the process ends, however it
+    ends. `directory` is a new one.
     """
     shutil.rmtree(directory, ignore_errors=True)
     classes: list[Classes] = []
     named: list[str] = []
-    try:
-        with private_files(), (private_directory(directory) / _PIXELS).open("xb") as stream:
-            for part in batches:
-                stream.write(np.ascontiguousarray(part.pixels).tobytes())
-                classes.append(part.classes)
-                if owners:
-                    named.extend(part.owners or ())
+    with private_files(), (private_directory(directory) / _PIXELS).open("x+b") as stream:
+        shutil.rmtree(directory)
+        for part in batches:
+            stream.write(np.ascontiguousarray(part.pixels).tobytes())
+            classes.append(part.classes)
+            if owners:
+                named.extend(part.owners or ())
+        stream.flush()
         numbers = np.concatenate([np.empty(0, np.int64), *classes])
         shape = (len(numbers), *layout.form.shape)
-        pixels = (
-            np.memmap(directory / _PIXELS, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
-        )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        pixels = np.memmap(stream, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
     mine = np.unique(np.array(named, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if owners else None
     return PictureRecords(pixels, numbers, mine, draws)
 

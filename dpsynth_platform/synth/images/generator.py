@@ -6,6 +6,7 @@ the rows of the columns' model. What does not: where the pictures come from (the
 A model directory holds
 
     claim.json       the ledger entry's one-time claim
+    no-columns       where no column is counted
     columns/         measurements and model of the columns, where some are counted (`counted`)
     pictures/        the method's own measurements or model
     plan.json        written last: the model is complete
@@ -27,7 +28,7 @@ from dpsynth_platform.foundation.errors import ContractError, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import PICTURES, write_durably
 from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
@@ -37,8 +38,10 @@ from dpsynth_platform.synth.sealed_parameters import Readers, SealedParameters
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
-COLUMNS, PICTURES, PLAN = "columns", "pictures", "plan.json"
+COLUMNS, PLAN = "columns", "plan.json"
 """Names within a model directory."""
+UNCOUNTED = "no-columns"
+"""Says that no column is counted, so that none is missing."""
 DRAWING = "pictures drawn"
 """Stage of progress."""
 DRAWN_TOGETHER = 50_000_000
@@ -78,6 +81,11 @@ def columns_plan(inputs: PlanInputs) -> counted.Columns:
     image, guarantee = inputs.contract.generate.image, inputs.guarantee
     if image is None:
         raise ContractError(f"{inputs.contract.dataset}: generate: no picture is made; accepted: generate.image")
+    if guarantee.weighting != "rows":
+        raise ContractError(
+            f"{inputs.contract.dataset}: privacy.weighting: {guarantee.weighting!r} with pictures, which count in "
+            "full; accepted: rows"
+        )
     if not counted.counts_columns(inputs.contract):
         return None
     share = image.columns_share
@@ -135,7 +143,9 @@ class ImageGenerator(Generator, Generic[P]):
     def run(self, run: MechanismRun) -> None:
         """Counts the columns, then learns the pictures."""
         parameters, directory = self.kind.checked(run.plan), run.directory
-        if not measurements.is_complete(directory / COLUMNS):
+        if parameters.columns is None:
+            write_durably(directory / UNCOUNTED, "")
+        elif not measurements.is_complete(directory / COLUMNS):
             counted.measure(parameters.columns, run.bounded, directory / COLUMNS, run.progress, run.engine)
         self.learn(run, parameters, private_directory(directory / PICTURES))
         write_durably(directory / PLAN, run.plan.to_json())
@@ -148,7 +158,7 @@ class ImageGenerator(Generator, Generic[P]):
         """Whether the columns are counted, and the method itself may continue."""
         if self.is_complete(directory) or not (directory / PICTURES).is_dir():
             return False
-        counted_once = measurements.is_complete(directory / COLUMNS) or not (directory / COLUMNS).exists()
+        counted_once = measurements.is_complete(directory / COLUMNS) or (directory / UNCOUNTED).exists()
         return counted_once and self.can_continue(directory / PICTURES)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:

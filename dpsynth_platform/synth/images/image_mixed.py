@@ -18,6 +18,7 @@ import numpy as np
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
@@ -25,7 +26,7 @@ from dpsynth_platform.synth.evolution.journal import has_begun
 from dpsynth_platform.synth.images import evolution, image_moments, image_pe, moments_plan
 from dpsynth_platform.synth.images.declared_foundations import DeclaredFoundation
 from dpsynth_platform.synth.images.evolution import EvolutionPlan
-from dpsynth_platform.synth.images.generator import PICTURES, Draw, ImageGenerator, ImageParameters, columns_plan
+from dpsynth_platform.synth.images.generator import Draw, ImageGenerator, ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan

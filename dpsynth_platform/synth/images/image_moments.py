@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images import moments_measuring, moments_plan
 from dpsynth_platform.synth.images.exact_sums import Batch
-from dpsynth_platform.synth.images.generator import PICTURES, Draw, ImageGenerator, ImageParameters, columns_plan
+from dpsynth_platform.synth.images.generator import Draw, ImageGenerator, ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_model import Model

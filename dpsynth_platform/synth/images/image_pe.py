@@ -144,9 +144,8 @@ def evolve(
         return
     if run.checkpoints is None:
         raise GrantRefused("the job does not say whether it resumes; accepted: a job with a key")
-    resuming = run.checkpoints.resume and has_begun(directory)
     foundation = _opened(layout, plan, declared)
-    with EvolutionJournal.opened(directory, run.plan.digest, resuming=resuming) as journal:
+    with EvolutionJournal.opened(directory, run.plan.digest, resuming=run.checkpoints.resume) as journal:
         run.progress(READING, 0, 1)
         voters = _voters(run, layout)
         run.progress(READING, 1, 1)

@@ -56,6 +56,8 @@ def measure(plan: MomentsPlan, batches: Batches, directory: Path, progress: Prog
             if not path.exists():
                 write_durably(path, plan.digest)
             _check(plan, directory)
+            for left in directory.glob(".*.npz.*"):  # drawn by a process that was killed, and used by none
+                left.unlink()
             _estimated(Results(plan, directory, batches, progress))
             write_durably(directory / COMPLETE_FILE, plan.digest)
     except HeldByAnother:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dpsynth_platform.foundation.contact_sheet import MOST_CLASSES, MOST_EACH, ContactSheet
 from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.release_layout import SHEET
-from dpsynth_platform.sources.picture_files import checked
+from dpsynth_platform.sources.picture_files import PictureProblem, checked
 from dpsynth_platform.sources.pictures import decoded
 from dpsynth_platform.synth.conditions import Condition
 from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
@@ -86,15 +86,19 @@ def shows(sheet: bytes, layout: ImageLayout, batches: Iterable[pa.RecordBatch]) 
     """Whether a sheet is that of a table's rows: the same pixels, whatever wrote the file, and nothing besides.
 
     Raises:
-        PictureProblem: the sheet is no plain picture, or a file in the table is no picture of the form.
+        PictureProblem: a file in the table is no picture of the form.
     """
     found = FirstPictures(layout)
     for batch in batches:
         found.add(batch)
-    made, given = checked(found.sheet()), checked(sheet)
-    if given.size != made.size or given.content != sheet:
+    try:
+        given = checked(sheet)
+    except PictureProblem:
         return False
-    own, other = (_shown(content) for content in (found.sheet(), sheet))
+    made = found.sheet()
+    if given.size != checked(made).size or given.content != sheet:
+        return False
+    own, other = _shown(made), _shown(sheet)
     return own[0] == other[0] and bool(np.array_equal(own[1], other[1]))
 
 

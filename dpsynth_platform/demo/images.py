@@ -48,7 +48,7 @@ SHA256: Mapping[str, str] = {
     "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
 }
 """Of Debian's files."""
-PICTURES = 20_000
+PICTURES = 30_000
 SIDE = 28
 CLASSES = 10
 DESCRIPTION = "{name}: {what}, 28 x 28, grey. Its owners are made up: the data set names none."

@@ -103,12 +103,17 @@ class ImageDiffusion(Part):
     sampled: Literal["records", "owners"] = Field(
         default="records", description="What a step samples and clips; owners by the mean gradient of their records."
     )
-    steps: int = Field(default=300, ge=1, le=1_000_000)
+    steps: int = Field(
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description="Each takes batch_size times draws gradients, some 200 a second of a core.",
+    )
     batch_size: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Expected records of a step; by default a 16th, 4096 at most.",
+        description="Expected records of a step; by default a 16th, 1024 at most.",
     )
     draws: int = Field(
         default=4, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."

@@ -30,7 +30,7 @@ from dpsynth_platform.training.plan import TrainingPlan
 Size = Literal["small", "medium", "large"]
 WEIGHTS = {"small": 0.13e6, "medium": 0.52e6, "large": 1.65e6}
 """Weights of each size, about."""
-MOST_BATCH = 4096
+MOST_BATCH = 1024
 COPIES_IN_FULL = 16
 """Weights, gradients, averages, sums in double precision, and the gradients of some units, in numbers."""
 ACTIVATION_BYTES = 2**30
@@ -44,7 +44,7 @@ class DiffusionOptions:
     Attributes:
         size: of the network.
         sampled: what a step samples and clips: records, or owners with the mean gradient of their records.
-        batch_size: the expected number of those in a step; by default a sixteenth, 4096 at most.
+        batch_size: the expected number of those in a step; by default a sixteenth, 1024 at most.
         replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
         average: the part of the weights' average that remains in a step.
         sketch_share: the part of the pictures' epsilon for the sketch; None: there is none, and no warm-up.
@@ -53,7 +53,7 @@ class DiffusionOptions:
     size: Size = "small"
     sampled: Sampled = "record"
     batch_size: int | None = None
-    steps: int = 300
+    steps: int = 100
     replay_steps: int | None = None
     clipping_norm: float = 1.0
     learning_rate: float = 1e-3

@@ -199,6 +199,27 @@ def synth_rows(
     output.print(f"privacy statement: {made.statement}")
 
 
+@synth_app.command("encoder")
+def synth_encoder(
+    output: TerminalOutput,
+    dataset: Annotated[str, typer.Argument(help="A dataset whose contract declares generate.image.evolution.")],
+    out: Annotated[Path, typer.Argument(help="New file for the network.")],
+) -> None:
+    """Trains a network for method image_pe that tells the public candidates of each class apart; reads no data."""
+    from dpsynth_platform.foundation.settings import Settings
+    from dpsynth_platform.synth.images.declared_foundations import train_encoder
+    from dpsynth_platform.synth.planning import load_dataset
+
+    if out.exists():
+        raise SourceError(f"{out}: exists; accepted: a new file")
+    contract, _ = load_dataset(Settings.from_environment(), dataset)
+    encoder = train_encoder(contract)
+    encoder.save(out)
+    output.json({"file": str(out), "sha256": encoder.digest})
+    output.print(f"{out}: a network for {dataset}; digest {encoder.digest}")
+    output.print("In the contract: generate.image.evolution: {encoder: PATH}")
+
+
 @synth_app.command("topics")
 def synth_topics(
     output: TerminalOutput,

@@ -55,6 +55,13 @@ class ImageEvolution(Part):
     )
     fonts: Glyphs | None = None
     table: PublicPictures | None = None
+    encoder: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=500,
+        description="File of a network that `dpsynth synth encoder` trained on the foundation's own pictures, by whose "
+        "features pictures are near; by default means over 14 x 14 cells.",
+    )
     rounds: int | Literal["auto"] = Field(
         default="auto",
         json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},

@@ -20,7 +20,8 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.image_folders import NAMES, open_folder
 from dpsynth_platform.sources.pictures import read_pictures
-from dpsynth_platform.synth.images.encoders import Encoder
+from dpsynth_platform.synth.images.encoders import AveragedPixels, Encoder
+from dpsynth_platform.synth.images.encoders_network import NetworkEncoder, trained
 from dpsynth_platform.synth.images.foundations import ImageFoundation
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.simulators import Fonts
@@ -39,12 +40,14 @@ class DeclaredFoundation:
         directory: of fonts or pictures; empty for shapes.
         classes: for each class, the characters or the table's labels; empty: any.
         label: the column of labels in a table's `metadata.csv`.
+        encoder: file of the network by whose features pictures are near; empty: means over cells.
     """
 
     kind: str
     directory: str = ""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     label: str = ""
+    encoder: str = ""
 
     @classmethod
     def of(cls, contract: DataContract, layout: ImageLayout) -> DeclaredFoundation:
@@ -53,6 +56,7 @@ class DeclaredFoundation:
         evolution = None if image is None else image.evolution
         if evolution is None:
             raise ContractError(f"{contract.dataset}: generate.image.evolution: missing; accepted: with its foundation")
+        encoder = evolution.encoder or ""
         if evolution.foundation == "fonts":
             glyphs = evolution.fonts or Glyphs()
             characters = {name: glyphs.characters.get(name, name) for name in layout.names}
@@ -62,14 +66,19 @@ class DeclaredFoundation:
                     f"{contract.dataset}: generate.image.evolution.fonts.characters: none for the class {long[0]!r}, "
                     "which is no single character; accepted: characters for each class"
                 )
-            return cls("fonts", glyphs.directory, characters)
+            return cls("fonts", glyphs.directory, characters, encoder=encoder)
         if evolution.table is not None:
-            return cls("table", evolution.table.directory, dict(evolution.table.labels), evolution.table.label)
-        return cls("shapes")
+            table = evolution.table
+            return cls("table", table.directory, dict(table.labels), table.label, encoder)
+        return cls("shapes", encoder=encoder)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DeclaredFoundation:
         return cls(**document)
+
+    def features_by(self) -> Encoder:
+        """The encoder. Raises `ConfigurationError` if its file is no trained network."""
+        return NetworkEncoder.load(Path(self.encoder)) if self.encoder else AveragedPixels()
 
     def opened(self, form: ImageForm, encoder: Encoder) -> ImageFoundation[Any]:
         """The foundation, with its public material read.
@@ -113,3 +122,20 @@ class DeclaredFoundation:
         known = set(labels)
         of = {name: list(own) for name, own in self.classes.items()} or {name: [name] for name in sorted(known)}
         return PublicTable(whole, labels if labelled else None, encoder, of)
+
+
+def train_encoder(contract: DataContract) -> NetworkEncoder:
+    """A network that tells the random pictures of a contract's foundation apart by their class: public pictures only.
+
+    Raises:
+        ContractError: the contract declares no evolution, or there is one class.
+        ConfigurationError: the foundation's material is not there.
+    """
+    layout = ImageLayout.of(contract)
+    declared = DeclaredFoundation.of(contract, layout)
+    if layout.number < 2 or declared.kind == "shapes":
+        raise ContractError(
+            f"{contract.dataset}: generate.image.evolution.encoder: {declared.kind} tell no {layout.number} classes "
+            "apart; accepted: fonts or a table, and at least two classes"
+        )
+    return trained(declared.opened(layout.form, AveragedPixels()), layout.names)

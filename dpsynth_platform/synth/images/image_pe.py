@@ -30,7 +30,7 @@ from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images.declared_foundations import DeclaredFoundation
-from dpsynth_platform.synth.images.encoders import AveragedPixels
+from dpsynth_platform.synth.images.encoders import Encoder
 from dpsynth_platform.synth.images.evolution import EvolutionPlan
 from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.foundations import ImageFoundation
@@ -42,7 +42,6 @@ from dpsynth_platform.synth.sealed_parameters import Readers
 SURVIVORS = "survivors.json"
 READING = "features of the pictures"
 """Stage of progress; it reports its beginning and its end only."""
-ENCODER = AveragedPixels()
 BYTES_PER_RECORD = 1_000
 """Of a voter's features, about."""
 
@@ -80,13 +79,13 @@ def evolution_plan(
     inputs: PlanInputs, layout: ImageLayout, foundation: DeclaredFoundation, already: DpEvent | None, share: float = 1.0
 ) -> EvolutionPlan:
     """The plan of an evolution that has a share of the precision of what `already` leaves of the guarantee."""
-    declared = _evolution_of(inputs.contract)
+    declared, encoder = _evolution_of(inputs.contract), foundation.features_by()
     return evolution.planned(
         inputs.guarantee,
         layout.names,
         inputs.contract.privacy.expected_units,
-        foundation.opened(layout.form, ENCODER).digest,
-        ENCODER.digest,
+        foundation.opened(layout.form, encoder).digest,
+        encoder.digest,
         rounds=(
             None if declared.rounds == "auto" else Rounds(int(declared.rounds), declared.variations, declared.lookahead)
         ),
@@ -144,12 +143,12 @@ def evolve(
         return
     if run.checkpoints is None:
         raise GrantRefused("the job does not say whether it resumes; accepted: a job with a key")
-    foundation = _opened(layout, plan, declared)
+    foundation, encoder = _opened(layout, plan, declared)
     with EvolutionJournal.opened(directory, run.plan.digest, resuming=run.checkpoints.resume) as journal:
         run.progress(READING, 0, 1)
-        voters = _voters(run, layout)
+        voters = _voters(run, layout, encoder)
         run.progress(READING, 1, 1)
-        found = evolution.evolve(plan, voters, foundation, ENCODER, journal, run.progress)
+        found = evolution.evolve(plan, voters, foundation, encoder, journal, run.progress)
     document = {
         "samples": [foundation.to_json(sample) for sample in found.samples],
         "groups": list(found.groups),
@@ -160,7 +159,7 @@ def evolve(
 
 def drawing(layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, directory: Path) -> Draw:
     """Draws pictures by the noisy votes of a complete evolution. Raises as `evolve`, and `MechanismFailed`."""
-    foundation = _opened(layout, plan, declared)
+    foundation, _ = _opened(layout, plan, declared)
     try:
         document = json.loads((directory / SURVIVORS).read_text(encoding="utf-8"))
         samples = tuple(foundation.from_json(sample) for sample in document["samples"])
@@ -174,24 +173,27 @@ def drawing(layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundati
     return draw
 
 
-def _opened(layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation) -> ImageFoundation[Any]:
-    foundation = declared.opened(layout.form, ENCODER)
-    if (foundation.digest, ENCODER.digest) != (plan.foundation, plan.encoder):
+def _opened(
+    layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation
+) -> tuple[ImageFoundation[Any], Encoder]:
+    encoder = declared.features_by()
+    foundation = declared.opened(layout.form, encoder)
+    if (foundation.digest, encoder.digest) != (plan.foundation, plan.encoder):
         raise ConfigurationError(
             f"generate.image.evolution: the public {declared.kind} in {declared.directory or 'the program'} "
             "are not those of the sealed plan; put it back, or materialize raw again, which is a new spend"
         )
-    return foundation
+    return foundation, encoder
 
 
-def _voters(run: MechanismRun, layout: ImageLayout) -> ImageVoters:
+def _voters(run: MechanismRun, layout: ImageLayout, encoder: Encoder) -> ImageVoters:
     by_owner = run.plan.guarantee["adjacency"] != "fixed-graph"
     features, groups, owners = [], [], []
     for part in layout.read(run.bounded, owners=by_owner):
-        features.append(ENCODER.features(part.pixels))
+        features.append(encoder.features(part.pixels))
         groups.append(part.classes)
         owners += list(part.owners or ())
     if not features:
-        return ImageVoters.of(np.zeros((0, *layout.form.shape), np.uint8), np.zeros(0, np.int64), None, ENCODER)
+        return ImageVoters.of(np.zeros((0, *layout.form.shape), np.uint8), np.zeros(0, np.int64), None, encoder)
     numbers = np.unique(np.array(owners, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if by_owner else None
     return ImageVoters(np.concatenate(features), np.concatenate(groups), numbers)

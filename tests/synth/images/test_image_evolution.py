@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from dpsynth_platform.synth.evolution.journal import FILE_NAME, EvolutionJournal
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images.encoders import LENGTH, AveragedPixels
+from dpsynth_platform.synth.images.encoders_network import NetworkEncoder, trained
 from dpsynth_platform.synth.images.evolution import (
     EvolutionPlan,
     describe,
@@ -397,3 +399,45 @@ def _names(file):
     imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     found = {alias.name.rpartition(".")[2] for node in imports for alias in node.names}
     return found | {str(node.module).rpartition(".")[2] for node in imports if isinstance(node, ast.ImportFrom)}
+
+
+def test_an_encoder_is_trained_on_the_declared_fonts_alone_and_sealed(tmp_path, monkeypatch):
+    """The plan names the network's digest; another network in its place is refused."""
+    from picture_cases import PICTURES
+
+    from dpsynth_platform.contracts.contract import DataContract
+    from dpsynth_platform.contracts.validation import validated
+    from dpsynth_platform.foundation.errors import ConfigurationError
+    from dpsynth_platform.synth.images import declared_foundations, image_pe
+    from dpsynth_platform.synth.images.layout import ImageLayout
+
+    class Labelled(Shapes):
+        """Shapes that differ by label, in place of fonts, which not every machine has."""
+
+        def sources(self, label):
+            return np.arange(3) + 50 * ["bar", "cross", "disc"].index(label)
+
+    monkeypatch.setattr(declared_foundations, "Fonts", lambda directory, form, characters: Labelled(form))
+    monkeypatch.setattr(
+        declared_foundations, "trained", lambda made, labels: trained(made, labels, pictures=300, epochs=1)
+    )
+    fonts = {"characters": {"bar": "1", "cross": "x", "disc": "o"}}
+
+    def declared(**more):
+        evolution = {"foundation": "fonts", "fonts": fonts} | more
+        generate = {"method": "image_pe", "rows": 10, "image": {"evolution": evolution}}
+        return validated(DataContract, PICTURES | {"generate": generate}, "people")
+
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        declared_foundations.train_encoder(declared()).save(file)
+    contract = declared(encoder=str(files[0]))
+    layout = ImageLayout.of(contract)
+    foundation = declared_foundations.DeclaredFoundation.of(contract, layout)
+    inputs = Mock(contract=contract, guarantee=Guarantee.target(contract))
+    plan = image_pe.evolution_plan(inputs, layout, foundation, None)
+    assert plan.encoder == NetworkEncoder.load(files[0]).digest != NetworkEncoder.load(files[1]).digest
+    image_pe._opened(layout, plan, foundation)
+    files[1].replace(files[0])
+    with pytest.raises(ConfigurationError, match="not those of the sealed plan"):
+        image_pe._opened(layout, plan, foundation)

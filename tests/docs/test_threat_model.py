@@ -67,6 +67,17 @@ def test_nothing_that_is_configured_speaks_of_noise_or_seeds() -> None:
     assert not inspect.signature(SecureStream).parameters
 
 
+def is_drawn(seed: ast.expr) -> bool:
+    """Whether a seed is a fresh one of the operating system, or comes of a generator, whose own seed is looked at."""
+    calls = (node.func for node in ast.walk(seed) if isinstance(node, ast.Call))
+    return any(isinstance(call, ast.Attribute) and call.attr in ("randbits", "integers") for call in calls)
+
+
+@pytest.mark.parametrize(("seed", "drawn"), [("1", 0), ("plan.seed", 0), ("secrets.randbits(63)", 1), ("hash(x)", 0)])
+def test_what_is_drawn_is_told_from_what_is_fixed(seed: str, drawn: int) -> None:
+    assert is_drawn(ast.parse(seed, mode="eval").body) == bool(drawn)
+
+
 @pytest.mark.parametrize("package", ["synth", "training", "worker", "bounding"])
 def test_nothing_on_the_way_of_a_mechanism_fixes_a_seed(package: str) -> None:
     fixed = []
@@ -76,7 +87,8 @@ def test_nothing_on_the_way_of_a_mechanism_fixes_a_seed(package: str) -> None:
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 given = [*node.args, *(word.value for word in node.keywords)]
                 constant = bool(given) and all(isinstance(item, ast.Constant) for item in given)
-                if called in ("manual_seed", "seed_all", "set_seed", "RandomState") or (
+                seeded = called in ("manual_seed", "seed_all", "set_seed", "RandomState")
+                if (seeded and not any(map(is_drawn, given))) or (
                     called in ("default_rng", "seed", "Random", "Philox") and constant
                 ):
                     fixed.append(f"{path.name}:{node.lineno}")

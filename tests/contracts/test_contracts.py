@@ -197,7 +197,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "orc",
-        "source.format: 'orc'; input should be 'delta', 'iceberg', 'parquet', 'csv', 'json' or 'sql'",
+        "source.format: 'orc'; input should be 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images' or 'sql'",
     ),
     ("source.csv", {"separator": ";"}, "csv: declared for the format delta; accepted: format: csv, or no such key"),
     (
@@ -298,7 +298,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "postgresql",
-        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json' or 'sql'; ",
+        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images' or 'sql'; ",
     ),
     ("source.format", "MySQL", "for a database, format: sql; uri: such as "),
     ("source.format", "tsv", "format: csv, with csv: {separator: tab}"),

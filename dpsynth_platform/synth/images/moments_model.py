@@ -31,9 +31,11 @@ _ARRAYS = (
     "weights",
     "centres",
     "factors",
+    "rest",
     "location",
     "scale",
     "spread",
+    "moves",
     "labels",
 )
 TURN, SHEAR, SCALE, SHIFT = 0.12, 0.1, 0.08, 0.05
@@ -54,8 +56,10 @@ class Model:
         weights: of each class's clusters; shape (classes, clusters).
         centres: of clusters in components, around the class's mean; shape (classes, clusters, components).
         factors: of the covariance within clusters, lower triangular; shape (classes, components, components).
+        rest: deviation outside of the components; shape (values,).
         location, scale: of the normal variables that are clipped to [0, 1]; shape (classes, values).
         spread: deviation of what is drawn before that; shape (classes, values).
+        moves: 1 where draws are moved a little, else 0; shape (1,).
         labels: the share of each class's draws that get each label; shape (classes, labels).
         classifier: gives draws their labels; None without one.
     """
@@ -67,9 +71,11 @@ class Model:
     weights: Floats
     centres: Floats
     factors: Floats
+    rest: Floats
     location: Floats
     scale: Floats
     spread: Floats
+    moves: Floats
     labels: Floats
     classifier: PictureClassifier | None = None
 
@@ -83,8 +89,10 @@ class Model:
         weights: Floats,
         centres: Floats,
         covariances: Floats,
+        rest: Floats,
         *,
         matched: bool,
+        moved: bool = False,
     ) -> Model:
         """A model without a classifier.
 
@@ -93,10 +101,12 @@ class Model:
             means: grey levels from 0 to 1; shape (classes, values).
             weights: positive, of sum 1 for each class.
             covariances: positive, within clusters, in components.
+            rest: variance outside of the components; shape (values,).
+            moved: whether draws are moved a little (`moved`).
         """
         between = np.einsum("cj,cji,cjk->cik", weights, centres, centres)
         explained = np.einsum("pi,cij,pj->cp", basis, covariances + between, basis, optimize=True)
-        variances = np.maximum(explained, 1e-9)
+        variances = np.maximum(explained + rest, 1e-9)
         location, scale = before_clipping(means, variances) if matched else (means, np.sqrt(variances))
         return cls(
             form,
@@ -106,9 +116,11 @@ class Model:
             weights,
             centres,
             np.asarray(np.linalg.cholesky(covariances), dtype=np.float64),
+            np.sqrt(rest),
             location,
             scale,
             np.sqrt(variances),
+            np.array([float(moved)]),
             np.eye(len(counts)),
         )
 
@@ -125,9 +137,11 @@ class Model:
         clusters = generator.choice(self.weights.shape[1], number, p=self.weights[source])
         components = generator.standard_normal((number, self.factors.shape[1])) @ self.factors[source].T
         away = (components + self.centres[source, clusters]) @ self.basis.T
+        if self.rest.any():
+            away += self.rest * generator.standard_normal(away.shape)
         drawn = self.location[source] + away * (self.scale[source] / self.spread[source])
         grey = np.clip(drawn, 0, 1).reshape(number, *self.form.shape)
-        if self.classes > 1:
+        if self.moves.any():
             grey = moved(grey, generator)
         pixels: Pixels = np.rint(grey * 255).astype(np.uint8)
         return pixels

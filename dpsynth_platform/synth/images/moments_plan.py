@@ -50,9 +50,30 @@ BLUR = 0.15
 """The noise of a cluster's centre over the clipping norm that decides how many clusters a class has."""
 CLASSIFIER_SHARE = 0.30
 """The share of all of the classifier's gradients together; each has the same."""
-STYLES: Mapping[str, bool] = {"normal": False, "matched": True}
-"""How draws are made from the moments, and whether pixels have the measured moments after they are clipped, instead of
-before. A classifier is trained on each; the style whose one is right for most records is used."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How draws are made from the moments.
+
+    Attributes:
+        matched: whether pixels have the measured moments after they are clipped, instead of before.
+        with_rest: whether the variance outside of the components is drawn.
+        moved: whether draws are turned, scaled and shifted a little.
+    """
+
+    matched: bool = False
+    with_rest: bool = False
+    moved: bool = False
+
+
+STYLES: Mapping[str, Style] = {
+    "normal": Style(),
+    "matched": Style(matched=True),
+    "matched-with-rest": Style(matched=True, with_rest=True),
+    "matched-and-moved": Style(matched=True, moved=True),
+}
+"""A classifier is trained on draws of each; the style whose one is right for most records is used."""
 STYLE_SHARE = 0.004
 """Of the noisy number of records that a style's classifier is right for."""
 SHARP = 0.0026

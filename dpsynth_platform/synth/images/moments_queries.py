@@ -67,8 +67,10 @@ class Moments:
     weights: Floats
     centres: Floats
     covariances: Floats
+    rest: Floats
 
     def model(self, style: str) -> Model:
+        chosen = STYLES[style]
         return Model.of_moments(
             self.form,
             self.counts,
@@ -77,7 +79,9 @@ class Moments:
             self.weights,
             self.centres,
             self.covariances,
-            matched=STYLES[style],
+            self.rest if chosen.with_rest else np.zeros_like(self.rest),
+            matched=chosen.matched,
+            moved=chosen.moved,
         )
 
 
@@ -138,6 +142,7 @@ def measured_moments(results: Results) -> Moments:
         found.weights,
         (found.centres - centre[:, None]) / unit,
         found.covariances / unit**2,
+        _outside(results, counts, coordinates, own, norm) / unit**2,
     )
 
 
@@ -187,12 +192,8 @@ def _coordinates(results: Results, counts: Floats) -> Coordinates:
 
 def _basis(results: Results, counts: Floats, coordinates: Coordinates, norm: float) -> Whole:
     """Principal components, as columns of whole numbers of 1 / `BASIS_STEPS`."""
-
-    def scatter(batch: Batch) -> Sums:
-        return second_moments(clipped(coordinates.residuals(batch), norm, np.sqrt(batch.shares)))
-
     records = counts.sum()
-    covariance = results.query(names.SCATTER, scatter, UNIT**2, matrix=True) * norm**2 / records
+    covariance = _scatter(results, counts, coordinates, norm)
 
     def made() -> dict[str, npt.NDArray[Any]]:
         deviation = results.deviation(names.SCATTER) * norm**2 / records
@@ -200,6 +201,29 @@ def _basis(results: Results, counts: Floats, coordinates: Coordinates, norm: flo
         return {"basis": np.rint(found * BASIS_STEPS)}
 
     return results.kept("basis", made)["basis"]
+
+
+def _scatter(results: Results, counts: Floats, coordinates: Coordinates, norm: float) -> Floats:
+    """The noisy covariance within classes."""
+
+    def scatter(batch: Batch) -> Sums:
+        return second_moments(clipped(coordinates.residuals(batch), norm, np.sqrt(batch.shares)))
+
+    found: Floats = results.query(names.SCATTER, scatter, UNIT**2, matrix=True) * norm**2 / counts.sum()
+    return found
+
+
+def _outside(results: Results, counts: Floats, coordinates: Coordinates, own: Whole, norm: float) -> Floats:
+    """The variance of each pixel outside of the components, less the noise's deviation; a mean over 3 x 3 pixels."""
+    from scipy.ndimage import uniform_filter
+
+    covariance, columns = _scatter(results, counts, coordinates, norm), own / BASIS_STEPS
+    rest = covariance - columns @ (columns.T @ covariance @ columns) @ columns.T
+    wide = coordinates.wide
+    found = np.diag(rest) if wide is None else np.einsum("pi,ij,pj->p", wide, rest, wide, optimize=True)
+    smooth = uniform_filter(found.reshape(results.plan.shape), size=(3, 3, 1), mode="nearest").ravel()
+    deviation = results.deviation(names.SCATTER) * norm**2 / counts.sum()
+    return np.asarray(np.maximum(smooth - deviation / 3, 0), dtype=np.float64)
 
 
 @dataclass(frozen=True)

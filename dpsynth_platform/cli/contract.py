@@ -87,8 +87,8 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     not_compared = "not asked for" if offline else check_source(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
-    texts = "no modelled column, texts alone"
-    columns = number_of(len(found.modelled), "modelled column") if found.modelled else texts
+    alone = f"no modelled column, {'texts' if found.generate.image is None else 'pictures'} alone"
+    columns = number_of(len(found.modelled), "modelled column") if found.modelled else alone
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
     compared = "its columns are as declared"
     if not_compared is not None:

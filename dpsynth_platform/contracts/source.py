@@ -130,8 +130,8 @@ class Source(Part):
     @model_validator(mode="after")
     def _check_format(self) -> Source:
         def faults() -> Iterator[str]:
-            if self.csv is not None and self.format != "csv":
-                yield f"csv: declared for the format {self.format}; accepted: format: csv, or no such key"
+            if self.csv is not None and self.format not in ("csv", "images"):
+                yield f"csv: declared for the format {self.format}; accepted: format: csv or images, or no such key"
             if self.version is not None and not self.has_versions:
                 yield (
                     f"version: {self.version}; the format {self.format} has no versions of its own; accepted: format: "

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column
 from dpsynth_platform.sources.declared_types import is_bytes, read_type
-from dpsynth_platform.sources.pictures import is_pixel_list
+from dpsynth_platform.sources.pictures import is_file_struct, is_pixel_list
 
 Check = Callable[[pa.DataType], bool]
 
@@ -49,8 +49,8 @@ _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     "identifier": ("string, integer, decimal of scale 0 or bytes", (*TEXT, pa.types.is_integer)),
     "text": ("string", TEXT),
     "image": (
-        "binary (PNG, JPEG or WebP files, or raw pixels), or lists of whole numbers (raw pixels)",
-        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, is_pixel_list),
+        "binary (PNG, JPEG or WebP files, or raw pixels), a struct with bytes, or lists of whole numbers (raw)",
+        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, is_pixel_list, is_file_struct),
     ),
 }
 _CODES = ("string, integer, float or decimal of scale 0", (*TEXT, pa.types.is_integer, pa.types.is_floating))

@@ -135,6 +135,8 @@ def data_files(directory: Path, names: tuple[str, ...] = PARQUET_NAMES) -> list[
             )
         if any((here / name).is_symlink() for name in inner):
             raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")
+        if names == PICTURE_NAMES:
+            _check_all_are_read(here, inner, files)
         inner[:] = sorted(name for name in inner if not name.startswith(_NOT_READ))
         if names != PARQUET_NAMES and any("=" in name for name in inner):
             raise _refused(
@@ -142,6 +144,16 @@ def data_files(directory: Path, names: tuple[str, ...] = PARQUET_NAMES) -> list[
             )
         found += [here / name for name in files if not name.startswith(_NOT_READ) and _holds_rows(here / name, names)]
     return sorted(found)
+
+
+def _check_all_are_read(here: Path, inner: list[str], files: list[str]) -> None:
+    """Refuses pictures and folders that would be passed over for their names: a class would be lost."""
+    passed = [name for name in inner if name.startswith(_NOT_READ)]
+    passed += [name for name in files if name.startswith(_NOT_READ) and name.casefold().endswith(PICTURE_NAMES)]
+    if passed:
+        raise _refused(
+            here / min(passed), "begins with . or _, as what is not read; accepted: another name, or this elsewhere"
+        )
 
 
 def _unreadable(error: OSError) -> None:

@@ -88,11 +88,14 @@ class ImageFolder:
         return pa.array([None if path is None else _read(path) for path in paths], pa.binary())
 
 
-def open_folder(directory: Path, found: Sequence[Path], declared: Mapping[str, Column]) -> ImageFolder:
+def open_folder(
+    directory: Path, found: Sequence[Path], declared: Mapping[str, Column], dialect: Dialect | None = None
+) -> ImageFolder:
     """The table in a directory of pictures; reads the first line of `metadata.csv`.
 
     Args:
         found: the files that `directories.data_files` lists by `NAMES`.
+        dialect: of `metadata.csv`; None: the usual one.
 
     Raises:
         SourceError: no image column is declared, or `metadata.csv` has no column `file_name`, or one of the pictures'.
@@ -105,11 +108,15 @@ def open_folder(directory: Path, found: Sequence[Path], declared: Mapping[str, C
     if metadata not in found:
         schema = text_schema([FILE_NAME, LABEL], {})
         return ImageFolder(files, None, images[0], _with_pictures(schema, images[0]))
-    table = open_csv([metadata], declared, Dialect(), [FILE_NAME])
-    if FILE_NAME not in table.schema.names or images[0] in table.schema.names:
+    table = open_csv([metadata], declared, dialect or Dialect(), [FILE_NAME])
+    if images[0] in table.schema.names:
         raise SourceError(
-            f"{METADATA} has no column {FILE_NAME!r}, or one named {images[0]!r}, as the pictures are; accepted: the "
-            f"first, and others but the second"
+            f"{METADATA} has a column {images[0]!r}, which is the name of the column of pictures; accepted: another "
+            "name for one of both"
+        )
+    if FILE_NAME not in table.schema.names:
+        raise SourceError(
+            f"{METADATA} has no column {FILE_NAME!r}; accepted: one with the names of the pictures' files"
         )
     return ImageFolder(files, table, images[0], _with_pictures(table.schema, images[0]))
 

@@ -206,6 +206,12 @@ def is_pixel_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_.value_type)) or is_pixel_list(type_.value_type)
 
 
+def is_file_struct(type_: pa.DataType) -> bool:
+    """Whether a type is a struct with `bytes`, as Hugging Face's `datasets` writes pictures."""
+    place = type_.get_field_index("bytes") if pa.types.is_struct(type_) else -1
+    return place >= 0 and _is_binary(type_.field(place).type)
+
+
 def _is_binary(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_binary(type_)

@@ -110,7 +110,8 @@ def open_files(source: Source, columns: Mapping[str, Column], copy: Path | None 
             elif source.format == "json":
                 table = JsonTable(found.paths, text_schema(list(columns), columns), columns)
             elif source.format == "images":
-                table = open_folder(found.root, found.paths, columns) if found.root.is_dir() else None
+                whole = found.root.is_dir()
+                table = open_folder(found.root, found.paths, columns, dialect_of(source)) if whole else None
             elif path.is_file():
                 table = one_file(path)
             else:

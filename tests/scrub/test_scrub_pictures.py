@@ -117,6 +117,13 @@ def test_raw_values_are_pictures_of_the_form() -> None:
     assert report.pictures == {"wrong-length": 1}
 
 
+def test_structs_of_bytes_and_path_are_pictures_and_paths_are_not_opened() -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    photos = [{"bytes": photo(7), "path": "/etc/passwd"}, {"bytes": None, "path": "/etc/passwd"}]
+    table, report = scrubbed(rows(photos, kind))
+    assert table["photo"].to_pylist() == [bytes([7] * 24)] and report.pictures == {"path-only": 1}
+
+
 def test_a_column_without_pictures_stops_the_run_only_by_enough_owners() -> None:
     with pytest.raises(SourceError, match="none, or hardly any, of its values is a picture") as stopped:
         scrubbed(rows([SECRET] * LEAST_OWNERS))

@@ -50,7 +50,7 @@ CLASSES = {"type": "categorical", "values": ["cat", "dog"]}
 
 def test_class_folders_give_the_labels(tmp_path: Path) -> None:
     root = tmp_path / "photos"
-    for name in ("cat/1.png", "cat/more/2.JPG", "dog/3.webp", "4.jpeg", "cat/.hidden.png"):
+    for name in ("cat/1.png", "cat/more/2.JPG", "dog/3.webp", "4.jpeg"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(name.encode())
     found = read(root, tmp_path / "zone", label=CLASSES)
@@ -73,6 +73,29 @@ def test_metadata_has_the_other_columns(tmp_path: Path) -> None:
         {"file_name": "a/1.png", "label": "cat", "age": 30, "photo": b"one"},
         {"file_name": "not/there.png", "label": "dog", "age": None, "photo": None},
     ]
+
+
+def test_metadata_may_have_another_dialect(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    root.mkdir()
+    (root / "1.png").write_bytes(b"one")
+    (root / "metadata.csv").write_bytes("file_name;label\n1.png;cat\n".encode("utf-16"))
+    known = contract(root, label=CLASSES).snapshot()
+    known["source"]["csv"] = {"separator": ";", "encoding": "utf-16"}
+    again = validated(DataContract, known, "photos")
+    pinned = pin(again, tmp_path / "zone", register=True)
+    (batch,) = batches(pinned, again, None)
+    assert batch.to_pylist() == [{"file_name": "1.png", "label": "cat", "photo": b"one"}]
+
+
+@pytest.mark.parametrize("name", [".cat/1.png", "_cat/1.png", "cat/_1.png", "cat/.1.JPG"])
+def test_no_picture_is_passed_over_for_its_name(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "photos"
+    (root / name).parent.mkdir(parents=True)
+    (root / name).write_bytes(b"one")
+    (root / "2.png").write_bytes(b"two")
+    with pytest.raises(SourceError, match=r"begins with \. or _"):
+        schema_of(contract(root, label=CLASSES))
 
 
 @pytest.mark.parametrize("name", ["../secret.png", "/etc/passwd", "a/../../secret.png", "a//1.png"])
@@ -109,7 +132,7 @@ def test_what_is_no_directory_of_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         schema_of(known)
     (root / "metadata.csv").write_text("file_name,photo\n1.png,cat\n")
-    with pytest.raises(SourceError, match="as the pictures are"):
+    with pytest.raises(SourceError, match="which is the name of the column of pictures"):
         schema_of(known)
 
 

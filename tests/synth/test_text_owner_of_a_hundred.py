@@ -30,11 +30,11 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN, distinct_owners
+from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.evolution import votes as evolution_votes
 from dpsynth_platform.synth.interface import MechanismRun, generator
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.text import (
-    counted,
     dp_finetune,
     evolution,
     inference,

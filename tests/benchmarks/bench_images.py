@@ -96,18 +96,20 @@ def _idx(directory: Path, name: str) -> Pictures:
 # Methods: the training set and an epsilon to labelled pictures.
 
 
-def real(train: Pictures, epsilon: float) -> Pictures:
+def real(train: Pictures, epsilon: float, contributions: int) -> Pictures:
     """Real pictures, at any epsilon."""
     chosen = np.random.default_rng().permutation(len(train.labels))[:DRAWN]
     return Pictures(train.pixels[chosen], train.labels[chosen])
 
 
-def image_moments(train: Pictures, epsilon: float) -> Pictures:
+def image_moments(train: Pictures, epsilon: float, contributions: int) -> Pictures:
     """Class moments, clusters and a classifier, all measured with noise."""
     number = len(train.labels)
     classes = int(train.labels.max()) + 1
     form = ImageForm(*train.pixels.shape[1:])
-    plan = planned(form, classes, number, Guarantee(epsilon, DELTA, "example", "add-or-remove", 1))
+    unit = "example" if contributions == 1 else "user"
+    guarantee = Guarantee(epsilon, DELTA, unit, "add-or-remove", contributions)
+    plan = planned(form, classes, number // contributions, guarantee)
 
     def batches() -> Iterator[Batch]:
         for start in range(0, number, BATCH):
@@ -122,7 +124,7 @@ def image_moments(train: Pictures, epsilon: float) -> Pictures:
     return Pictures(np.concatenate(drawn), np.repeat(np.arange(classes), numbers))
 
 
-METHODS: dict[str, Callable[[Pictures, float], Pictures]] = {"real": real, "image_moments": image_moments}
+METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {"real": real, "image_moments": image_moments}
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Measured:
     memory: float
 
 
-def run(source: str, method: str, epsilon: float, seed: int) -> Measured:
+def run(source: str, method: str, epsilon: float, seed: int, contributions: int = 1) -> Measured:
     """One run, and the classifier of its pictures."""
     import torch
 
@@ -144,7 +146,7 @@ def run(source: str, method: str, epsilon: float, seed: int) -> Measured:
     torch.set_num_threads(1)
     train, test = read(source)
     clock, processor = time.monotonic(), time.process_time()
-    made = METHODS[method](train, epsilon)
+    made = METHODS[method](train, epsilon, contributions)
     clock, processor = time.monotonic() - clock, time.process_time() - processor
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     order = np.random.default_rng().permutation(len(made.labels))
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--contributions", type=int, default=1, help="pictures of a (made-up) owner, who is protected")
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     print("| set | method | epsilon | accuracy | each seed | seconds (processor) | MB |")
@@ -169,7 +172,7 @@ def main() -> None:
                 found = []
                 for seed in range(asked.seeds):
                     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                        found.append(process.submit(run, source, method, epsilon, seed).result())
+                        found.append(process.submit(run, source, method, epsilon, seed, asked.contributions).result())
                 each = " ".join(f"{100 * one.accuracy:.1f}" for one in found)
                 mean, seconds, processor = (
                     np.mean([getattr(one, part) for one in found]) for part in ("accuracy", "seconds", "processor")

@@ -107,7 +107,7 @@ class Shown:
     @property
     def nearest(self) -> Path:
         """The drawing with real pictures."""
-        (found,) = self.settings.restricted.rglob("nearest_pictures.svg")
+        (found,) = self.settings.restricted.rglob("nearest.svg")
         return found
 
 

@@ -26,8 +26,8 @@ FIELDS = (
 )
 """What is accepted for a struct."""
 BYTES = (
-    "type identifier, for ids; type image, for pictures; or ignore: true, which leaves the column out (other bytes are "
-    "not read)"
+    "type identifier, for ids; or ignore: true, which leaves the column out (other bytes are read as pictures only, by "
+    "type image)"
 )
 """What is accepted for bytes."""
 DURATION = "type integer, which is the number of its unit; or ignore: true, which leaves the column out"

@@ -199,7 +199,11 @@ FAULTS: list[tuple[str, Any, str]] = [
         "orc",
         "source.format: 'orc'; input should be 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images' or 'sql'",
     ),
-    ("source.csv", {"separator": ";"}, "csv: declared for the format delta; accepted: format: csv or images, or no such key"),
+    (
+        "source.csv",
+        {"separator": ";"},
+        "csv: declared for the format delta; accepted: format: csv or images, or no such key",
+    ),
     (
         "source",
         {"uri": "x", "key": ["person"], "format": "csv", "version": 3},

@@ -252,7 +252,11 @@ def test_a_job_without_a_key_is_refused(tmp_path, bounded):
 
 
 def test_a_warm_up_teaches_what_pictures_look_like(monkeypatch):
-    """The mean loss of the same rows is far lower afterwards, and drawn pictures have the class's brightness."""
+    """The mean loss of the same rows is lower afterwards, and drawn pictures have the class's brightness.
+
+    In ten runs the loss fell to 0.47 of what it was: the logarithm was -0.76, deviation 0.14, so that 0.95 is five
+    deviations above. Brightness differed by 144, deviation 8: 75 is nine below. Without learning they are 1 and 0.
+    """
     from dpsynth_platform.synth.images.diffusion_numbers import Solver
     from dpsynth_platform.synth.images.diffusion_sampling import sample
 
@@ -263,7 +267,7 @@ def test_a_warm_up_teaches_what_pictures_look_like(monkeypatch):
     before = float(losses(network, test).mean().detach())
     warm(network, rows, WarmUp(pixels, kinds, WarmUpNumbers(steps=80, batch=32)))
     after = float(losses(network, test).mean().detach())
-    assert after < 0.5 * before
+    assert after < 0.95 * before
     classes = torch.arange(2).repeat(10)
     drawn = sample(network.eval(), form, classes, np.random.default_rng(), Solver(steps=10), network.no_class)
     assert drawn[::2].mean() - drawn[1::2].mean() > 75

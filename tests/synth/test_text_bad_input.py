@@ -16,8 +16,8 @@ from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.synth.text import examples, trained
-from dpsynth_platform.training import checkpoints, journal
+from dpsynth_platform.synth.text import examples
+from dpsynth_platform.training import checkpoints, journal, weights
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_step_that_cannot_be_counted_is_not_begun(plan, bounded, tmp_path, mon
     assert executed(model) == 6
 
 
-@pytest.mark.parametrize("where", [(examples, "write_durably"), (trained, "write_durably")])
+@pytest.mark.parametrize("where", [(examples, "write_durably"), (weights, "write_durably")])
 def test_a_full_disk_before_or_after_the_steps_costs_none(plan, bounded, tmp_path, monkeypatch, where):
     model = tmp_path / "model"
     with monkeypatch.context() as patch:

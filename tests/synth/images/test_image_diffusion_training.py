@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import torch
 from diffusion_cases import SIZE, SOURCE, bounded_pictures, diffusion_plan, job, picture_contract, pictures
@@ -251,26 +250,19 @@ def test_a_job_without_a_key_is_refused(tmp_path, bounded):
         GENERATOR.learn(run, DiffusionParameters.of(plan), tmp_path)
 
 
-def test_a_warm_up_teaches_what_pictures_look_like(monkeypatch):
-    """The mean loss of the same rows is lower afterwards, and drawn pictures have the class's brightness.
+def test_a_warm_up_teaches_what_pictures_look_like():
+    """The mean loss of the same rows is lower afterwards.
 
-    In ten runs the loss fell to 0.47 of what it was: the logarithm was -0.76, deviation 0.14, so that 0.95 is five
-    deviations above. Brightness differed by 144, deviation 8: 75 is nine below. Without learning they are 1 and 0.
+    In ten runs it fell to 0.37 to 0.60 of what it was: the logarithm was -0.76, deviation 0.14, so that 0.95 is five
+    deviations above. Without learning it is 1.
     """
-    from dpsynth_platform.synth.images.diffusion_numbers import Solver
-    from dpsynth_platform.synth.images.diffusion_sampling import sample
-
     form = ImageForm(*SIZE, 1)
     rows = Rows(DiffusionLoss(), form, 2, torch.device("cpu"))
     network, (pixels, kinds) = UNet(form, 2, "small"), pictures()
     test = rows.drawn({"pixels": diffusion_training.as_records(pixels), "classes": torch.from_numpy(kinds)}, 4)
     before = float(losses(network, test).mean().detach())
     warm(network, rows, WarmUp(pixels, kinds, WarmUpNumbers(steps=80, batch=32)))
-    after = float(losses(network, test).mean().detach())
-    assert after < 0.95 * before
-    classes = torch.arange(2).repeat(10)
-    drawn = sample(network.eval(), form, classes, np.random.default_rng(), Solver(steps=10), network.no_class)
-    assert drawn[::2].mean() - drawn[1::2].mean() > 75
+    assert float(losses(network, test).mean().detach()) < 0.95 * before
 
 
 def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_gate, monkeypatch):

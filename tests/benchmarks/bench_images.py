@@ -16,14 +16,14 @@ the clock and of the processor; `MB` the peak of its memory.
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 
-One run each on a busy core, with four gradients a network and less damping than now:
+One run each, two at a time on two cores:
 
 | set | method | epsilon | accuracy | processor s | MB |
 | --- | --- | --- | --- | --- | --- |
-| mnist | image_moments | 1 | 95.8 | 71 | 1034 |
-| mnist | image_moments | 10 | 97.2 | 94 | 1022 |
-| fashion | image_moments | 1 | 78.9 | 75 | 866 |
-| fashion | image_moments | 10 | 73.5 | 74 | 813 |
+| mnist | image_moments | 1 | 95.8 | 89 | 968 |
+| mnist | image_moments | 10 | 97.0 | 107 | 1035 |
+| fashion | image_moments | 1 | 81.1 | 117 | 788 |
+| fashion | image_moments | 10 | 83.7 | 115 | 789 |
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_a_column_without_a_name_is_listed_in_quotes(tmp_path: Path) -> None:
 
 def test_pictures_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"age": [1, 2], "face": pa.array([b"x", b"y"])}), tmp_path / "t.parquet")
-    face = {"type": "image", "size": [8, 8], "accept_unscrubbed": "nobody is shown"}
+    face = {"type": "image", "size": [8, 8], "accept_unscrubbed": "no person is shown"}
     columns: dict[str, Any] = {"age": {"type": "integer", "min": 0, "max": 9}, "face": face}
     given = Options(epsilon=1, delta=1e-5, schema={"columns": columns})
     with pytest.raises(ContractError) as caught:

@@ -9,6 +9,7 @@ it, never the reverse: no function here takes pixels, so that a picture of the d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -76,7 +77,7 @@ class Genes:
     values: tuple[float, ...]
 
 
-class Simulator:
+class Simulator(ABC):
     """A foundation whose samples are `Genes`; a subclass has sources and renders them.
 
     Genes are independent standard normal numbers in a random sample. A variation of strength s is
@@ -92,13 +93,13 @@ class Simulator:
     genes: int
     """Numbers of a sample."""
 
+    @abstractmethod
     def sources(self, label: str) -> npt.NDArray[np.int64]:
         """The sources of a label."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rendered(self, sources: npt.NDArray[np.int64], values: Values) -> Pixels:
         """The pictures of samples; values of shape (samples, genes)."""
-        raise NotImplementedError
 
     def neighbour(
         self, sources: npt.NDArray[np.int64], label: str, generator: np.random.Generator

@@ -267,5 +267,5 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as found:
             return dict(found)
-    except Exception:
+    except Exception:  # whatever a damaged file makes the loader raise
         raise MechanismFailed(f"{path.name}: the file is missing or damaged; what it cost stays spent") from None

@@ -118,7 +118,7 @@ def test_constraints_name_the_fields(made: tuple[Path, Synthesis], tmp_path: Pat
     (tmp_path / "c.yaml").write_text(
         "constraints:\n"
         "  - forbid: {visit.sick: [true], visit.stay.beds: {max: 1}}\n"
-        "  - {column: ward, determines: visit.sick, mapping: {1: true, 2: false}}\n"
+        "  - {column: ward, determines: visit.sick, mapping: {1: true, 2: false}, allow_missing: false}\n"
         "  - forbid: {visit.stay.took: {min: 1}, ward: ['2']}\n"
     )
     more_rows(root / "out", 200, constraints=tmp_path / "c.yaml", to=tmp_path / "r.parquet")

@@ -45,14 +45,12 @@ ROUNDS = (2, 6)
 """The fewest and the most rounds, if the plan chooses how many: as many as leave the noise for the largest population,
 since more candidates are worth more than more rounds."""
 VARIATIONS = 2
-STRENGTHS = (0.7, 0.5)
-DRAWN = 0.5
+STRENGTHS = (0.5, 0.3)
+DRAWN = 0.3
 PEERS = 512
 """Candidates, drawn by their votes, that say how samples of a label differ: as many for one picture as for many."""
 LEAST_WEIGHT = 1e-6
 """Of any candidate, in deviations of the noise: far below what counts, and above the rounding of `expected_votes`."""
-STRENGTHS = (0.5, 0.3)
-DRAWN = 0.3
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,15 @@ class ImageMixed(ImageGenerator[MixedParameters]):
     def opened(self, plan: SealedPlan, parameters: MixedParameters, directory: Path, device: str) -> Draw:
         summed = image_moments.drawing(directory / MOMENTS)
         voted = image_pe.drawing(parameters.layout, parameters.evolution, parameters.foundation, directory / EVOLUTION)
+        return both(voted, summed)
 
-        def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
-            evolved = int(generator.binomial(pictures, EVOLVED))
-            parts = [voted(number, evolved, generator), summed(number, pictures - evolved, generator)]
-            return generator.permutation(np.concatenate(parts))
 
-        return draw
+def both(voted: Draw, summed: Draw) -> Draw:
+    """Draws some pictures from one part and some from the other, in random order."""
+
+    def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
+        evolved = int(generator.binomial(pictures, EVOLVED))
+        parts = [voted(number, evolved, generator), summed(number, pictures - evolved, generator)]
+        return generator.permutation(np.concatenate(parts))
+
+    return draw

@@ -166,7 +166,7 @@ def _evolved(train: Pictures, guarantee: Guarantee, share: float) -> tuple[Draw,
         EvolutionJournal.opened(Path(directory), "benchmark", resuming=False) as journal,
     ):
         survivors = evolution.evolve(plan, voters, foundation, encoder, journal)
-    votes = np.bincount(survivors.groups, np.maximum(survivors.votes, 0), len(labels))
+    votes = np.bincount(survivors.groups, np.maximum(survivors.votes, 0), len(labels)).astype(np.float64)
 
     def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
         return evolution.draw(plan, survivors, labels[number], pictures, foundation, generator)

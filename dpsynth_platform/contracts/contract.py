@@ -291,8 +291,11 @@ class DataContract(Part):
         return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
 
     def _pictured_by(self, image: ImageGeneration) -> dict[str, Any]:
-        """What decides the mechanism of a method for pictures."""
+        """What decides the mechanism of a method for pictures, but not how requests are sent."""
         whole = image.model_dump(mode="json")
+        if image.evolution is not None and image.evolution.endpoint is not None:
+            declared = image.evolution.endpoint
+            whole["evolution"]["endpoint"] = {name: getattr(declared, name) for name in ("url", "model", "words")}
         return {"image": whole | {"column": self.image_column, "given": self.conditioning_columns}}
 
     @property

@@ -192,9 +192,9 @@ class Generate(Part):
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The endpoint that writes texts instead of a local model, if one is declared."""
-        evolution = None if self.text is None else self.text.evolution
-        return None if evolution is None else evolution.endpoint
+        """The endpoint whose model writes texts or makes pictures, if one is declared."""
+        part = self.text or self.image
+        return None if part is None or part.evolution is None else part.evolution.endpoint
 
     @field_validator("rows", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.columns import conditioning_values
+from dpsynth_platform.contracts.text_generation import Endpoint
 
 MOST_CLASSES = 1000
 """The most classes of pictures."""
@@ -45,16 +46,32 @@ class PublicPictures(Part):
     )
 
 
+class PictureEndpoint(Endpoint):
+    """A remote model that makes pictures. Requests hold public words and pictures that it made before."""
+
+    url: str = Field(
+        max_length=500,
+        description="Address that answers POST requests for `/images/random` and `/images/variation`; https.",
+    )
+    model: str = Field(min_length=1, max_length=200, description="Its name there.")
+    words: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
+        default_factory=dict,
+        max_length=MOST_CLASSES,
+        description="What a class's pictures show, in public words; by default the description and the class's value.",
+    )
+
+
 class ImageEvolution(Part):
     """Private evolution: what makes candidates, and the votes of private pictures."""
 
-    foundation: Literal["shapes", "fonts", "table"] = Field(
+    foundation: Literal["shapes", "fonts", "table", "endpoint"] = Field(
         default="shapes",
-        description="What makes candidates without any data: random `shapes`, glyphs of public `fonts`, or variations "
-        "of a public `table` of pictures.",
+        description="What makes candidates without any data: random `shapes`, glyphs of public `fonts`, variations "
+        "of a public `table` of pictures, or a remote model behind an `endpoint`.",
     )
     fonts: Glyphs | None = None
     table: PublicPictures | None = None
+    endpoint: PictureEndpoint | None = Field(default=None, exclude_if=lambda part: part is None)
     encoder: str | None = Field(
         default=None,
         min_length=1,
@@ -93,11 +110,13 @@ class ImageEvolution(Part):
 
     @model_validator(mode="after")
     def _of_the_foundation(self) -> ImageEvolution:
-        for name in ("fonts", "table"):
+        for name in ("fonts", "table", "endpoint"):
             if getattr(self, name) is not None and self.foundation != name:
                 raise ValueError(f"{name}: with foundation {self.foundation!r}; accepted: none, or foundation: {name}")
         if self.foundation == "table" and self.table is None:
             raise ValueError("table: missing; accepted: a directory of public pictures, with the reason")
+        if self.foundation == "endpoint" and self.endpoint is None:
+            raise ValueError("endpoint: missing; accepted: its url, and the model's name there")
         return self
 
 

@@ -11,21 +11,27 @@ def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model
     """Rows of a model, in the number and by the settings of a release."""
     asked = contract.generate
     rows = None if asked.rows == "auto" else asked.rows
-    if contract.text_column is None:
+    if contract.text_column is None and contract.image_column is None:
         return generator(method).draw(model, rows, constraints=asked.constraints)
-    # Late: these load a library of language models.
+    # Late: these load large libraries.
     from dpsynth_platform.synth.endpoint_access import transport_of
-    from dpsynth_platform.synth.text.sampling import TEXTS
-    from dpsynth_platform.synth.text.terms import terms_of
     from dpsynth_platform.worker.run import resolve_device
 
-    counted = step.counted("synthetic texts")
+    if contract.image_column is None:
+        from dpsynth_platform.synth.text.sampling import TEXTS as SHOWN
+        from dpsynth_platform.synth.text.terms import terms_of
+
+        texts, counted = terms_of(contract), step.counted("synthetic texts")
+    else:
+        from dpsynth_platform.synth.images.generator import DRAWING as SHOWN
+
+        texts, counted = None, step.counted("synthetic pictures")
     return generator(method).draw(
         model,
         rows,
         constraints=asked.constraints,
-        texts=terms_of(contract),
+        texts=texts,
         transport=transport_of(contract),
         device=resolve_device(step.device),
-        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
+        progress=lambda stage, done, total, beside="": counted(done, total) if stage == SHOWN else None,
     )

@@ -274,13 +274,9 @@ def _base_model(plan: SealedPlan) -> BaseModel | None:
 
 
 def _endpoint(contract: DataContract, plan: SealedPlan) -> Access | None:
-    """Access to the endpoint that writes texts, if there is one; tried before anything is spent."""
+    """Access to the endpoint that makes samples, if there is one; tried before anything is spent."""
     transport = transport_of(contract)
-    if transport is None:
-        return None
-    from dpsynth_platform.synth.text.evolution import tried_endpoint  # late: it imports torch
-
-    return tried_endpoint(plan, transport)
+    return None if transport is None else generator(plan.method).tried_endpoint(plan, transport)
 
 
 def _base_model_file(base: BaseModel, job: Path) -> dict[str, str]:

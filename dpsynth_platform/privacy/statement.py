@@ -458,8 +458,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             yield _text("not_covered", "public_pictures", directory=PurePath(table.directory).name, public=table.public)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
-        host = urlsplit(endpoint.url).hostname
-        yield from (text.format(host=host) for text in texts["endpoint"])
+        words = _TEXTS["endpoint_makes"]["texts" if contract.image_column is None else "pictures"]
+        yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts["endpoint"])
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
     if tuning.runs and not tuning.covered:

@@ -1,4 +1,4 @@
-"""The endpoint that writes samples, its key, and how requests reach it.
+"""The endpoint that makes samples, its key, and how requests reach it.
 
 What belongs here: the endpoint (part of the plan), the transport (no part of it), the deployment's list of endpoints,
 and the key in memory. What does not: requests (`endpoint_calls`), and where a key is stored (`settings`).
@@ -26,7 +26,7 @@ class Endpoint:
     """An endpoint, as a contract declares it. Public; part of the sealed plan.
 
     Attributes:
-        url: without `/chat/completions`.
+        url: without the path of a request.
         model: its name at the endpoint.
     """
 
@@ -60,8 +60,8 @@ class Access:
     transport: Transport = Transport()
 
     @classmethod
-    def of(cls, endpoint: Endpoint, transport: Transport, settings: Settings) -> Access:
-        """The deployment's access to an endpoint.
+    def of(cls, endpoint: Endpoint, transport: Transport, settings: Settings, part: str = "text") -> Access:
+        """The deployment's access to an endpoint, which a part of `generate` names.
 
         Raises:
             ConfigurationError: the deployment does not list it, or the key's file cannot be used.
@@ -70,7 +70,7 @@ class Access:
         if address not in settings.text_endpoints:
             listed = ", ".join(settings.text_endpoints) or "none yet"
             raise ConfigurationError(
-                f"generate.text.evolution.endpoint.url: {address} is no endpoint of this deployment; accepted: "
+                f"generate.{part}.evolution.endpoint.url: {address} is no endpoint of this deployment; accepted: "
                 f"{listed} (the deployment's operator adds one to DPSYNTH_TEXT_ENDPOINTS)"
             )
         return cls(read_key(settings.text_key), transport)

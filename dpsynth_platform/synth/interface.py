@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
-    from dpsynth_platform.synth.endpoint_access import Transport
+    from dpsynth_platform.synth.endpoint_access import Access, Transport
     from dpsynth_platform.synth.tabular.missing import MissingShare
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
@@ -213,8 +213,8 @@ class Checkpoints:
         key: 32 bytes that encrypt the training's checkpoints, for this ledger entry only.
         resume: continue from the last checkpoint, within the steps that the plan has paid for.
         ranks: starts processes that train along; None: there are none.
-        endpoint: file that says how to reach the endpoint that writes texts (`text.endpoint_access.Access`), including
-            its key; None: no endpoint writes texts.
+        endpoint: file that says how to reach the endpoint that makes samples (`endpoint_access.Access`), including its
+            key; None: no endpoint does.
     """
 
     base_model: Path | None
@@ -335,6 +335,14 @@ class Generator(ABC):
     @abstractmethod
     def is_complete(self, directory: Path) -> bool:
         """Whether `directory` holds the mechanism's whole result, so that nothing needs the data any more."""
+
+    def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
+        """How to reach the plan's endpoint, after it has made one sample on trial; None if the plan has no endpoint.
+
+        Raises:
+            ConfigurationError: the deployment does not list the endpoint, its key cannot be read, or no sample came.
+        """
+        return None
 
     @abstractmethod
     def can_resume(self, directory: Path) -> bool:

@@ -34,7 +34,7 @@ from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import evolution, resampling
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
-from dpsynth_platform.synth.text.evolution import tried_endpoint
+from dpsynth_platform.synth.text.evolution import AugPe
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.resampling import read_votes
 from dpsynth_platform.synth.text.sealing import started_from
@@ -306,14 +306,14 @@ def test_an_endpoint_that_the_deployment_does_not_list_gets_neither_a_key_nor_a_
     plan, model = planned(endpoint=server.url), tmp_path / "model"
     fitted(plan, bounded, model)
     before = len(server.asked)
-    tried_endpoint(plan, Transport())
+    AugPe().tried_endpoint(plan, Transport())
     assert len(server.asked) == before + 1
     secure = server.url.removesuffix("/v1").replace("http:", "https:")
     for listed in ("", "https://models.example.org", secure):
         os.environ["DPSYNTH_TEXT_ENDPOINTS"] = listed
         for attempt in (
             lambda: planned(endpoint=server.url),
-            lambda: tried_endpoint(plan, Transport()),
+            lambda: AugPe().tried_endpoint(plan, Transport()),
             lambda: GENERATOR.draw(model, 30),
         ):
             with pytest.raises(ConfigurationError, match=r"is no endpoint of this deployment.*DPSYNTH_TEXT_ENDPOINTS"):
@@ -325,7 +325,7 @@ def test_an_endpoint_that_writes_nothing_is_found_out_before_anything_is_spent(s
     plan = planned(endpoint=server.url)
     server.coming.extend([(400, {}, b'{"error": "unknown parameter top_p"}')])
     with pytest.raises(ConfigurationError, match=r"127.0.0.1 wrote no text on trial: rejected \(1\)") as refused:
-        tried_endpoint(plan, Transport())
+        AugPe().tried_endpoint(plan, Transport())
     assert 'top_p"' not in str(refused.value)
     ((_, _, asked),) = server.asked
     assert "letter" not in json.dumps(asked)

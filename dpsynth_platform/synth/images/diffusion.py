@@ -26,7 +26,7 @@ from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
-from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, PlanParts, SealedPlan
+from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.images.diffusion_training import WarmUp
@@ -114,17 +114,17 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
 
         return can_continue(directory)
 
-    def opened(self, plan: SealedPlan, parameters: DiffusionParameters, directory: Path, device: str) -> Draw:
+    def opened(self, plan: SealedPlan, parameters: DiffusionParameters, directory: Path, request: DrawRequest) -> Draw:
         import torch
 
         from dpsynth_platform.synth.images.diffusion_sampling import sample
         from dpsynth_platform.synth.images.diffusion_training import load_network
 
-        network = load_network(parameters, directory, device)
+        network = load_network(parameters, directory, request.device)
         form = parameters.layout.form
 
         def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
-            classes = torch.full((pictures,), number, device=device)
+            classes = torch.full((pictures,), number, device=request.device)
             return sample(network, form, classes, generator, parameters.solver, network.no_class)
 
         return draw

@@ -1,7 +1,7 @@
 """Features of pictures as whole numbers, so that no vote depends on other records.
 
-What belongs here: the interface of a public, frozen encoder, features from averaged pixels, and of two encoders
-together. What does not: a network (`encoders_network`), and votes (`evolution_votes`).
+What belongs here: the interface of a public, frozen encoder, and features from averaged pixels. What does not: a
+network (`encoders_network`), and votes (`evolution_votes`).
 
 **Features of a picture are a function of this picture alone, to the last bit.** Whole numbers below 2^53 (float64) or
 2^24 (float32) are exact in floating point, in any order of summation and with or without fused multiply-add. So a
@@ -77,31 +77,6 @@ class AveragedPixels:
             # Cells are below 2^8 h w: a sum of squares is exact, after a shift where pictures are large.
             found[start : start + CHUNK] = whole(np.trunc(cells / (height * width / 2**8)).reshape(len(part), -1))
         return found
-
-
-@dataclass(frozen=True)
-class Joined:
-    """The features of several encoders beside each other, each with a share of the squared length.
-
-    Attributes:
-        shares: positive, with the sum 1.
-    """
-
-    encoders: tuple[Encoder, ...]
-    shares: tuple[float, ...]
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(
-            repr([(e.digest, s) for e, s in zip(self.encoders, self.shares, strict=True)]).encode()
-        ).hexdigest()
-
-    def features(self, pixels: Pixels) -> WholeFeatures:
-        parts = [
-            np.trunc(encoder.features(pixels) * np.sqrt(share))
-            for encoder, share in zip(self.encoders, self.shares, strict=True)
-        ]
-        return np.concatenate(parts, axis=1).astype(np.int16)
 
 
 @lru_cache(maxsize=256)

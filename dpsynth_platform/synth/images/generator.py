@@ -116,7 +116,7 @@ class ImageGenerator(Generator, Generic[P]):
         """The pictures' mechanism: leaves its durable result in `directory`, and continues what it finds there."""
 
     @abstractmethod
-    def opened(self, plan: SealedPlan, parameters: P, directory: Path, device: str) -> Draw:
+    def opened(self, plan: SealedPlan, parameters: P, directory: Path, request: DrawRequest) -> Draw:
         """Draws from the result in `directory`: post-processing."""
 
     def fitted(self, plan: SealedPlan, parameters: P, directory: Path, progress: Progress) -> None:
@@ -174,7 +174,7 @@ class ImageGenerator(Generator, Generic[P]):
         rows = counted.draw(
             parameters.columns, release, replace(request, directory=request.directory / COLUMNS, texts=None)
         )
-        draw = self.opened(plan, parameters, request.directory / PICTURES, request.device)
+        draw = self.opened(plan, parameters, request.directory / PICTURES, request)
         batches = _with_pictures(rows, release, parameters.layout, draw, request.progress)
         return Drawing(release.schema, rows.rows, batches, missing=rows.missing, measured=rows.measured)
 

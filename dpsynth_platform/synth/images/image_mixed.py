@@ -22,6 +22,7 @@ from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.endpoint_access import Access, Transport
 from dpsynth_platform.synth.evolution.journal import has_begun
 from dpsynth_platform.synth.images import evolution, image_moments, image_pe, moments_plan
 from dpsynth_platform.synth.images.declared_foundations import DeclaredFoundation
@@ -30,7 +31,7 @@ from dpsynth_platform.synth.images.generator import Draw, ImageGenerator, ImageP
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan
-from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, SealedPlan
+from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers
 
 VOTES_SHARE = 0.3
@@ -104,10 +105,16 @@ class ImageMixed(ImageGenerator[MixedParameters]):
         parameters = self.complete(directory)[1]
         return image_moments.sums_of(parameters.moments, directory / PICTURES / MOMENTS, pictures)
 
-    def opened(self, plan: SealedPlan, parameters: MixedParameters, directory: Path, device: str) -> Draw:
+    def opened(self, plan: SealedPlan, parameters: MixedParameters, directory: Path, request: DrawRequest) -> Draw:
         summed = image_moments.drawing(directory / MOMENTS)
-        voted = image_pe.drawing(parameters.layout, parameters.evolution, parameters.foundation, directory / EVOLUTION)
+        voted = image_pe.drawing(
+            parameters.layout, parameters.evolution, parameters.foundation, directory / EVOLUTION, request
+        )
         return both(voted, summed)
+
+    def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
+        parameters = self.kind.of(plan)
+        return parameters.foundation.tried(parameters.layout.form, transport)
 
 
 def both(voted: Draw, summed: Draw) -> Draw:

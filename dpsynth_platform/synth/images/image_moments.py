@@ -26,7 +26,7 @@ from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan
-from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, SealedPlan
+from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers
 
 MODEL = "model.npz"
@@ -77,7 +77,7 @@ class ImageMoments(ImageGenerator[MomentsParameters]):
         parameters = self.complete(directory)[1]
         return sums_of(parameters.moments, directory / PICTURES, pictures)
 
-    def opened(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, device: str) -> Draw:
+    def opened(self, plan: SealedPlan, parameters: MomentsParameters, directory: Path, request: DrawRequest) -> Draw:
         return drawing(directory)
 
 

@@ -26,6 +26,7 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
+from dpsynth_platform.synth.endpoint_access import Access, Transport
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
 from dpsynth_platform.synth.images import evolution
@@ -36,7 +37,7 @@ from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.foundations import ImageFoundation
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator, ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
-from dpsynth_platform.synth.interface import MechanismRun, PlanInputs, SealedPlan
+from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers
 
 SURVIVORS = "survivors.json"
@@ -80,6 +81,7 @@ def evolution_plan(
 ) -> EvolutionPlan:
     """The plan of an evolution that has a share of the precision of what `already` leaves of the guarantee."""
     declared, encoder = _evolution_of(inputs.contract), foundation.features_by()
+    foundation.access(Transport())  # refuses an endpoint that is not listed, as early as any other fault
     return evolution.planned(
         inputs.guarantee,
         layout.names,
@@ -116,8 +118,12 @@ class ImagePe(ImageGenerator[EvolutionParameters]):
     def can_continue(self, directory: Path) -> bool:
         return has_begun(directory)
 
-    def opened(self, plan: SealedPlan, parameters: EvolutionParameters, directory: Path, device: str) -> Draw:
-        return drawing(parameters.layout, parameters.evolution, parameters.foundation, directory)
+    def opened(self, plan: SealedPlan, parameters: EvolutionParameters, directory: Path, request: DrawRequest) -> Draw:
+        return drawing(parameters.layout, parameters.evolution, parameters.foundation, directory, request)
+
+    def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
+        parameters = self.kind.of(plan)
+        return parameters.foundation.tried(parameters.layout.form, transport)
 
 
 def described(plan: SealedPlan, parameters: EvolutionPlan) -> tuple[str, dict[str, Any]]:
@@ -136,14 +142,15 @@ def evolve(
     """Votes until the survivors are on disk; continues an interrupted evolution.
 
     Raises:
-        GrantRefused: the job does not say whether it resumes.
-        ConfigurationError: the foundation's public material is not that of the plan.
+        GrantRefused: the job does not say whether it resumes, or how to reach the endpoint.
+        ConfigurationError: the foundation's public material is not that of the plan, or an endpoint refuses.
     """
     if (directory / SURVIVORS).exists():
         return
     if run.checkpoints is None:
         raise GrantRefused("the job does not say whether it resumes; accepted: a job with a key")
-    foundation, encoder = _opened(layout, plan, declared)
+    access = None if declared.endpoint is None else Access.read(run.checkpoints.endpoint)
+    foundation, encoder = _opened(layout, plan, declared, access)
     with EvolutionJournal.opened(directory, run.plan.digest, resuming=run.checkpoints.resume) as journal:
         run.progress(READING, 0, 1)
         voters = _voters(run, layout, encoder)
@@ -157,9 +164,11 @@ def evolve(
     write_durably(directory / SURVIVORS, json.dumps(document))
 
 
-def drawing(layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, directory: Path) -> Draw:
+def drawing(
+    layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, directory: Path, request: DrawRequest
+) -> Draw:
     """Draws pictures by the noisy votes of a complete evolution. Raises as `evolve`, and `MechanismFailed`."""
-    foundation, _ = _opened(layout, plan, declared)
+    foundation, _ = _opened(layout, plan, declared, declared.access(request.transport or Transport()))
     try:
         document = json.loads((directory / SURVIVORS).read_text(encoding="utf-8"))
         samples = tuple(foundation.from_json(sample) for sample in document["samples"])
@@ -174,10 +183,10 @@ def drawing(layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundati
 
 
 def _opened(
-    layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation
+    layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, access: Access | None = None
 ) -> tuple[ImageFoundation[Any], Encoder]:
     encoder = declared.features_by()
-    foundation = declared.opened(layout.form, encoder)
+    foundation = declared.opened(layout.form, encoder, access)
     if (foundation.digest, encoder.digest) != (plan.foundation, plan.encoder):
         raise ConfigurationError(
             f"generate.image.evolution: the public {declared.kind} in {declared.directory or 'the program'} "

@@ -158,6 +158,14 @@ class AugPe(TextGenerator[EvolutionParameters]):
             write_durably(directory / PLAN, run.plan.to_json())
             _write_survivors(directory, surviving)
 
+    def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
+        parameters = EvolutionParameters.of(plan)
+        access = _access(parameters, transport)
+        if parameters.endpoint is not None and access is not None:
+            longest = parameters.sampling.max_tokens or 1
+            EndpointWriter(parameters.endpoint, access, parameters.sampling, longest).trial()
+        return access
+
     def is_complete(self, directory: Path) -> bool:
         return (directory / SURVIVORS).is_file()
 
@@ -259,19 +267,6 @@ def _writer(
     model = model.to(device, precision_of(torch.device(device)))
     special = tuple(special_tokens(tokenizer).values())
     return LocalWriter(model, tokenizer, parameters.sampling, longest), special
-
-
-def tried_endpoint(plan: SealedPlan, transport: Transport) -> Access | None:
-    """How to reach the plan's endpoint, after it has written one text on trial; None if the plan has no endpoint.
-
-    Raises:
-        ConfigurationError: the deployment does not list the endpoint, its key cannot be read, or no text came.
-    """
-    parameters = EvolutionParameters.of(plan)
-    access = _access(parameters, transport)
-    if parameters.endpoint is not None and access is not None:
-        EndpointWriter(parameters.endpoint, access, parameters.sampling, parameters.sampling.max_tokens or 1).trial()
-    return access
 
 
 def _access(parameters: EvolutionParameters, transport: Transport) -> Access | None:

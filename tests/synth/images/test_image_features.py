@@ -9,7 +9,7 @@ import pytest
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.synth.images import encoders_network
-from dpsynth_platform.synth.images.encoders import LENGTH, AveragedPixels, Joined, overlaps, whole
+from dpsynth_platform.synth.images.encoders import LENGTH, AveragedPixels, overlaps, whole
 from dpsynth_platform.synth.images.encoders_network import EXACT, MOST, Layer, NetworkEncoder, grey, patches, trained
 from dpsynth_platform.synth.images.simulators_shapes import Shapes
 
@@ -29,12 +29,11 @@ def pictures(form, number=40):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["averaged", "network", "joined"])
+@pytest.mark.parametrize("name", ["averaged", "network"])
 def test_features_of_a_picture_do_not_depend_on_the_others(form, name):
     encoder = {
         "averaged": AveragedPixels(14),
         "network": network(),
-        "joined": Joined((AveragedPixels(7), network()), (0.3, 0.7)),
     }[name]
     own = pictures(form)
     together = encoder.features(own)

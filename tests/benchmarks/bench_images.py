@@ -79,7 +79,7 @@ class Pictures:
     labels: Labels
 
 
-def read(source: str) -> tuple[Pictures, Pictures]:
+def read(source: str, form: ImageForm) -> tuple[Pictures, Pictures]:
     """The training and the test set of a parquet file or of a directory."""
     if Path(source).is_dir():
         return _idx(Path(source), "train"), _idx(Path(source), "t10k")
@@ -89,7 +89,7 @@ def read(source: str) -> tuple[Pictures, Pictures]:
     table = pq.read_table(source, columns=["split", "label", "pixels"])
     parts = (table.filter(pc.equal(table["split"], name)).combine_chunks() for name in ("train", "test"))
     train, test = (
-        Pictures(ImageForm(28, 28, 1).read(part["pixels"].combine_chunks()), part["label"].to_numpy().astype(np.int64))
+        Pictures(form.read(part["pixels"].combine_chunks()), part["label"].to_numpy().astype(np.int64))
         for part in parts
     )
     return train, test
@@ -201,14 +201,14 @@ class Measured:
     memory: float
 
 
-def run(source: str, method: str, epsilon: float, seed: int, contributions: int = 1) -> Measured:
+def run(source: str, form: ImageForm, method: str, epsilon: float, seed: int, contributions: int) -> Measured:
     """One run, and the classifier of its pictures."""
     import torch
 
     from dpsynth_platform.quality.images.classifier import PictureClassifier, accuracy
 
     torch.set_num_threads(1)
-    train, test = read(source)
+    train, test = read(source, form)
     clock, processor = time.monotonic(), time.process_time()
     made = METHODS[method](train, epsilon, contributions)
     clock, processor = time.monotonic() - clock, time.process_time() - processor
@@ -226,7 +226,9 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--contributions", type=int, default=1, help="pictures of a (made-up) owner, who is protected")
+    parser.add_argument("--size", nargs=3, type=int, default=[28, 28, 1], help="height, width and channels in a file")
     asked = parser.parse_args()
+    form = ImageForm(*asked.size)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     print("| set | method | epsilon | accuracy | each seed | seconds (processor) | MB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -236,7 +238,9 @@ def main() -> None:
                 found = []
                 for seed in range(asked.seeds):
                     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                        found.append(process.submit(run, source, method, epsilon, seed, asked.contributions).result())
+                        found.append(
+                            process.submit(run, source, form, method, epsilon, seed, asked.contributions).result()
+                        )
                 each = " ".join(f"{100 * one.accuracy:.1f}" for one in found)
                 mean, seconds, processor = (
                     np.mean([getattr(one, part) for one in found]) for part in ("accuracy", "seconds", "processor")

@@ -8,7 +8,8 @@ import pytest
 from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.synth.evolution.journal import FILE_NAME, EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.evolution.loop import Rounds, chosen, evolve, weights
-from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes
+from dpsynth_platform.synth.evolution.votes import noisy_votes
+from dpsynth_platform.synth.text.evolution_votes import Voters
 
 PLAN = Rounds(rounds=4, variations=2)
 

@@ -25,8 +25,8 @@ from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.privacy.units import RECORD_PARTS, vote_sensitivity
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.conditions import Condition
-from dpsynth_platform.synth.evolution.votes import NOBODY, scaled
-from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
+from dpsynth_platform.synth.evolution.votes import NOBODY, noisy_votes, scaled
+from dpsynth_platform.synth.text.evolution_votes import Voters, read_voters
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import PrivateText
 

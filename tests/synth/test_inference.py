@@ -39,10 +39,10 @@ from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json,
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.reviewing import contract_words
 from dpsynth_platform.synth.conditions import Condition
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text import inference, inference_writing, resampling, trained, unread
-from dpsynth_platform.synth.text.evolution_votes import noisy_votes
 from dpsynth_platform.synth.text.inference import _shares
 from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed

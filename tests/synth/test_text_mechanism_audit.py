@@ -22,11 +22,12 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.evolution import votes as evolution_votes
 from dpsynth_platform.synth.evolution.loop import Rounds, evolve
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 from dpsynth_platform.synth.text import resampling
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
-from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes
+from dpsynth_platform.synth.text.evolution_votes import Voters
 from dpsynth_platform.synth.text.inference_choice import drawn, owner_score, scores
 
 SHOWN = 1.0

@@ -1,14 +1,18 @@
 """The noisy histogram of private votes for public candidates, from each record's choice.
 
-What belongs here: scaling one owner's votes, their sum, and its noise. What does not: what a record chooses
-(`text.evolution_votes`, `images.evolution_votes`), and the cost of a histogram (`privacy.events.GaussianVotesEvent`).
+What belongs here: the voting records as features, scaling one owner's votes, their sum, and its noise. What does not:
+what a record chooses (`text.evolution_votes`, `images.evolution_votes`), and the cost of a histogram
+(`privacy.events.GaussianVotesEvent`).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +22,48 @@ from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
 
 NOBODY = -1
 """The group of records without a vote, and their choice."""
+
+
+@dataclass(frozen=True)
+class VotingRecords(ABC):
+    """The voting records, as features. Sensitive, including their number.
+
+    Attributes:
+        features: shape (records, features).
+        groups: the group of candidates that each record votes for, or `NOBODY`; shape (records,).
+        owners: each record's owner, as any number; None where records have several, and each vote counts in full.
+    """
+
+    features: npt.NDArray[Any] = field(repr=False)
+    groups: npt.NDArray[np.int64] = field(repr=False)
+    owners: npt.NDArray[np.int64] | None = field(repr=False)
+
+    def votes(self, candidates: npt.NDArray[Any], groups: Sequence[int]) -> Counts:
+        """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
+
+        A record votes for a candidate of its group, the first of several equal ones; if its group has none, it does
+        not vote.
+
+        Args:
+            candidates: shape (candidates, features).
+            groups: of each candidate.
+        """
+        chosen = self.chosen(candidates, np.asarray(groups, dtype=np.int64))
+        return histogram(chosen, self.owners, len(candidates))
+
+    @abstractmethod
+    def chosen(self, candidates: npt.NDArray[Any], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The candidate of each record, or `NOBODY`: a function of that record only, given the candidates."""
+
+
+def noisy_votes(voters: VotingRecords, candidates: npt.NDArray[Any], groups: Sequence[int], sigma: float) -> Counts:
+    """The noisy histogram, in `RECORD_PARTS` of one vote: the mechanism of `GaussianVotesEvent`.
+
+    Args:
+        candidates: see `VotingRecords.votes`.
+        sigma: the noise's deviation, in votes.
+    """
+    return with_noise(voters.votes(candidates, groups), sigma)
 
 
 def histogram(chosen: npt.NDArray[np.int64], owners: npt.NDArray[np.int64] | None, candidates: int) -> Counts:

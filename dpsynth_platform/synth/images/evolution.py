@@ -29,8 +29,9 @@ from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.evolution import loop
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.evolution.loop import Features, Rounds, Survivors, enough
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.images.encoders import LENGTH, Encoder
-from dpsynth_platform.synth.images.evolution_votes import ImageVoters, noisy_votes
+from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.foundations import ImageFoundation
 from dpsynth_platform.synth.tabular.noise import Counts
 

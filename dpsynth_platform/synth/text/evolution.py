@@ -43,6 +43,7 @@ from dpsynth_platform.synth.conditions import Given
 from dpsynth_platform.synth.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.evolution.loop import Survivors, enough, evolve, weights
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
@@ -52,7 +53,7 @@ from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
 from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
-from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters
+from dpsynth_platform.synth.text.evolution_votes import read_voters
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
 from dpsynth_platform.synth.text.generator import (
     COLUMNS,

@@ -15,8 +15,7 @@ histogram by that owner's own votes, which `scaled` limits to the length of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,43 +25,18 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.conditions import Given
-from dpsynth_platform.synth.evolution.votes import NOBODY, histogram, with_noise
-from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.evolution.votes import NOBODY, VotingRecords
 from dpsynth_platform.synth.text.embeddings import REMEMBERED_TEXTS
 from dpsynth_platform.synth.text.examples import bounded_columns
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, PrivateText, TextEncoder
 
 
-@dataclass(frozen=True)
-class Voters:
-    """The voting records, as features. Sensitive, including their number.
+class Voters(VotingRecords):
+    """Private texts; a record votes for the candidate with the largest cosine."""
 
-    Attributes:
-        features: shape (records, features).
-        groups: the group of candidates that each record votes for, or `NOBODY`; shape (records,).
-        owners: each record's owner, as any number; None where records have several, and each vote counts in full.
-    """
-
-    features: Features = field(repr=False)
-    groups: npt.NDArray[np.int64] = field(repr=False)
-    owners: npt.NDArray[np.int64] | None = field(repr=False)
-
-    def votes(self, candidates: Features, groups: Sequence[int]) -> Counts:
-        """Exact votes for each candidate, in `RECORD_PARTS` of one vote; the caller must add noise.
-
-        A record votes for the candidate of its group with the largest cosine, the first of several; if its group has
-        no candidate, it does not vote.
-
-        Args:
-            candidates: shape (candidates, features), rows of length 1.
-            groups: of each candidate.
-        """
-        chosen = self._chosen(candidates, np.asarray(groups, dtype=np.int64))
-        return histogram(chosen, self.owners, len(candidates))
-
-    def _chosen(self, candidates: Features, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The candidate of each record, or `NOBODY`."""
+    def chosen(self, candidates: Features, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Record by record; candidates have the length 1."""
         of_group = {int(group): np.flatnonzero(groups == group) for group in np.unique(groups)}
         compared = {group: np.ascontiguousarray(candidates[places]) for group, places in of_group.items()}
         chosen = np.full(len(self.groups), NOBODY, dtype=np.int64)
@@ -70,16 +44,6 @@ class Voters:
             if group in compared:
                 chosen[record] = of_group[group][int((compared[group] @ self.features[record]).argmax())]
         return chosen
-
-
-def noisy_votes(voters: Voters, candidates: Features, groups: Sequence[int], sigma: float) -> Counts:
-    """The noisy histogram, in `RECORD_PARTS` of one vote: the mechanism of `GaussianVotesEvent`.
-
-    Args:
-        candidates: see `Voters.votes`.
-        sigma: the noise's deviation, in votes.
-    """
-    return with_noise(voters.votes(candidates, groups), sigma)
 
 
 def read_voters(

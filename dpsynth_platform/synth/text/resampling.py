@@ -27,8 +27,9 @@ from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.privacy.events import GaussianVotesEvent
+from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
+from dpsynth_platform.synth.text.evolution_votes import Voters, read_voters
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, TextEncoder
 

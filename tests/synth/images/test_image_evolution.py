@@ -23,6 +23,7 @@ from dpsynth_platform.synth import images as package
 from dpsynth_platform.synth.evolution import votes as votes_module
 from dpsynth_platform.synth.evolution.journal import FILE_NAME, EvolutionJournal
 from dpsynth_platform.synth.evolution.loop import Rounds, Survivors
+from dpsynth_platform.synth.evolution.votes import NOBODY, noisy_votes
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images.encoders import LENGTH, AveragedPixels
 from dpsynth_platform.synth.images.encoders_network import NetworkEncoder, trained
@@ -35,7 +36,7 @@ from dpsynth_platform.synth.images.evolution import (
     expected_votes,
     planned,
 )
-from dpsynth_platform.synth.images.evolution_votes import NOBODY, ImageVoters, noisy_votes, whole_candidates
+from dpsynth_platform.synth.images.evolution_votes import ImageVoters, whole_candidates
 from dpsynth_platform.synth.images.simulators_shapes import Shapes
 
 FORM = ImageForm(12, 10, 1)

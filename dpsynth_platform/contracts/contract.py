@@ -161,9 +161,10 @@ class DataContract(Part):
 
     @property
     def public_pictures(self) -> PublicPictures | None:
-        """The declared public pictures that candidates are made from, if any."""
+        """The declared public pictures that candidates are made from, or that a network learns from first, if any."""
         image = self.generate.image
-        return None if image is None or image.evolution is None else image.evolution.table
+        parts = () if image is None else (image.evolution, image.diffusion)
+        return next((part.table for part in parts if part is not None and part.table is not None), None)
 
     @property
     def conditioning_columns(self) -> list[str]:

@@ -325,15 +325,18 @@ class Parts:
 
     def _public_pictures(self, image: ImageGeneration) -> Iterator[str]:
         """Public pictures that overlap with the source: private ones would be published nearly as they are."""
-        table = None if image.evolution is None else image.evolution.table
-        if table is None or self.source is None or self.source.format == "sql":
+        if self.source is None or self.source.format == "sql":
             return
-        read, public = (os.path.realpath(place) for place in (self.source.uri.removeprefix("file://"), table.directory))
-        if Path(read).is_relative_to(public) or Path(public).is_relative_to(read):
-            yield (
-                f"generate.image.evolution.table.directory: {table.directory!r} and the source overlap; accepted: a "
-                "directory of pictures that are public, apart from the source"
-            )
+        for name, part in (("evolution", image.evolution), ("diffusion", image.diffusion)):
+            if part is None or part.table is None:
+                continue
+            places = (self.source.uri.removeprefix("file://"), part.table.directory)
+            read, public = (os.path.realpath(place) for place in places)
+            if Path(read).is_relative_to(public) or Path(public).is_relative_to(read):
+                yield (
+                    f"generate.image.{name}.table.directory: {part.table.directory!r} and the source overlap; "
+                    "accepted: a directory of pictures that are public, apart from the source"
+                )
 
     def _classes(self, image: ImageGeneration) -> Iterator[str]:
         """Columns that cannot condition pictures, or too many classes."""

@@ -32,7 +32,7 @@ class Glyphs(Part):
 
 
 class PublicPictures(Part):
-    """A directory of public pictures as first candidates."""
+    """A directory of public pictures: first candidates, or what a network learns from first."""
 
     directory: str = Field(
         min_length=1, max_length=500, description="With metadata.csv or class folders, as a source of format images."
@@ -42,7 +42,8 @@ class PublicPictures(Part):
     labels: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
         default_factory=dict,
         max_length=MOST_CLASSES,
-        description="Labels whose pictures resemble a class; by default those of the same name, else all.",
+        description="Labels whose pictures resemble a class; by default those of the same name. A class without any "
+        "has all pictures as candidates; a network learns from other pictures without a class.",
     )
 
 
@@ -59,6 +60,27 @@ class PictureEndpoint(Endpoint):
         max_length=MOST_CLASSES,
         description="What a class's pictures show, in public words; by default the description and the class's value.",
     )
+
+
+class WarmUpPictures(PublicPictures):
+    """Public pictures that a network learns from first: all, or those that a paid count selects."""
+
+    nearest_classes: int | None = Field(
+        default=None,
+        ge=1,
+        lt=MOST_CLASSES,
+        description="Pictures of so many labels only, for each class: those that a public classifier sees most often "
+        "in private pictures, by noisy counts. It replaces `labels`.",
+    )
+    nearest_share: float = Field(
+        default=0.05, gt=0, lt=1, description="Of the pictures' part of epsilon, for these counts."
+    )
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> WarmUpPictures:
+        if self.nearest_classes is not None and self.labels:
+            raise ValueError("labels: with nearest_classes, which selects labels; accepted: one of both")
+        return self
 
 
 class ImageEvolution(Part):
@@ -149,13 +171,46 @@ class ImageDiffusion(Part):
     replay_steps: int | None = Field(
         default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
     )
-    warm_up: Literal["none", "moments"] = Field(
+    warm_up: Literal["none", "moments", "table", "table-and-moments"] = Field(
         default="moments",
-        description="`moments`: the network first learns from pictures by image_moments, which has `warm_up_share` of "
-        "the budget.",
+        description="What the network first learns from. `moments`: pictures by image_moments, which has "
+        "`warm_up_share` of the budget. `table`: a public `table` of pictures, at no cost. `table-and-moments`: the "
+        "table, then the moments.",
+    )
+    table: WarmUpPictures | None = Field(
+        default=None, exclude_if=lambda part: part is None, description="For `warm_up` by a table."
     )
     warm_up_share: float = Field(default=0.5, gt=0, lt=1, description="Of the pictures' part of epsilon.")
-    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000)
+    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000, description="From each of table and moments.")
+
+    @model_validator(mode="after")
+    def _of_the_warm_up(self) -> ImageDiffusion:
+        if self.by_table and self.table is None:
+            raise ValueError(
+                f"table: missing with warm_up {self.warm_up!r}; accepted: a directory of public pictures, with the "
+                "reason, or another warm_up"
+            )
+        if self.table is not None and not self.by_table:
+            raise ValueError(
+                f"table: with warm_up {self.warm_up!r}; accepted: none, or warm_up: table or table-and-moments"
+            )
+        nearest = 0.0 if self.table is None or self.table.nearest_classes is None else self.table.nearest_share
+        if self.by_moments and self.warm_up_share + nearest >= 1:
+            raise ValueError(
+                f"warm_up_share and table.nearest_share: {self.warm_up_share:g} and {nearest:g}; accepted: together "
+                "below 1"
+            )
+        return self
+
+    @property
+    def by_table(self) -> bool:
+        """Whether the network first learns from the public table."""
+        return self.warm_up in ("table", "table-and-moments")
+
+    @property
+    def by_moments(self) -> bool:
+        """Whether it first learns from draws of noisy moments."""
+        return self.warm_up in ("moments", "table-and-moments")
 
 
 class ImageGeneration(Part):

@@ -19,6 +19,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.image_generation import WarmUpPictures
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.yaml_files import read_yaml
@@ -455,7 +456,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         said = {"column": contract.image_column, "unscrubbed": contract.image.accept_unscrubbed}
         yield from (text.format(**said, unit=contract.privacy.unit) for text in texts["pictures"])
         if (table := contract.public_pictures) is not None:
-            yield _text("not_covered", "public_pictures", directory=PurePath(table.directory).name, public=table.public)
+            use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
+            yield _text("not_covered", use, directory=PurePath(table.directory).name, public=table.public)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.image_column is None else "pictures"]

@@ -314,8 +314,8 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name
-    for part in ("table", "fonts"):
-        material = ((generate.get("image") or {}).get("evolution") or {}).get(part)
+    for method, part in (("evolution", "table"), ("evolution", "fonts"), ("diffusion", "table")):
+        material = ((generate.get("image") or {}).get(method) or {}).get(part)
         if material is not None:
             material["directory"] = PurePath(material["directory"]).name
     shown = ("approvals", "cadence", *(["max_missing"] if contract.release.max_missing is not None else []))

@@ -1,11 +1,12 @@
 """The generator `image_diffusion`: a small diffusion model, trained by DP-SGD, draws a picture for each row.
 
 What belongs here: the order of its parts. What does not: the parts: the plan (`diffusion_plan`), the network (`unet`),
-training (`diffusion_training`), drawing (`diffusion_sampling`), the sketch (`moments_measuring`), and the other columns
-(`synth.counted`).
+training (`diffusion_training`), drawing (`diffusion_sampling`), the sketch (`moments_measuring`), public pictures
+(`public_warm_up`), and the other columns (`synth.counted`).
 
 The method is that of Dockhorn et al., "Differentially Private Diffusion Models", 2023. The directory of the pictures
-holds the sketch's measurements in `sketch/`, beside what `diffusion_training` has there.
+holds the sketch's measurements in `sketch/` and the counts of `public_warm_up`, beside what `diffusion_training` has
+there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
+from dpsynth_platform.synth.images.public_warm_up import chosen_pictures
 from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 
 if TYPE_CHECKING:
@@ -67,9 +69,16 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
             f"{training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} times the clipping norm), of "
             f"which {training.replay_allowance} are for what an interruption repeats"
         )
+        public: dict[str, Any] = {}
+        if (table := parameters.table) is not None:
+            public["public_pictures"] = table.pictures
+            if table.nearest:
+                public["noise_of_nearest_classes"] = table.noise
+                counts = "counts of the pictures of each class by the public label that they look like, with noise of"
+                mechanism = f"{counts} {table.noise:.3g} records; then {mechanism}"
         if parameters.sketch is not None:
             mechanism = f"{moments_plan.describe(parameters.sketch)['event']}; then {mechanism}"
-        return mechanism, {
+        return mechanism, public | {
             "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture",
             "noise_multiplier": training.noise_multiplier,
             "expected_batch": training.batch_size,
@@ -77,24 +86,31 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
         }
 
     def warm_up(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> WarmUp | None:
-        """Draws of the sketch's model, which is measured first; an interrupted measurement continues."""
+        """Public pictures, then draws of the sketch's model; measures first what is not yet measured."""
         from dpsynth_platform.synth.images.diffusion_training import WarmUp
 
-        sketch, numbers = parameters.sketch, parameters.warm_up
-        if sketch is None or numbers is None:
-            return None
+        layout, sketch, table, numbers = parameters.layout, parameters.sketch, parameters.table, parameters.warm_up
+        found: WarmUp | None = None
+        if numbers is None:
+            return found
 
         def batches() -> Iterator[Batch]:
-            for pictures in parameters.layout.read(run.bounded):
+            for pictures in layout.read(run.bounded):
                 yield Batch(pictures.pixels, pictures.classes)
 
-        moments_measuring.measure(sketch, batches, directory / SKETCH, run.progress)
-        model = moments_measuring.fit(directory / SKETCH, sketch)
-        generator = np.random.default_rng(secrets.randbits(256))
-        weights = np.maximum(model.class_counts, 0) + 1e-9
-        counts = generator.multinomial(numbers.pictures, weights / weights.sum())
-        drawn = [model.draw(number, int(count), generator) for number, count in enumerate(counts)]
-        return WarmUp(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts), numbers)
+        if sketch is not None:
+            moments_measuring.measure(sketch, batches, directory / SKETCH, run.progress)
+            model = moments_measuring.fit(directory / SKETCH, sketch)
+            generator = np.random.default_rng(secrets.randbits(256))
+            weights = np.maximum(model.class_counts, 0) + 1e-9
+            counts = generator.multinomial(numbers.pictures, weights / weights.sum())
+            drawn = [model.draw(number, int(count), generator) for number, count in enumerate(counts)]
+            found = WarmUp(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts), numbers)
+        if table is not None:
+            most = numbers.steps * numbers.batch
+            public = chosen_pictures(table, layout, batches, directory, run.plan.digest, most, run.progress)
+            found = WarmUp(*public, numbers, then=found)
+        return found
 
     def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums | None:
         """Those of the sketch, if there is one."""

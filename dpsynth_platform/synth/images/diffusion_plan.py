@@ -4,7 +4,8 @@ What belongs here: its options, its parameters in the sealed plan, and its event
 (`diffusion_training`).
 
 A part of the budget may go to a sketch: noisy moments of each class (`moments_plan`), whose draws the network learns
-from before its training (warm-up; Gong et al., "From Easy to Hard", 2025). Training costs what the sketch leaves.
+from before its training (warm-up; Gong et al., "From Easy to Hard", 2025). Another one may choose among public pictures
+that it learns from (`public_warm_up`). Training costs what these leave.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
-from dpsynth_platform.synth.images import moments_plan
+from dpsynth_platform.synth.images import moments_plan, public_warm_up
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver, WarmUpNumbers
 from dpsynth_platform.synth.images.generator import ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.moments_plan import MomentsPlan
+from dpsynth_platform.synth.images.public_warm_up import PublicWarmUp
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.training.plan import TrainingPlan
@@ -47,7 +49,8 @@ class DiffusionOptions:
         batch_size: the expected number of those in a step; by default a sixteenth, 1024 at most.
         replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
         average: the part of the weights' average that remains in a step.
-        sketch_share: the part of the pictures' epsilon for the sketch; None: there is none, and no warm-up.
+        sketch_share: the part of the pictures' epsilon for the sketch; None: there is none.
+        by_table: whether the network first learns from the contract's public table.
     """
 
     size: Size = "small"
@@ -59,6 +62,7 @@ class DiffusionOptions:
     learning_rate: float = 1e-3
     average: float = 0.99
     sketch_share: float | None = 0.5
+    by_table: bool = False
     warm_up: WarmUpNumbers = field(default_factory=WarmUpNumbers)
     loss: DiffusionLoss = field(default_factory=DiffusionLoss)
     solver: Solver = field(default_factory=Solver)
@@ -78,7 +82,8 @@ class DiffusionOptions:
             replay_steps=declared.replay_steps,
             clipping_norm=declared.clipping_norm,
             learning_rate=declared.learning_rate,
-            sketch_share=declared.warm_up_share if declared.warm_up == "moments" else None,
+            sketch_share=declared.warm_up_share if declared.by_moments else None,
+            by_table=declared.by_table,
             warm_up=WarmUpNumbers(steps=declared.warm_up_steps),
             loss=DiffusionLoss(draws=declared.draws),
         )
@@ -116,6 +121,7 @@ class DiffusionParameters(ImageParameters):
         loss: its numbers.
         solver: how pictures are drawn: post-processing.
         sketch: noisy moments for the warm-up; None without one.
+        table: public pictures for the warm-up; None without any.
         warm_up: its numbers: post-processing.
     """
 
@@ -123,6 +129,7 @@ class DiffusionParameters(ImageParameters):
     READERS: ClassVar[Readers] = {
         "training": TrainingPlan.from_json,
         "sketch": MomentsPlan.from_json,
+        "table": PublicWarmUp.from_json,
         "warm_up": lambda part: WarmUpNumbers(**part),
         "loss": lambda part: DiffusionLoss(**part),
         "solver": lambda part: Solver(**part),
@@ -134,6 +141,7 @@ class DiffusionParameters(ImageParameters):
     loss: DiffusionLoss
     solver: Solver
     sketch: MomentsPlan | None = None
+    table: PublicWarmUp | None = None
     warm_up: WarmUpNumbers | None = None
 
     def __post_init__(self) -> None:
@@ -148,10 +156,11 @@ class DiffusionParameters(ImageParameters):
 
     @classmethod
     def with_options(cls, inputs: PlanInputs, options: DiffusionOptions) -> DiffusionParameters:
-        """The parameters with the least noise of the guarantee; raises as `calibrated`."""
+        """The parameters with the least noise of the guarantee; raises as `calibrated`, and as `public_warm_up`."""
         columns, layout, guarantee = columns_plan(inputs), ImageLayout.of(inputs.contract), inputs.guarantee
         sketch = None if options.sketch_share is None else _sketch(layout, inputs, options.sketch_share)
-        before = () if sketch is None else (moments_plan.event(sketch, guarantee),)
+        table = _table(layout, inputs) if options.by_table else None
+        before = _before(sketch, table, guarantee)
         training = TrainingPlan.calibrated(
             guarantee,
             beside=lambda trained: counted.together(columns, *before, trained),
@@ -160,6 +169,8 @@ class DiffusionParameters(ImageParameters):
         memory = int(4 * COPIES_IN_FULL * WEIGHTS[options.size]) + ACTIVATION_BYTES
         if sketch is not None:
             memory += int(moments_plan.describe(sketch)["predicted_memory_bytes"])
+        if table is not None:
+            memory += 2 * table.pictures * layout.form.values
         return cls(
             columns=columns,
             layout=layout,
@@ -170,7 +181,8 @@ class DiffusionParameters(ImageParameters):
             loss=options.loss,
             solver=options.solver,
             sketch=sketch,
-            warm_up=None if sketch is None else options.warm_up,
+            table=table,
+            warm_up=None if sketch is None and table is None else options.warm_up,
         )
 
     @property
@@ -184,12 +196,36 @@ class DiffusionParameters(ImageParameters):
         return self.event_of(self.training.paid_steps, guarantee)
 
     def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
-        """The cost of the columns, of the sketch and of so many executed steps."""
+        """The cost of the columns, of what comes before training, and of so many executed steps."""
         return counted.together(self.columns, *self._parts(guarantee, steps))
 
     def _parts(self, guarantee: Guarantee, steps: int) -> list[DpEvent]:
-        sketch = [] if self.sketch is None else [moments_plan.event(self.sketch, guarantee)]
-        return [*sketch, self.training.event_of(steps)]
+        return [*_before(self.sketch, self.table, guarantee), self.training.event_of(steps)]
+
+
+def _before(sketch: MomentsPlan | None, table: PublicWarmUp | None, guarantee: Guarantee) -> list[DpEvent]:
+    """The costs of what the network first learns from."""
+    counts = [] if table is None or not table.nearest else [public_warm_up.counts_event(table.noise, guarantee)]
+    return [*counts, *([] if sketch is None else [moments_plan.event(sketch, guarantee)])]
+
+
+def _part(inputs: PlanInputs, share: float) -> Guarantee:
+    """A share of what the columns leave of epsilon and delta."""
+    image, guarantee = inputs.contract.generate.image, inputs.guarantee
+    columns = image.columns_share if image is not None and counted.counts_columns(inputs.contract) else 0.0
+    part = share * (1 - columns)
+    return replace(guarantee, epsilon=part * guarantee.epsilon, delta=part * guarantee.delta)
+
+
+def _table(layout: ImageLayout, inputs: PlanInputs) -> PublicWarmUp:
+    image = inputs.contract.generate.image
+    declared = None if image is None or image.diffusion is None else image.diffusion.table
+    if declared is None:
+        raise ContractError(
+            f"{inputs.contract.dataset}: generate.image.diffusion.table: missing; accepted: a directory of public "
+            "pictures, with the reason"
+        )
+    return public_warm_up.planned(declared, layout, _part(inputs, declared.nearest_share))
 
 
 def _sketch(layout: ImageLayout, inputs: PlanInputs, share: float) -> MomentsPlan:
@@ -200,8 +236,5 @@ def _sketch(layout: ImageLayout, inputs: PlanInputs, share: float) -> MomentsPla
     """
     if not 0 < share < 1:
         raise AccountingError(f"sketch_share {share!r}; accepted: a number between 0 and 1, or none")
-    image, guarantee = inputs.contract.generate.image, inputs.guarantee
-    columns = image.columns_share if image is not None and counted.counts_columns(inputs.contract) else 0.0
-    part = share * (1 - columns)
-    part_of = replace(guarantee, epsilon=part * guarantee.epsilon, delta=part * guarantee.delta)
-    return moments_plan.planned(layout.form, layout.number, inputs.contract.privacy.expected_units, part_of)
+    expected = inputs.contract.privacy.expected_units
+    return moments_plan.planned(layout.form, layout.number, expected, _part(inputs, share))

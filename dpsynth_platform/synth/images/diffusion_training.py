@@ -62,11 +62,13 @@ class WarmUp:
     Attributes:
         pixels: shape (pictures, height, width, channels), at least one.
         classes: shape (pictures,); the number of classes for pictures without one.
+        then: what it learns from next.
     """
 
     pixels: Pixels = field(repr=False)
     classes: Classes = field(repr=False)
     numbers: WarmUpNumbers = field(default_factory=WarmUpNumbers)
+    then: WarmUp | None = None
 
 
 class PictureRecords:
@@ -184,8 +186,9 @@ def _train(
     if not job.resume:
         declare_unread(directory)
     pictures = warm_up() if newest_step(place / CHECKPOINTS) == 0 else None
-    if pictures is not None:
+    while pictures is not None:
         warm(network, rows, pictures, run.progress)
+        pictures = pictures.then
     begins = is_unread(directory)
     if begins:
         begin_reading(directory)

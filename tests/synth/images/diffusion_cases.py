@@ -21,7 +21,7 @@ KEY = b"k" * 32
 SIZE = (8, 6)
 
 
-def picture_contract(epsilon=8.0, owners=100, b=2):
+def picture_contract(epsilon=8.0, owners=100, b=2, generate=None):
     return parse_contract(
         {
             "dataset": "sketches",
@@ -48,7 +48,7 @@ def picture_contract(epsilon=8.0, owners=100, b=2):
                     "accept_unscrubbed": "They are made up for tests.",
                 },
             },
-            "generate": {"method": "image_moments"},
+            "generate": generate or {"method": "image_moments"},
             "release": {"uri": "/nowhere/public"},
         },
         where="sketches.yaml",

@@ -1,7 +1,7 @@
 """Trains a diffusion model as a worker does, to be killed.
 
-It writes a line for each complete step, then waits for a byte on standard input, so that the killing test knows how far
-it can be.
+It writes a line for each step of a warm-up and for each complete step. After the latter it waits for a byte on standard
+input, so that the killing test knows how far it can be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from diffusion_cases import job
 
 from dpsynth_platform.foundation.errors import MechanismFailed
-from dpsynth_platform.synth.images import diffusion_training
+from dpsynth_platform.synth.images import diffusion_training, public_warm_up
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.training.journal import StepJournal
@@ -35,6 +35,8 @@ def main(plan: Path, bounded: Path, directory: Path, resume: bool) -> None:
     diffusion_training.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
 
     def progress(stage: str, done: int, total: int, beside: str = "") -> None:
+        if stage in ("warm-up", public_warm_up.STAGE):
+            os.write(log, f"{stage} {done}\n".encode())
         if stage == "training":
             os.write(log, f"complete {done}\n".encode())
             if not os.read(0, 1):

@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 from diffusion_cases import bounded_pictures, diffusion_plan
+from public_pictures import nearest_contract, public_table
 
+from dpsynth_platform.synth.images import public_warm_up
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 
 PROGRAM = Path(__file__).with_name("killed_diffusion.py")
@@ -75,3 +77,17 @@ def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path):
     table = GENERATOR.sample(runs.directory, 20)
     assert table.num_rows == 20
     assert table.column("picture").null_count == 0
+
+
+def test_killed_between_count_and_training_it_counts_no_second_time(tmp_path):
+    contract = nearest_contract(public_table(tmp_path / "public"))
+    runs = Killed(diffusion_plan(contract, by_table=True), bounded_pictures(tmp_path / "bounded"), tmp_path)
+    runs.kill_after("warm-up", 1, resume=False)
+    counts = runs.directory / "pictures" / public_warm_up.COUNTS
+    kept = counts.read_bytes()
+    assert GENERATOR.can_resume(runs.directory)
+    done = runs.finish()
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert runs.lines(public_warm_up.STAGE) == [f"{public_warm_up.STAGE} {number}" for number in (0, 1)]
+    assert counts.read_bytes() == kept
+    assert GENERATOR.is_complete(runs.directory)

@@ -1,42 +1,84 @@
-"""What an evolution's pictures are made from: never the source's, of declared classes, and said where it must be."""
+"""Public pictures and models of an evolution or a warm-up: never the source's, of declared classes, and said."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_image_contracts import DRAWINGS
 
-from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.loading import load_family, parse_contract
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.privacy.events import histogram_event
+from dpsynth_platform.privacy.statement import privacy_statement, words_of
+from dpsynth_platform.release.dossier import contract_summary
 from dpsynth_platform.reviewing.contract_words import contract_words
 from dpsynth_platform.synth.images.declared_foundations import DeclaredFoundation
 from dpsynth_platform.synth.images.layout import ImageLayout
 
+FAMILY = load_family(Path(__file__).parents[2] / "deploy" / "families" / "household-surveys.yaml")
 REASON = "drawn by ourselves and published under a free licence"
 
 
-def document(directory: str) -> dict[str, Any]:
+def document(directory: str, method: str = "image_pe", **diffusion: Any) -> dict[str, Any]:
     table = {"directory": directory, "public": REASON}
+    image: dict[str, Any] = {"evolution": {"foundation": "table", "table": table}}
+    if method == "image_diffusion":
+        image = {"diffusion": {"warm_up": "table", "table": table} | diffusion}
     return DRAWINGS | {
         "source": {"uri": "/private/drawings", "format": "images", "key": ["drawing"]},
-        "generate": {
-            "method": "image_pe",
-            "rows": 100,
-            "image": {"evolution": {"foundation": "table", "table": table}},
-        },
+        "generate": {"method": method, "rows": 100, "image": image},
     }
 
 
+@pytest.mark.parametrize("method", ["image_pe", "image_diffusion"])
 @pytest.mark.parametrize("directory", ["/private/drawings", "/private/drawings/2024", "/private"])
-def test_the_source_is_no_public_table(directory: str) -> None:
-    with pytest.raises(ContractError):
-        parse_contract(document(directory), where="drawings.yaml", variables={})
+def test_the_source_is_no_public_table(directory: str, method: str) -> None:
+    with pytest.raises(ContractError, match=r"table.directory: '/private.*' and the source overlap; accepted: a"):
+        parse_contract(document(directory, method), where="drawings.yaml", variables={})
 
 
-def test_reviewers_read_why_pictures_are_public() -> None:
-    contract = parse_contract(document("/public/drawings"), where="drawings.yaml", variables={})
+@pytest.mark.parametrize("method", ["image_pe", "image_diffusion"])
+def test_reviewers_read_why_pictures_are_public(method: str) -> None:
+    """So do all who read the statement; the public summary has the directory's name only."""
+    contract = parse_contract(document("/public/drawings", method), where="drawings.yaml", variables={})
     assert REASON in repr(list(contract_words(contract)))
+    event = histogram_event(60.0, max_contributions=2, discrete=False)
+    statement = privacy_statement(contract, FAMILY, event, words_of(method, event))
+    (said,) = [line for line in statement.not_covered if "public pictures" in line]
+    assert REASON in said and "/public" not in said and "drawings" in said
+    assert ("learned first" in said) == (method == "image_diffusion")
+    assert "/public" not in repr(contract_summary(contract)["generate"])
+
+
+TABLE = {"directory": "/public/drawings", "public": REASON}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"table": None}, "table: missing with warm_up 'table'; accepted: a directory of public pictures, with the reason"),
+    ({"warm_up": "moments"}, "table: with warm_up 'moments'; accepted: none, or warm_up: table or table-and-moments"),
+    ({"warm_up": "tables"}, "warm_up: 'tables'; input should be 'none', 'moments', 'table' or 'table-and-moments'"),
+    (
+        {"table": TABLE | {"nearest_classes": 2, "labels": {"bar": ["line"]}}},
+        "labels: with nearest_classes, which selects labels; accepted: one of both",
+    ),
+    ({"table": TABLE | {"nearest_classes": 0}}, "table.nearest_classes: 0; input should be greater than or equal to 1"),
+    ({"table": TABLE | {"nearest_share": 1.0}}, "table.nearest_share: 1.0; input should be less than 1"),
+    (
+        {
+            "warm_up": "table-and-moments",
+            "warm_up_share": 0.8,
+            "table": TABLE | {"nearest_classes": 2, "nearest_share": 0.2},
+        },
+        "warm_up_share and table.nearest_share: 0.8 and 0.2; accepted: together below 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("diffusion", "words"), REFUSED)
+def test_what_a_warm_up_refuses(diffusion: dict[str, Any], words: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        parse_contract(document("/x", "image_diffusion", **diffusion), where="drawings.yaml", variables={})
+    assert words in str(refused.value)
 
 
 ENDPOINT = {"url": "https://models.example.org/v1", "model": "painter"}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
-from picture_cases import KINDS, SIDE, picture_deployment
+from picture_cases import KINDS, SIDE, drawings, picture_deployment
 from PIL import Image
 
 from dpsynth_platform.foundation.image_form import ImageForm
@@ -20,7 +20,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.quality.images import classifier, report
 from dpsynth_platform.reviewing import verification
-from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.sources.pictures import encoded, read_pictures
 from dpsynth_platform.synth.images import moments_plan
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
@@ -49,7 +49,30 @@ def pixels_of(table: pa.Table) -> Any:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_line_by_each_method(tmp_path: Path, method: str) -> None:
-    deployment = picture_deployment(tmp_path, method=method, **METHODS[method])
+    verified_line(tmp_path, method, METHODS[method])
+
+
+def test_a_line_that_first_learns_from_public_pictures_that_resemble_the_private_ones(tmp_path: Path) -> None:
+    """The dossier says why they are public and what was counted, and not where they are."""
+    reason = "drawn by a program for this test"
+    public = tmp_path / "strokes"
+    for kind in KINDS:
+        (public / kind).mkdir(parents=True)
+    kinds = np.arange(90) % len(KINDS)
+    for number, drawing in enumerate(drawings(kinds, np.random.default_rng(8))):
+        (public / KINDS[kinds[number]] / f"{number}.png").write_bytes(encoded(drawing, "png"))
+    table = {"directory": str(public), "public": reason, "nearest_classes": 1}
+    part = METHODS["image_diffusion"]["image"]["diffusion"] | {"warm_up": "table", "table": table}
+    dossier = verified_line(tmp_path, "image_diffusion", {"image": {"diffusion": part}})
+    assert reason in " ".join(dossier["statement"]["not_covered"])
+    assert "how many pictures of each class look like each label" in " ".join(dossier["statement"]["covered"])
+    assert dossier["contract"]["generate"]["image"]["diffusion"]["table"]["directory"] == "strokes"
+    assert str(public) not in json.dumps(dossier)
+
+
+def verified_line(tmp_path: Path, method: str, generate: dict[str, Any]) -> dict[str, Any]:
+    """Runs a line to its verified release, and returns the dossier."""
+    deployment = picture_deployment(tmp_path, method=method, **generate)
     deployment.family["cap"]["epsilon"] = 8.0  # an account's orders suit counts better than a short training
     deployment.contract["release"]["publish"] = [{"format": "images", "uri": str(tmp_path / "folders")}]
     deployment.write()
@@ -72,6 +95,7 @@ def test_a_line_by_each_method(tmp_path: Path, method: str) -> None:
     assert treatments == {"person": "regenerated", "visit": "regenerated", "kind": "modelled", "drawing": "pictured"}
     assert any("faces, plates and writing" in access for access in dossier["statement"]["not_covered"])
     check_folder(tmp_path / "folders" / path.name, rows)
+    return dict(dossier)
 
 
 def check_folder(root: Path, rows: pa.Table) -> None:

@@ -12,10 +12,11 @@ one record, delta 1e-5), with labels as private as pixels. It draws 20,000 label
 its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are fixed) is
 trained on them and tested on the real test set, for each seed with another run of the method. `real` trains it on
 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
-in /usr/share/fonts, and a network that is trained on them anew each time. Each run is a process of its own with one
-thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones of the test set, on features of
-EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is measuring, fitting and drawing, on the
-clock and of the processor; `MB` the peak of its memory.
+in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` has its default settings,
+and counts labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if named. Each run is a
+process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones of the test set, on
+features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is measuring, fitting and
+drawing, on the clock and of the processor; `MB` the peak of its memory.
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 
@@ -35,23 +36,32 @@ import argparse
 import gzip
 import os
 import resource
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.pixels import ImageForm, Pixels
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.sources.pictures import read_pictures
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images import image_mixed as mixed
+from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.encoders_network import trained
 from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.exact_sums import Batch
@@ -60,6 +70,7 @@ from dpsynth_platform.synth.images.moments_measuring import fit, measure
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import planned
 from dpsynth_platform.synth.images.simulators import Fonts
+from dpsynth_platform.synth.interface import Checkpoints, MechanismRun
 
 Labels = npt.NDArray[np.int64]
 DELTA = 1e-5
@@ -195,11 +206,82 @@ def _drawn(draw: Draw, counts: npt.NDArray[np.float64]) -> Pictures:
     return Pictures(np.concatenate(drawn), np.repeat(np.arange(len(counts)), numbers))
 
 
+def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: bool = False) -> Pictures:
+    """A diffusion model of default settings, labels counted; `large` takes as much as an hour of a GPU has."""
+    diffusion = {"size": "large", "steps": 1000, "draws": 8, "warm_up_steps": 10_000} if large else {}
+    number, names = len(train.labels), [str(label) for label in range(int(train.labels.max()) + 1)]
+    height, width, channels = train.pixels.shape[1:]
+    contract = parse_contract(
+        {
+            "dataset": "pictures",
+            "description": "Public pictures, as if they were private.",
+            "owners": ["nobody@example.org"],
+            "source": {"uri": "/nowhere", "key": ["picture"]},
+            "family": "pictures",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["owner"],
+                "namespace": "owner",
+                "max_contributions": contributions,
+                "guarantee": {"epsilon": epsilon, "delta": DELTA},
+                "expected_units": number // contributions,
+            },
+            "columns": {
+                "picture": {"type": "identifier"},
+                "owner": {"type": "identifier"},
+                "label": {"type": "categorical", "values": names},
+                "image": {
+                    "type": "image",
+                    "size": [height, width],
+                    "channels": channels,
+                    "accept_unscrubbed": "The pictures are public.",
+                },
+            },
+            "generate": {
+                "method": "image_diffusion",
+                "image": {"given": ["label"], "columns_share": 0.02, "diffusion": diffusion},
+            },
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="bench_images.py",
+        variables={},
+    )
+    schema = pa.schema([(name, pa.binary() if name == "image" else pa.string()) for name in contract.columns])
+    generator = ImageDiffusion()
+    plan = generator.plan(contract, schema, Guarantee.target(contract))
+    rows = pa.table(
+        {
+            "label": [names[label] for label in train.labels],
+            "image": pa.array([picture.tobytes() for picture in train.pixels], pa.binary()),
+            OWNER_COLUMN: [f"{row // contributions:032x}" for row in range(number)],
+            RECORD_COLUMN: [f"{row:032x}" for row in range(number)],
+        }
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        bounded, model = Path(directory) / "bounded", Path(directory) / "model"
+        model.mkdir()
+        write_table(bounded, rows.schema, rows.to_batches(BATCH))
+        generator.run(
+            MechanismRun(
+                plan,
+                bounded,
+                Grant("0" * 32, plan.digest, *([""] * 6)),
+                model,
+                checkpoints=Checkpoints(None, secrets.token_bytes(32), resume=False),
+            )
+        )
+        drawn = generator.sample(model, DRAWN)
+    pixels, _, _ = read_pictures(drawn["image"], ImageForm(height, width, channels), "refuse", raw=False)
+    return Pictures(pixels, np.array([names.index(label) for label in drawn["label"].to_pylist()]))
+
+
 METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {
     "real": real,
     "image_moments": image_moments,
     "image_pe": image_pe,
     "image_mixed": image_mixed,
+    "image_diffusion": image_diffusion,
+    "image_diffusion_large": partial(image_diffusion, large=True),
 }
 DIGITS = ("image_pe", "image_mixed")
 """Methods that know public digits, and nothing else."""
@@ -244,7 +326,7 @@ def main() -> None:
     """Prints a line for each set, method and epsilon as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="+", help="NAME=PATH of a parquet file or an IDX directory")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS)[:3])
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--contributions", type=int, default=1, help="pictures of a (made-up) owner, who is protected")

@@ -181,7 +181,7 @@ class ImageDiffusion(Part):
         default=None, exclude_if=lambda part: part is None, description="For `warm_up` by a table."
     )
     warm_up_share: float = Field(default=0.5, gt=0, lt=1, description="Of the pictures' part of epsilon.")
-    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000, description="From each of table and moments.")
+    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000)
 
     @model_validator(mode="after")
     def _of_the_warm_up(self) -> ImageDiffusion:

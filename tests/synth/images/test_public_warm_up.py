@@ -79,6 +79,9 @@ def test_pictures_have_the_class_of_their_label(public, tmp_path):
     found = levels_of(chosen(mapped, tmp_path, no_pass))
     assert found == {(1, "dark"): 12, (1, "night"): 12, (NO_CLASS, "bright"): 12, (NO_CLASS, "dim"): 12}
     assert len(chosen(mapped, tmp_path, no_pass, most=5)[1]) == 5
+    parameters = DiffusionParameters.of(planned(mapped))
+    single = dataclasses.replace(parameters.layout, conditions=())
+    assert set(chosen_pictures(parameters.table, single, no_pass, tmp_path, "d", 1000)[1]) == {0}
     assert not list(tmp_path.iterdir())
 
 
@@ -215,6 +218,12 @@ def test_a_plan_with_cheaper_counts_is_refused(nearest):
 def test_what_cannot_be_chosen_from_is_refused(public, tmp_path):
     with pytest.raises(ConfigurationError, match=r"4 of the 4 labels in .*; accepted: fewer than the table has"):
         planned(nearest_contract(public, 4))
+    unlabelled = tmp_path / "unlabelled"
+    unlabelled.mkdir()
+    (unlabelled / "metadata.csv").write_text("file_name\n0.png\n")
+    (unlabelled / "0.png").write_bytes((public / "dark" / "0.png").read_bytes())
+    with pytest.raises(ConfigurationError, match=r"1 of the 0 labels in .*; declare a column of labels"):
+        planned(nearest_contract(unlabelled))
     with pytest.raises(ConfigurationError, match="no picture has a label"):
         planned(table_contract(public, b=1, labels={"dark": ["violet"]}))
     with pytest.raises(ConfigurationError, match="accepted: a readable directory"):

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH := torch==2.13.0
 CORES := $(shell nproc 2>/dev/null || echo 1)
-SELDOM := '/tests?/|/transformers/models/|/(phonenumbers|pip|sympy)/'
+SELDOM := '/tests?/|/transformers/models/|/diffusers/(modular_)?pipelines/|/(phonenumbers|pip|sympy)/'
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 # Hundreds of processes import the same modules: they keep what they compiled, wherever an environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=

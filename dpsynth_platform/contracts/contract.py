@@ -32,6 +32,7 @@ from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.image_generation import (
+    ImageFinetune,
     ImageGeneration,
     PublicPictures,
     conditions_of,
@@ -165,6 +166,11 @@ class DataContract(Part):
         image = self.generate.image
         parts = () if image is None else (image.evolution, image.diffusion)
         return next((part.table for part in parts if part is not None and part.table is not None), None)
+
+    @property
+    def public_model(self) -> ImageFinetune | None:
+        """The declared public diffusion model that training starts from, if any."""
+        return None if self.generate.image is None else self.generate.image.finetune
 
     @property
     def conditioning_columns(self) -> list[str]:

@@ -310,12 +310,13 @@ class Parts:
         if self.privacy and self.privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
         yield from self._public_pictures(generate.image)
-        diffusion = generate.image.diffusion
-        if diffusion is not None and self.privacy:
-            privacy = self.privacy
-            if diffusion.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
+        for part in ("diffusion", "finetune"):
+            training, privacy = getattr(generate.image, part), self.privacy
+            if training is None or privacy is None:
+                continue
+            if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
                 yield (
-                    "generate.image.diffusion.sampled: 'owners' with several owners a record, or with unit 'example'; "
+                    f"generate.image.{part}.sampled: 'owners' with several owners a record, or with unit 'example'; "
                     "accepted: records"
                 )
         if generate.time_limit is not None:

@@ -70,8 +70,9 @@ class Generate(Part):
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
             "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
-            "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, and "
-            "`image_diffusion` trains a diffusion model. With `image`, `auto` chooses among the methods for pictures."
+            "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, "
+            "`image_diffusion` trains a diffusion model, and `image_finetune` a part of a public one. With `image`, "
+            "`auto` chooses among the methods for pictures."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -142,6 +143,12 @@ class Generate(Part):
     def method_unresolved(self) -> bool:
         """Whether `auto` has yet to choose the method of a text or of pictures."""
         return self.method == "auto" and (self.text is not None or self.image is not None)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The declared checkpoint that training starts from, by name or path; clearance checks its lineage."""
+        finetune = None if self.image is None else self.image.finetune
+        return self.base_model if finetune is None else finetune.checkpoint
 
     @property
     def why(self) -> str | None:

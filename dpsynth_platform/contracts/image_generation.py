@@ -142,12 +142,9 @@ class ImageEvolution(Part):
         return self
 
 
-class ImageDiffusion(Part):
-    """A diffusion model that is trained by DP-SGD."""
+class DiffusionTraining(Part):
+    """How DP-SGD trains a diffusion model."""
 
-    size: Literal["small", "medium", "large"] = Field(
-        default="small", description="Of the network: some 0.13, 0.52 or 1.65 million weights."
-    )
     sampled: Literal["records", "owners"] = Field(
         default="records", description="What a step samples and clips; owners by the mean gradient of their records."
     )
@@ -170,6 +167,14 @@ class ImageDiffusion(Part):
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     replay_steps: int | None = Field(
         default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
+    )
+
+
+class ImageDiffusion(DiffusionTraining):
+    """A diffusion model that is trained by DP-SGD."""
+
+    size: Literal["small", "medium", "large"] = Field(
+        default="small", description="Of the network: some 0.13, 0.52 or 1.65 million weights."
     )
     warm_up: Literal["none", "moments", "table", "table-and-moments"] = Field(
         default="moments",
@@ -213,6 +218,27 @@ class ImageDiffusion(Part):
         return self.warm_up in ("moments", "table-and-moments")
 
 
+class ImageFinetune(DiffusionTraining):
+    """A public diffusion model from disk, a part of which is trained by DP-SGD."""
+
+    checkpoint: str = Field(
+        min_length=1,
+        max_length=500,
+        pattern="^/",
+        description="Absolute path of a directory that diffusers saved: a pipeline of a `UNet2DModel` on pixels of the "
+        "column's form, and a scheduler; weights as safetensors. Clearance checks its lineage.",
+    )
+    public: str = Field(
+        min_length=10, description="Why the pictures that it was trained on are public. Printed in every statement."
+    )
+    trained: Literal["lora", "attention"] = Field(
+        default="lora",
+        description="Beside an embedding of the classes: `lora`, matrices of low rank beside its layers, or "
+        "`attention`, its attention layers.",
+    )
+    rank: int = Field(default=4, ge=1, le=256, description="Of the matrices of `lora`.")
+
+
 class ImageGeneration(Part):
     """The column of pictures, its conditioning columns, and the part of the budget for all other columns."""
 
@@ -229,6 +255,9 @@ class ImageGeneration(Part):
     )
     diffusion: ImageDiffusion | None = Field(
         default=None, exclude_if=lambda part: part is None, description="For `image_diffusion`."
+    )
+    finetune: ImageFinetune | None = Field(
+        default=None, exclude_if=lambda part: part is None, description="For `image_finetune`."
     )
     columns_share: float = Field(
         default=0.1,

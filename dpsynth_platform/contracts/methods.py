@@ -19,6 +19,7 @@ MethodName = Literal[
     "image_pe",
     "image_mixed",
     "image_diffusion",
+    "image_finetune",
 ]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
@@ -30,9 +31,15 @@ EVOLVED_METHODS = ("aug_pe",)
 """Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
-IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion")
+IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion", "image_finetune")
 """Methods that make pictures."""
-PARTS_OF_IMAGE = {"evolution": ("image_pe", "image_mixed"), "diffusion": ("image_diffusion",)}
+FINETUNED_METHODS = ("image_finetune",)
+"""Methods that train a part of a public diffusion model."""
+PARTS_OF_IMAGE = {
+    "evolution": ("image_pe", "image_mixed"),
+    "diffusion": ("image_diffusion",),
+    "finetune": FINETUNED_METHODS,
+}
 """Keys of `generate.image` that these methods require and all others refuse."""
 SUMMED_METHODS = ("image_moments", "image_mixed")
 """Methods that measure sums of pictures by class, which an audit can attack."""

@@ -301,7 +301,7 @@ def clear(
         entry_id: the run's own entry, if reserved; then only what was reserved before it counts.
         base_model: another checkpoint than the contract's, while planning.
     """
-    seen = survey(store, contract.source.place, base_model or contract.generate.base_model)
+    seen = survey(store, contract.source.place, base_model or contract.generate.checkpoint)
     if entry_id is not None:
         request = ledger.entry(entry_id).request
     kin = ledger.kin(family, related=seen.entries, before=entry_id)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import TEXT_METHODS
+from dpsynth_platform.contracts.methods import FINETUNED_METHODS, TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
@@ -117,7 +117,11 @@ def earlier_plan(
 
 
 def deployed_base(plan: SealedPlan) -> tuple[BaseModel, str] | None:
-    """The plan's language model on this machine and the digest in the plan; None without one."""
+    """The checkpoint that a plan starts from, on this machine, and the digest in the plan; None without one."""
+    if plan.method in FINETUNED_METHODS:
+        from dpsynth_platform.synth.images.finetune_checkpoint import sealed
+
+        return sealed(plan)
     if plan.method not in TEXT_METHODS:
         return None
     from dpsynth_platform.synth.text.sealing import started_from

@@ -203,7 +203,8 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(planted or []))
-        writes = {} if base is None else _base_model_file(base, job)
+        # A diffusion model is in the plan, and is not trained by several processes.
+        writes = {} if base is None or plan.method in IMAGE_METHODS else _base_model_file(base, job)
         if base is not None or plan.method in IMAGE_METHODS:
             writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:
@@ -263,7 +264,7 @@ def _run_worker(step: StepContext, entry: Entry, method: str, job: WorkerJob) ->
 
 
 def _base_model(plan: SealedPlan) -> BaseModel | None:
-    """The plan's language model on this machine, if it has one; checked before anything is spent."""
+    """The checkpoint that a plan starts from, on this machine, if any; checked before anything is spent."""
     found = deployed_base(plan)
     if found is None:
         return None

@@ -458,6 +458,9 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         if (table := contract.public_pictures) is not None:
             use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
             yield _text("not_covered", use, directory=PurePath(table.directory).name, public=table.public)
+        if (model := contract.public_model) is not None:
+            named = PurePath(model.checkpoint).name
+            yield _text("not_covered", "public_checkpoint", directory=named, public=model.public)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.image_column is None else "pictures"]

@@ -60,8 +60,10 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     if source.query is not None:
         yield "query of the source", source.query
     yield "method", contract.generate.method
-    if contract.generate.base_model:
-        yield "base model", contract.generate.base_model
+    if contract.generate.checkpoint:
+        yield "base model", contract.generate.checkpoint
+    if (model := contract.public_model) is not None:
+        yield "why it is public", model.public
     if (table := contract.public_pictures) is not None:
         yield "public pictures", f"{table.directory}, declared public: {table.public}"
     yield "rows", _rows(contract)

@@ -305,7 +305,7 @@ def _not_cleared(
     """Why a run would not be cleared for its base model; None if it would be, or has none."""
     from dpsynth_platform.lineage.store import LineageStore
 
-    if contract.generate.base_model is None:
+    if contract.generate.checkpoint is None:
         return None
     with tempfile.TemporaryDirectory() as nowhere:
         # Without a ledger nothing is known of the model, and a forecast must not create a ledger.

@@ -409,6 +409,7 @@ _CLASSES = {
     "image_pe": "images.image_pe.ImagePe",
     "image_mixed": "images.image_mixed.ImageMixed",
     "image_diffusion": "images.diffusion.ImageDiffusion",
+    "image_finetune": "images.finetune.ImageFinetune",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

@@ -19,6 +19,8 @@ def image_method_for(contract: DataContract) -> Choice:
         return Choice(
             "image_mixed", f"the contract declares {image.evolution.foundation} from which candidates can be made"
         )
+    if image is not None and image.finetune is not None:
+        return Choice("image_finetune", "the contract declares a public diffusion model to start from")
     if image is not None and image.diffusion is not None:
         return Choice("image_diffusion", "the contract declares the training of a diffusion model")
     return Choice("image_moments", "no public pictures or simulator are declared that resemble the data")

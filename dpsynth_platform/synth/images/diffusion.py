@@ -23,16 +23,17 @@ from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images import moments_measuring, moments_plan
+from dpsynth_platform.synth.images.diffusion_numbers import Solver
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.public_warm_up import chosen_pictures
 from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
+from dpsynth_platform.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
-    from dpsynth_platform.synth.images.diffusion_training import WarmUp
-
+    from dpsynth_platform.synth.images.diffusion_training import Trained, WarmUp
 
 SKETCH = "sketch"
 """Within the directory of the pictures."""
@@ -61,28 +62,17 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
         return DiffusionParameters.calibrated(inputs)
 
     def description(self, plan: SealedPlan, parameters: DiffusionParameters) -> tuple[str, dict[str, Any]]:
-        training = parameters.training
-        unit = "records" if training.sampled == "record" else "owners"
-        delta = Guarantee.from_json(plan.guarantee).delta
-        mechanism = (
-            f"{training.paid_steps} steps of DP-SGD over {unit} (sampled with probability "
-            f"{training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} times the clipping norm), of "
-            f"which {training.replay_allowance} are for what an interruption repeats"
-        )
-        public: dict[str, Any] = {}
+        mechanism, figures = described(plan, parameters.training)
         if (table := parameters.table) is not None:
-            public["public_pictures"] = table.pictures
+            figures["public_pictures"] = table.pictures
             if table.nearest:
-                public["noise_of_nearest_classes"] = table.noise
+                figures["noise_of_nearest_classes"] = table.noise
                 counts = "counts of the pictures of each class by the public label that they look like, with noise of"
                 mechanism = f"{counts} {table.noise:.3g} records; then {mechanism}"
         if parameters.sketch is not None:
             mechanism = f"{moments_plan.describe(parameters.sketch)['event']}; then {mechanism}"
-        return mechanism, public | {
-            "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture",
-            "noise_multiplier": training.noise_multiplier,
-            "expected_batch": training.batch_size,
-            "epsilon_of_training_alone": epsilon(training.event, delta).epsilon,
+        return mechanism, figures | {
+            "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture"
         }
 
     def warm_up(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> WarmUp | None:
@@ -131,16 +121,36 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
         return can_continue(directory)
 
     def opened(self, plan: SealedPlan, parameters: DiffusionParameters, directory: Path, request: DrawRequest) -> Draw:
-        import torch
+        return drawing(parameters, parameters.solver, directory, request.device)
 
-        from dpsynth_platform.synth.images.diffusion_sampling import sample
-        from dpsynth_platform.synth.images.diffusion_training import load_network
 
-        network = load_network(parameters, directory, request.device)
-        form = parameters.layout.form
+def described(plan: SealedPlan, training: TrainingPlan) -> tuple[str, dict[str, Any]]:
+    """A training in words, and figures about it; see `ImageGenerator.description`."""
+    unit = "records" if training.sampled == "record" else "owners"
+    mechanism = (
+        f"{training.paid_steps} steps of DP-SGD over {unit} (sampled with probability "
+        f"{training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} times the clipping norm), of "
+        f"which {training.replay_allowance} are for what an interruption repeats"
+    )
+    return mechanism, {
+        "noise_multiplier": training.noise_multiplier,
+        "expected_batch": training.batch_size,
+        "epsilon_of_training_alone": epsilon(training.event, Guarantee.from_json(plan.guarantee).delta).epsilon,
+    }
 
-        def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
-            classes = torch.full((pictures,), number, device=request.device)
-            return sample(network, form, classes, generator, parameters.solver, network.no_class)
 
-        return draw
+def drawing(parameters: Trained, solver: Solver, directory: Path, device: str) -> Draw:
+    """Draws pictures from the trained network in a directory; raises as `diffusion_training.load_network`."""
+    import torch
+
+    from dpsynth_platform.synth.images.diffusion_sampling import sample
+    from dpsynth_platform.synth.images.diffusion_training import load_network
+
+    network = load_network(parameters, directory, device)
+    form = parameters.layout.form
+
+    def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
+        classes = torch.full((pictures,), number, device=device)
+        return sample(network, form, classes, generator, solver, network.no_class)
+
+    return draw

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.image_generation import DiffusionTraining
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -28,6 +29,9 @@ from dpsynth_platform.synth.images.public_warm_up import PublicWarmUp
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.training.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.images.unet import UNet
 
 Size = Literal["small", "medium", "large"]
 WEIGHTS = {"small": 0.13e6, "medium": 0.52e6, "large": 1.65e6}
@@ -74,18 +78,26 @@ class DiffusionOptions:
         declared = None if image is None else image.diffusion
         if declared is None:
             return cls()
-        return cls(
+        return cls.trained_by(
+            declared,
             size=declared.size,
+            sketch_share=declared.warm_up_share if declared.by_moments else None,
+            by_table=declared.by_table,
+            warm_up=WarmUpNumbers(steps=declared.warm_up_steps),
+        )
+
+    @classmethod
+    def trained_by(cls, declared: DiffusionTraining, **others: Any) -> DiffusionOptions:
+        """The options of a declared training, with `others`."""
+        return cls(
             sampled="user" if declared.sampled == "owners" else "record",
             batch_size=declared.batch_size,
             steps=declared.steps,
             replay_steps=declared.replay_steps,
             clipping_norm=declared.clipping_norm,
             learning_rate=declared.learning_rate,
-            sketch_share=declared.warm_up_share if declared.by_moments else None,
-            by_table=declared.by_table,
-            warm_up=WarmUpNumbers(steps=declared.warm_up_steps),
             loss=DiffusionLoss(draws=declared.draws),
+            **others,
         )
 
     def training(self, units: int) -> dict[str, Any]:
@@ -184,6 +196,12 @@ class DiffusionParameters(ImageParameters):
             table=table,
             warm_up=None if sketch is None and table is None else options.warm_up,
         )
+
+    def network(self) -> UNet:
+        """The network with fresh weights."""
+        from dpsynth_platform.synth.images.unet import UNet
+
+        return UNet(self.layout.form, self.layout.number, self.size)
 
     @property
     def neighbours(self) -> tuple[str, int]:

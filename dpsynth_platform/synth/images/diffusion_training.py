@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +26,11 @@ from dpsynth_platform.foundation.permissions import private_directory, private_f
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import EXAMPLES, HeldByAnother, held
-from dpsynth_platform.privacy.events import Sampled
+from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
-from dpsynth_platform.synth.images.diffusion_numbers import WarmUpNumbers
-from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
+from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
+from dpsynth_platform.synth.images.finetune_network import Pretrained
 from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import Checkpoints as Job
@@ -44,6 +45,7 @@ from dpsynth_platform.training.journal import StepJournal
 from dpsynth_platform.training.journal import can_resume as journal_can_resume
 from dpsynth_platform.training.loop import train_by
 from dpsynth_platform.training.memory import remembered_size
+from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.resuming import ResumableJournal
 from dpsynth_platform.training.rows import RowDivision, first_rows
 from dpsynth_platform.training.spending_progress import SpendingProgress
@@ -53,6 +55,32 @@ from dpsynth_platform.training.weights import is_trained, load_weights, save_wei
 TRAINING, CHECKPOINTS, SIZE = "training", "checkpoints", "physical-batch"
 """Names within the directory."""
 _PIXELS = "pixels.u1"
+
+
+Network = UNet | Pretrained
+"""What can be trained: called with pictures, level and class."""
+
+
+class Trained(Protocol):
+    """What a training needs of sealed parameters. Public; see `diffusion_plan.DiffusionParameters`."""
+
+    @property
+    def layout(self) -> ImageLayout: ...
+
+    @property
+    def training(self) -> TrainingPlan: ...
+
+    @property
+    def average(self) -> float: ...
+
+    @property
+    def loss(self) -> DiffusionLoss: ...
+
+    def network(self) -> Network:
+        """The network with its first weights; those that are trained require gradients."""
+
+    def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
+        """The cost of so many executed steps, and of all else that the plan pays for."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +157,15 @@ def read_records(
     return PictureRecords(pixels, numbers, mine, draws)
 
 
-def prepared(parameters: DiffusionParameters, device: str = "cpu") -> tuple[UNet, Rows]:
-    """The network with fresh weights and its rows, both checked on random pictures before any record is read.
+def prepared(parameters: Trained, device: str = "cpu") -> tuple[Network, Rows]:
+    """The network with its first weights and its rows, both checked on random pictures before any record is read.
 
     Raises:
         TrainingRefused: training it would not be differentially private; names all faults.
     """
     place = torch.device(device)
     layout = parameters.layout
-    network = UNet(layout.form, layout.number, parameters.size).to(place).eval()
+    network = parameters.network().to(place).eval()
     rows = Rows(parameters.loss, layout.form, layout.number, place)
     refuse_unsound_grid(network, parameters.training, losses, rows.made_up)
     return network, rows
@@ -145,7 +173,7 @@ def prepared(parameters: DiffusionParameters, device: str = "cpu") -> tuple[UNet
 
 def train_pictures(
     run: MechanismRun,
-    parameters: DiffusionParameters,
+    parameters: Trained,
     directory: Path,
     *,
     warm_up: Callable[[], WarmUp | None] = lambda: None,
@@ -177,7 +205,7 @@ def train_pictures(
 def _train(
     run: MechanismRun,
     job: Job,
-    parameters: DiffusionParameters,
+    parameters: Trained,
     directory: Path,
     warm_up: Callable[[], WarmUp | None],
 ) -> None:
@@ -237,18 +265,18 @@ def can_continue(directory: Path) -> bool:
     return is_trained(directory) or is_unread(directory) or journal_can_resume(place, newest_step(place / CHECKPOINTS))
 
 
-def load_network(parameters: DiffusionParameters, directory: Path, device: str) -> UNet:
+def load_network(parameters: Trained, directory: Path, device: str) -> Network:
     """The trained network with its averaged weights, in evaluation mode.
 
     Raises:
         MechanismFailed: the weights are incomplete, damaged or of another plan.
     """
-    network = UNet(parameters.layout.form, parameters.layout.number, parameters.size)
-    load_weights(dict(network.named_parameters()), directory)
+    network = parameters.network()
+    load_weights({name: value for name, value in network.named_parameters() if value.requires_grad}, directory)
     return network.to(device).eval()
 
 
-def warm(network: UNet, rows: Rows, pictures: WarmUp, progress: Progress = silent) -> None:
+def warm(network: Network, rows: Rows, pictures: WarmUp, progress: Progress = silent) -> None:
     """Trains a network without privacy, on pictures that need none. Its weights change in place."""
     records, numbers = PictureRecords(pictures.pixels, pictures.classes), pictures.numbers
     parameters = list(network.parameters())

@@ -1,0 +1,129 @@
+"""Which directories of diffusers a training may start from: what is wrong with others is said in three parts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from public_models import saved_model, tiny_unet
+from safetensors.torch import load_file, save_file
+
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.synth.images.finetune_checkpoint import CONFIG, INDEX, SCHEDULER, WEIGHTS, checkpoint, load
+
+FORM = ImageForm(8, 6, 1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return saved_model(tmp_path_factory.mktemp("public") / "model", num_class_embeds=3)
+
+
+@pytest.fixture
+def model(tmp_path, whole):
+    return shutil.copytree(whole, tmp_path / "model")
+
+
+def changed(model, name, **values):
+    document = json.loads((model / name).read_text()) | values
+    (model / name).write_text(json.dumps(document))
+
+
+def pickled(model):
+    torch.save(load_file(model / WEIGHTS), model / "unet/diffusion_pytorch_model.bin")
+    (model / WEIGHTS).unlink()
+
+
+def without(model, name, **others):
+    weights = load_file(model / WEIGHTS)
+    save_file({key: value for key, value in (weights | others).items() if key != name}, model / WEIGHTS)
+
+
+def cut_off(model):
+    (model / WEIGHTS).write_bytes((model / WEIGHTS).read_bytes()[:5000])
+
+
+FAULTS = {
+    "no directory": (shutil.rmtree, "there is no model_index.json; accepted: a directory that a pipeline"),
+    "no config": (lambda model: (model / CONFIG).unlink(), "there is no unet/config.json; accepted"),
+    "no scheduler": (lambda model: (model / SCHEDULER).unlink(), "there is no scheduler/scheduler_config.json; acc"),
+    "no weights": (lambda model: (model / WEIGHTS).unlink(), "it has no weights; accepted: unet/diffusion_pytorch_"),
+    "pickle": (pickled, "its weights are pickles, which are programs; accepted: unet/diffusion_pytorch_model.safetens"),
+    "no JSON": (lambda model: (model / INDEX).write_text("["), "model_index.json cannot be read as a JSON object; acc"),
+    "latents": (
+        lambda model: changed(model, INDEX, vqvae=["diffusers", "VQModel"]),
+        r"its pipeline has .*vqvae \(VQModel\); accepted: a unet \(UNet2DModel\) and a scheduler",
+    ),
+    "own code": (
+        lambda model: changed(model, INDEX, unet=["my_module", "UNet2DModel"]),
+        r"its pipeline has .*unet \(UNet2DModel\); accepted",
+    ),
+    "network": (lambda model: changed(model, CONFIG, _class_name="UNet1DModel"), "_class_name is 'UNet1DModel'; acc"),
+    "time": (lambda model: changed(model, CONFIG, time_embedding_type="fourier"), "'fourier'; accepted: positional"),
+    "prediction": (
+        lambda model: changed(model, SCHEDULER, prediction_type="sample"),
+        "prediction_type is 'sample'; accepted: epsilon or v_prediction",
+    ),
+    "size": (
+        lambda model: changed(model, CONFIG, sample_size=32),
+        "it is for pictures of 32 x 32 pixels, and the column has 8 x 6; accepted: a checkpoint for 8 x 6",
+    ),
+    "channels": (
+        lambda model: changed(model, CONFIG, in_channels=3),
+        "it reads 3 and writes 1 channels, and the column has 1; accepted: a checkpoint that reads and writes 1",
+    ),
+    "missing": (
+        lambda model: without(model, "conv_in.weight"),
+        "'conv_in.weight' is missing or unknown; accepted: the weights of unet/config.json",
+    ),
+    "unknown": (lambda model: without(model, "", other=torch.ones(1)), "'other' is missing or unknown; accepted"),
+    "cut off": (cut_off, "it cannot be read .*damaged or too new; accepted: a whole checkpoint"),
+    "not finite": (
+        lambda model: without(model, "", **{"conv_in.bias": torch.full((8,), torch.nan)}),
+        "it has weights that are not finite; accepted: finite weights",
+    ),
+    "widths": (lambda model: changed(model, CONFIG, block_out_channels=[8, 24]), "it cannot be read .*; accepted"),
+    "noise": (lambda model: changed(model, SCHEDULER, trained_betas=[0.0, 0.0]), "it cannot be read .*; accepted"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_checkpoint_is_refused(model, fault):
+    spoil, words = FAULTS[fault]
+    spoil(model)
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        load(checkpoint(str(model)), FORM)
+    assert f"generate.image.finetune.checkpoint: '{model}'" in str(refused.value)
+
+
+def test_its_weights_and_levels_are_read(model):
+    unet, levels, prediction = load(checkpoint(str(model)), FORM)
+    saved = load_file(model / WEIGHTS)
+    classes = saved.pop("class_embedding.weight")
+    own = unet.state_dict()
+    assert torch.allclose(own.pop("class_embedding.weight"), classes.mean(0, keepdim=True))
+    assert own.keys() == saved.keys() and all(torch.equal(own[name], saved[name]) for name in saved)
+    assert (len(levels), prediction) == (1000, "epsilon")
+    assert levels[0] == pytest.approx((1e-4 / (1 - 1e-4)) ** 0.5)  # of the first beta
+    assert not unet.training
+
+
+def test_a_schedule_that_ends_in_noise_alone_loses_that_step(model):
+    changed(model, SCHEDULER, rescale_betas_zero_snr=True, prediction_type="v_prediction")
+    assert len(load(checkpoint(str(model)), FORM)[1]) == 999
+
+
+@pytest.mark.parametrize("name", [INDEX, CONFIG, SCHEDULER, WEIGHTS])
+def test_the_digest_covers_every_file_that_is_read(model, name):
+    before = checkpoint(str(model)).digest
+    (model / "README.md").write_text("Says nothing to the program.")
+    assert checkpoint(str(model)).digest == before
+    file = model / name
+    if name == WEIGHTS:
+        tiny_unet(num_class_embeds=3).save_pretrained(model / "unet")
+    else:
+        changed(model, name, _note="changed")
+    assert file.is_file() and checkpoint(str(model)).digest != before

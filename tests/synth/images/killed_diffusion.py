@@ -17,8 +17,7 @@ from diffusion_cases import job
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.synth.images import diffusion_training, public_warm_up
-from dpsynth_platform.synth.images.diffusion import ImageDiffusion
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.training.journal import StepJournal
 
 
@@ -43,8 +42,8 @@ def main(plan: Path, bounded: Path, directory: Path, resume: bool) -> None:
                 raise SystemExit("out of steps")
 
     run = job(SealedPlan.from_json(plan.read_text()), bounded, directory, resume=resume)
-    generator = ImageDiffusion()
-    generator.fit(run.plan, bounded, run.grant, directory, progress=progress, checkpoints=run.checkpoints)
+    mechanism = generator(run.plan.method)
+    mechanism.fit(run.plan, bounded, run.grant, directory, progress=progress, checkpoints=run.checkpoints)
 
 
 if __name__ == "__main__":

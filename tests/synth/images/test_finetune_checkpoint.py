@@ -107,7 +107,7 @@ def test_its_weights_and_levels_are_read(model):
     assert torch.allclose(own.pop("class_embedding.weight"), classes.mean(0, keepdim=True))
     assert own.keys() == saved.keys() and all(torch.equal(own[name], saved[name]) for name in saved)
     assert (len(levels), prediction) == (1000, "epsilon")
-    assert levels[0] == pytest.approx((1e-4 / (1 - 1e-4)) ** 0.5)  # of the first beta
+    assert levels[0] == pytest.approx((1e-4 / (1 - 1e-4)) ** 0.5, rel=1e-3)  # of the first beta, in single precision
     assert not unet.training
 
 

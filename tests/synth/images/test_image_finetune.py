@@ -1,0 +1,151 @@
+"""Training a part of a public model: its sealed plan and event, a changed checkpoint, and drawing by class."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import dp_accounting as accounting
+import numpy as np
+import pytest
+import torch
+from diffusion_cases import bounded_pictures, job, picture_contract
+from dp_accounting.pld import PLDAccountant
+from finetune_cases import finetune_contract, finetune_inputs, finetune_plan
+from public_models import WHY, saved_model
+from safetensors.torch import load_file
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.synth.images import diffusion_training
+from dpsynth_platform.synth.images.choice import image_method_for
+from dpsynth_platform.synth.images.diffusion_training import load_network
+from dpsynth_platform.synth.images.finetune import ImageFinetune
+from dpsynth_platform.synth.images.finetune_plan import FinetuneParameters
+
+GENERATOR = ImageFinetune()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return saved_model(tmp_path_factory.mktemp("public") / "model")
+
+
+@pytest.fixture
+def without_gate(monkeypatch):
+    """For tests of what follows it."""
+    monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
+
+
+def test_the_event_is_what_the_training_costs(model):
+    """Without counted columns and with one record of an owner, by dp_accounting alone, from the plan's numbers."""
+    whole = picture_contract(epsilon=2.0, owners=400, b=1).snapshot()
+    whole["columns"]["kind"] = {"type": "ignored", "ignore": True}
+    plan = finetune_plan(model, contract=DataContract.model_validate(whole), replay_steps=3)
+    assert plan.columns == {} or not plan.columns
+    training = FinetuneParameters.checked(plan).training
+    assert (training.batch_size, training.units, training.steps, training.replay_allowance) == (20, 400, 6, 3)
+    step = accounting.PoissonSampledDpEvent(20 / 400, accounting.GaussianDpEvent(training.noise_multiplier))
+    delta = plan.guarantee["delta"]
+    found = PLDAccountant().compose(step, 9).get_epsilon(delta)
+    assert 1.95 < found <= 2.0 + 1e-3
+    sealed = PLDAccountant().compose(event_from_json(plan.event)).get_epsilon(delta)
+    assert sealed == pytest.approx(found, rel=0.01)
+
+
+def test_less_noise_or_more_steps_are_refused(model):
+    plan = finetune_plan(model)
+    training = plan.parameters["training"]
+    for change in ({"noise_multiplier": 0.5 * training["noise_multiplier"]}, {"steps": 60}, {"max_contributions": 1}):
+        parameters = plan.parameters | {"training": training | change}
+        with pytest.raises(GrantRefused):
+            GENERATOR.check(dataclasses.replace(plan, parameters=parameters))
+
+
+def test_the_plan_seals_what_the_contract_declares(model):
+    plan = finetune_plan(model, sampled="owners", learning_rate=0.02, rank=3)
+    parameters = FinetuneParameters.of(plan)
+    assert json.dumps(parameters.to_json()) == json.dumps(plan.parameters)
+    assert (parameters.training.sampled, parameters.training.learning_rate) == ("user", 0.02)
+    assert parameters.training.adapter is not None and parameters.training.adapter.rank == 3
+    assert (parameters.loss.draws, parameters.checkpoint) == (2, str(model))
+    assert parameters.solver.lowest == pytest.approx(0.01, rel=1e-3)  # the checkpoint knows no less noise
+    assert FinetuneParameters.of(finetune_plan(model, trained="attention")).training.adapter is None
+    described = GENERATOR.describe(plan)
+    assert "10 steps of DP-SGD over owners" in described["event"]
+    assert described["trained"].startswith(f"matrices of rank 3 and classes of {model}")
+
+
+def test_planning_tries_the_network_and_refuses_what_is_not_there(tmp_path, model, monkeypatch):
+    tried = []
+    monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *given: tried.append(given))
+    assert GENERATOR.parts(finetune_inputs(model)).parameters["checkpoint"] == str(model)
+    assert len(tried) == 1
+    with pytest.raises(ConfigurationError, match="there is no model_index.json"):
+        GENERATOR.parts(finetune_inputs(tmp_path / "nothing"))
+
+
+def test_another_checkpoint_is_refused_before_a_record_is_read(tmp_path, without_gate):
+    model = saved_model(tmp_path / "public")
+    plan = finetune_plan(model)
+    saved_model(model)  # other random weights in its place
+    with pytest.raises(ConfigurationError, match="is not the one that the plan was made for; accepted: its earlier"):
+        GENERATOR.run(job(plan, tmp_path / "no table", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("trained", ["lora", "attention"])
+def test_a_trained_part_draws_by_class(tmp_path, model, without_gate, monkeypatch, trained):
+    """Only the trained part is on disk, and the rest is the checkpoint's. Its embedding of the classes decides."""
+    plan = finetune_plan(model, trained=trained, steps=3)
+    bounded, directory = bounded_pictures(tmp_path / "bounded"), tmp_path / "model"
+    GENERATOR.run(job(plan, bounded, directory))
+    parameters = FinetuneParameters.of(plan)
+    network = load_network(parameters, directory / "pictures", "cpu")
+    kept = load_file(directory / "pictures/weights.safetensors")
+    saved = load_file(model / "unet/diffusion_pytorch_model.safetensors")
+    for name, value in network.named_parameters():
+        if name in kept:
+            assert torch.equal(value, kept[name])
+        else:
+            assert torch.equal(value, saved[name.removeprefix("unet.").replace(".base_layer", "")])
+    assert 0 < len(kept) < len(dict(network.named_parameters()))
+    table = GENERATOR.sample(directory, 30)
+    assert table.num_rows == 30 and table.column("picture").null_count == 0
+    draw = GENERATOR.opened(plan, parameters, directory / "pictures", "cpu")
+    pictures = [draw(number, 3, np.random.default_rng(5)) for number in (0, 0, 1)]
+    assert pictures[0].shape == (3, 8, 6, 1)
+    assert (pictures[0] == pictures[1]).all() and (pictures[0] != pictures[2]).any()
+
+
+def test_auto_starts_from_a_declared_checkpoint(model):
+    whole = finetune_contract(model).snapshot()
+    contract = DataContract.model_validate(whole | {"generate": whole["generate"] | {"method": "auto"}})
+    choice = image_method_for(contract)
+    assert choice.method == "image_finetune"
+    found = contract.with_method(choice.method)
+    assert found.generate.checkpoint == str(model)
+    assert found.public_model is not None and found.public_model.public == WHY
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"checkpoint": "models/digits"}, "checkpoint"),
+        ({"public": "yes"}, "public"),
+        ({"trained": "all"}, "trained"),
+        ({"rank": 0}, "rank"),
+    ],
+)
+def test_what_a_contract_must_say(model, change, words):
+    whole = finetune_contract(model).snapshot()
+    whole["generate"]["image"]["finetune"] |= change
+    with pytest.raises(ValueError, match=rf"generate.image.finetune.{words}"):
+        DataContract.model_validate(whole)
+
+
+def test_no_contract_without_a_checkpoint(model):
+    inputs = finetune_inputs(model)
+    other = dataclasses.replace(inputs, contract=picture_contract())
+    with pytest.raises(ContractError, match="generate.image.finetune: missing; accepted"):
+        FinetuneParameters.calibrated(other)

@@ -16,7 +16,7 @@ def finetune_contract(model, *, contract=None, **training):
     contract = contract or picture_contract()
     usual = {"steps": 6, "replay_steps": 4, "batch_size": 20, "draws": 2, "rank": 2}
     part = {"checkpoint": str(model), "public": WHY} | usual | training
-    generate = {"method": "image_finetune", "image": {"finetune": part}}
+    generate = {"method": "image_finetune", "rows": contract.generate.rows, "image": {"finetune": part}}
     return DataContract.model_validate(contract.snapshot() | {"generate": generate})
 
 

@@ -10,16 +10,17 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-from diffusion_cases import bounded_pictures, diffusion_plan
+from diffusion_cases import bounded_pictures, diffusion_plan, job
 from finetune_cases import finetune_plan
 from public_models import saved_model
 from public_pictures import nearest_contract, public_table
 
-from dpsynth_platform.synth.images import public_warm_up
-from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.images import diffusion_training, public_warm_up
+from dpsynth_platform.synth.images.diffusion import ImageDiffusion
+from dpsynth_platform.synth.images.finetune import ImageFinetune
 
 PROGRAM = Path(__file__).with_name("killed_diffusion.py")
+GENERATOR = ImageDiffusion()
 PATIENCE = 200.0
 
 
@@ -58,15 +59,12 @@ class Killed:
         )
 
 
-@pytest.mark.parametrize("method", ["image_diffusion", "image_finetune"])
-def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path, method):
+def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path):
     """Killed within its third step, and after a further one: each step's execution is counted, and it ends complete."""
-    plan = diffusion_plan() if method == "image_diffusion" else finetune_plan(saved_model(tmp_path / "public"))
-    mechanism = generator(method)
-    runs = Killed(plan, bounded_pictures(tmp_path / "bounded"), tmp_path)
+    runs = Killed(diffusion_plan(), bounded_pictures(tmp_path / "bounded"), tmp_path)
     runs.kill_after("begun", 3, resume=False)
-    assert mechanism.can_resume(runs.directory)
-    assert not mechanism.is_complete(runs.directory)
+    assert GENERATOR.can_resume(runs.directory)
+    assert not GENERATOR.is_complete(runs.directory)
     assert (runs.directory / "pictures/training").is_dir()
     assert not list((runs.directory / "pictures").rglob("pixels*"))  # they had no name any more
     runs.kill_after("complete", 1, resume=True)
@@ -76,10 +74,10 @@ def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path, met
     begun = [int(line.split()[1]) for line in runs.lines("begun")]
     assert begun == list(range(1, executed + 1))
     assert 7 <= executed <= 10
-    assert mechanism.is_complete(runs.directory)
+    assert GENERATOR.is_complete(runs.directory)
     left = sorted(path.name for path in (runs.directory / "pictures").iterdir())
     assert left == ["trained.json", "weights.safetensors"]
-    table = mechanism.sample(runs.directory, 20)
+    table = GENERATOR.sample(runs.directory, 20)
     assert table.num_rows == 20
     assert table.column("picture").null_count == 0
 
@@ -90,10 +88,25 @@ def test_killed_between_count_and_training_it_counts_no_second_time(tmp_path):
     runs.kill_after("warm-up", 1, resume=False)
     counts = runs.directory / "pictures" / public_warm_up.COUNTS
     kept = counts.read_bytes()
-    mechanism = generator("image_diffusion")
-    assert mechanism.can_resume(runs.directory)
+    assert GENERATOR.can_resume(runs.directory)
     done = runs.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     assert runs.lines(public_warm_up.STAGE) == [f"{public_warm_up.STAGE} {number}" for number in (0, 1)]
     assert counts.read_bytes() == kept
-    assert mechanism.is_complete(runs.directory)
+    assert GENERATOR.is_complete(runs.directory)
+
+
+def test_a_killed_training_of_a_public_model_continues(tmp_path, monkeypatch):
+    """It begins again from the same checkpoint, in another process, whose first low-rank matrices are others."""
+    plan, bounded = finetune_plan(saved_model(tmp_path / "public")), bounded_pictures(tmp_path / "bounded")
+    runs = Killed(plan, bounded, tmp_path)
+    runs.kill_after("begun", 4, resume=False)
+    mechanism = ImageFinetune()
+    assert mechanism.can_resume(runs.directory)
+    monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *given: None)
+    mechanism.run(job(plan, bounded, runs.directory, resume=True))
+    executed = json.loads((runs.directory / "pictures/trained.json").read_text())["executed_steps"]
+    assert 7 <= executed <= 10
+    left = sorted(path.name for path in (runs.directory / "pictures").iterdir())
+    assert left == ["trained.json", "weights.safetensors"]
+    assert mechanism.sample(runs.directory, 20).column("picture").null_count == 0

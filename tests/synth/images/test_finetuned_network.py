@@ -1,4 +1,4 @@
-"""A part of a diffusers network is trained by gradients that are autograd's, and the network is what it was at first."""
+"""A part of a diffusers network is trained by gradients that are autograd's, and at first it is what it was."""
 
 from __future__ import annotations
 
@@ -101,10 +101,9 @@ def test_nothing_else_is_trained(tmp_path, adapter, parts):
 @pytest.mark.parametrize("known", [None, 4], ids=["without-classes", "with-classes"])
 def test_at_first_the_network_is_what_it_was(tmp_path, prediction, known):
     """Its denoised picture is that of diffusers' own scheduler at each time step, for any class of ours."""
-    base = checkpoint(
-        str(saved_model(tmp_path, size=(8, 6), channels=3, prediction=prediction, num_class_embeds=known))
-    )
     form = ImageForm(8, 6, 3)
+    place = saved_model(tmp_path, size=(8, 6), channels=3, prediction=prediction, num_class_embeds=known)
+    base = checkpoint(str(place))
     unet, levels, predicted = load(base, form)
     with torch.no_grad():
         mean = unet.class_embedding and unet.class_embedding.weight.clone()

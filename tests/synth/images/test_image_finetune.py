@@ -41,10 +41,12 @@ def without_gate(monkeypatch):
 def test_the_event_is_what_the_training_costs(model):
     """Without counted columns and with one record of an owner, by dp_accounting alone, from the plan's numbers."""
     whole = picture_contract(epsilon=2.0, owners=400, b=1).snapshot()
-    whole["columns"]["kind"] = {"type": "ignored", "ignore": True}
+    whole["columns"]["kind"] = {"ignore": True}
+    whole["generate"]["rows"] = 50
     plan = finetune_plan(model, contract=DataContract.model_validate(whole), replay_steps=3)
-    assert plan.columns == {} or not plan.columns
-    training = FinetuneParameters.checked(plan).training
+    parameters = FinetuneParameters.checked(plan)
+    assert parameters.columns is None
+    training = parameters.training
     assert (training.batch_size, training.units, training.steps, training.replay_allowance) == (20, 400, 6, 3)
     step = accounting.PoissonSampledDpEvent(20 / 400, accounting.GaussianDpEvent(training.noise_multiplier))
     delta = plan.guarantee["delta"]
@@ -82,16 +84,17 @@ def test_planning_tries_the_network_and_refuses_what_is_not_there(tmp_path, mode
     monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *given: tried.append(given))
     assert GENERATOR.parts(finetune_inputs(model)).parameters["checkpoint"] == str(model)
     assert len(tried) == 1
-    with pytest.raises(ConfigurationError, match="there is no model_index.json"):
+    with pytest.raises(ConfigurationError, match=r"there is no model_index\.json"):
         GENERATOR.parts(finetune_inputs(tmp_path / "nothing"))
 
 
 def test_another_checkpoint_is_refused_before_a_record_is_read(tmp_path, without_gate):
     model = saved_model(tmp_path / "public")
     plan = finetune_plan(model)
+    parameters = FinetuneParameters.checked(plan)
     saved_model(model)  # other random weights in its place
     with pytest.raises(ConfigurationError, match="is not the one that the plan was made for; accepted: its earlier"):
-        GENERATOR.run(job(plan, tmp_path / "no table", tmp_path / "model"))
+        GENERATOR.learn(job(plan, tmp_path / "no table", tmp_path / "model"), parameters, tmp_path / "model")
 
 
 @pytest.mark.parametrize("trained", ["lora", "attention"])
@@ -147,5 +150,5 @@ def test_what_a_contract_must_say(model, change, words):
 def test_no_contract_without_a_checkpoint(model):
     inputs = finetune_inputs(model)
     other = dataclasses.replace(inputs, contract=picture_contract())
-    with pytest.raises(ContractError, match="generate.image.finetune: missing; accepted"):
+    with pytest.raises(ContractError, match=r"generate\.image\.finetune: missing; accepted"):
         FinetuneParameters.calibrated(other)

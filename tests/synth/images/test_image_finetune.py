@@ -23,6 +23,7 @@ from dpsynth_platform.synth.images.choice import image_method_for
 from dpsynth_platform.synth.images.diffusion_training import load_network
 from dpsynth_platform.synth.images.finetune import ImageFinetune
 from dpsynth_platform.synth.images.finetune_plan import FinetuneParameters
+from dpsynth_platform.synth.interface import DrawRequest
 
 GENERATOR = ImageFinetune()
 
@@ -116,7 +117,7 @@ def test_a_trained_part_draws_by_class(tmp_path, model, without_gate, monkeypatc
     assert 0 < len(kept) < len(dict(network.named_parameters()))
     table = GENERATOR.sample(directory, 30)
     assert table.num_rows == 30 and table.column("picture").null_count == 0
-    draw = GENERATOR.opened(plan, parameters, directory / "pictures", "cpu")
+    draw = GENERATOR.opened(plan, parameters, directory / "pictures", DrawRequest(directory))
     pictures = [draw(number, 3, np.random.default_rng(5)) for number in (0, 0, 1)]
     assert pictures[0].shape == (3, 8, 6, 1)
     assert (pictures[0] == pictures[1]).all() and (pictures[0] != pictures[2]).any()

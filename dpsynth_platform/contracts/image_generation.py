@@ -149,7 +149,7 @@ class DiffusionTraining(Part):
         default="records", description="What a step samples and clips; owners by the mean gradient of their records."
     )
     steps: int = Field(
-        default=100,
+        default=120,
         ge=1,
         le=1_000_000,
         description="Each takes batch_size times draws gradients, some 200 a second of a core.",
@@ -161,7 +161,7 @@ class DiffusionTraining(Part):
         description="Expected records of a step; by default a 16th, 1024 at most.",
     )
     draws: int = Field(
-        default=4, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."
+        default=1, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."
     )
     clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
@@ -185,8 +185,8 @@ class ImageDiffusion(DiffusionTraining):
     table: WarmUpPictures | None = Field(
         default=None, exclude_if=lambda part: part is None, description="For `warm_up` by a table."
     )
-    warm_up_share: float = Field(default=0.5, gt=0, lt=1, description="Of the pictures' part of epsilon.")
-    warm_up_steps: int = Field(default=1000, ge=1, le=1_000_000)
+    warm_up_share: float = Field(default=0.3, gt=0, lt=1, description="Of the pictures' part of epsilon.")
+    warm_up_steps: int = Field(default=1200, ge=1, le=1_000_000)
 
     @model_validator(mode="after")
     def _of_the_warm_up(self) -> ImageDiffusion:

@@ -66,7 +66,7 @@ class Solver:
         AccountingError: a number is impossible.
     """
 
-    steps: int = 18
+    steps: int = 10
     highest: float = 80.0
     lowest: float = 0.002
     curve: float = 7.0
@@ -103,7 +103,7 @@ class WarmUpNumbers:
     """
 
     pictures: int = 20_000
-    steps: int = 600
+    steps: int = 1200
     batch: int = 64
     learning_rate: float = 2e-3
 

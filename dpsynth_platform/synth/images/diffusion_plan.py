@@ -37,6 +37,8 @@ Size = Literal["small", "medium", "large"]
 WEIGHTS = {"small": 0.13e6, "medium": 0.52e6, "large": 1.65e6}
 """Weights of each size, about."""
 MOST_BATCH = 1024
+AVERAGED = 4
+"""Weights are averaged over this part of the steps, about: one in so many."""
 COPIES_IN_FULL = 16
 """Weights, gradients, averages, sums in double precision, and the gradients of some units, in numbers."""
 ACTIVATION_BYTES = 2**30
@@ -60,12 +62,12 @@ class DiffusionOptions:
     size: Size = "small"
     sampled: Sampled = "record"
     batch_size: int | None = None
-    steps: int = 100
+    steps: int = 120
     replay_steps: int | None = None
     clipping_norm: float = 1.0
     learning_rate: float = 1e-3
-    average: float = 0.99
-    sketch_share: float | None = 0.5
+    average: float = 0.97
+    sketch_share: float | None = 0.3
     by_table: bool = False
     warm_up: WarmUpNumbers = field(default_factory=WarmUpNumbers)
     loss: DiffusionLoss = field(default_factory=DiffusionLoss)
@@ -96,6 +98,7 @@ class DiffusionOptions:
             replay_steps=declared.replay_steps,
             clipping_norm=declared.clipping_norm,
             learning_rate=declared.learning_rate,
+            average=1 - AVERAGED / max(declared.steps, 10 * AVERAGED),
             loss=DiffusionLoss(draws=declared.draws),
             **others,
         )

@@ -25,7 +25,7 @@ from dpsynth_platform.synth.images import diffusion, diffusion_training, unet
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
-from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
+from dpsynth_platform.synth.images.diffusion_plan import DiffusionOptions, DiffusionParameters
 from dpsynth_platform.synth.images.diffusion_training import PictureRecords, WarmUp, load_network, read_records, warm
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import PlanInputs
@@ -148,6 +148,13 @@ def test_parameters_are_read_as_they_were_written():
     parameters = DiffusionParameters.of(plan)
     assert (parameters.size, parameters.average, parameters.loss.shift) == ("medium", 0.5, 1)
     assert json.dumps(parameters.to_json()) == json.dumps(plan.parameters)
+
+
+@pytest.mark.parametrize(("steps", "average"), [(4, 0.9), (100, 0.96), (1000, 0.996)])
+def test_the_average_is_over_a_quarter_of_the_steps(steps, average):
+    """Of ten steps at least."""
+    declared = {"method": "image_diffusion", "image": {"diffusion": {"steps": steps}}}
+    assert DiffusionOptions.of(picture_contract(generate=declared)).average == pytest.approx(average)
 
 
 def test_words_about_a_plan_are_its_numbers():

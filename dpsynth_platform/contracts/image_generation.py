@@ -239,6 +239,20 @@ class ImageFinetune(DiffusionTraining):
     rank: int = Field(default=4, ge=1, le=256, description="Of the matrices of `lora`.")
 
 
+class ImageEmbedding(Part):
+    """Noisy mean features of each class, which a small network learns to match (DP-MERF)."""
+
+    frequencies: int = Field(
+        default=1000, ge=1, le=20_000, description="Random, public ones; each gives two features of a picture."
+    )
+    steps: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Of the network's training on the noisy means, which cost nothing more.",
+    )
+
+
 class ImageGeneration(Part):
     """The column of pictures, its conditioning columns, and the part of the budget for all other columns."""
 
@@ -258,6 +272,9 @@ class ImageGeneration(Part):
     )
     finetune: ImageFinetune | None = Field(
         default=None, exclude_if=lambda part: part is None, description="For `image_finetune`."
+    )
+    embedding: ImageEmbedding | None = Field(
+        default=None, exclude_if=lambda part: part is None, description="For `image_embedding`."
     )
     columns_share: float = Field(
         default=0.1,

@@ -20,6 +20,7 @@ MethodName = Literal[
     "image_mixed",
     "image_diffusion",
     "image_finetune",
+    "image_embedding",
 ]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
@@ -31,7 +32,7 @@ EVOLVED_METHODS = ("aug_pe",)
 """Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
-IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion", "image_finetune")
+IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion", "image_finetune", "image_embedding")
 """Methods that make pictures."""
 FINETUNED_METHODS = ("image_finetune",)
 """Methods that train a part of a public diffusion model."""
@@ -39,9 +40,10 @@ PARTS_OF_IMAGE = {
     "evolution": ("image_pe", "image_mixed"),
     "diffusion": ("image_diffusion",),
     "finetune": FINETUNED_METHODS,
+    "embedding": ("image_embedding",),
 }
 """Keys of `generate.image` that these methods require and all others refuse."""
-SUMMED_METHODS = ("image_moments", "image_mixed")
+SUMMED_METHODS = ("image_moments", "image_mixed", "image_embedding")
 """Methods that measure sums of pictures by class, which an audit can attack."""
 BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""

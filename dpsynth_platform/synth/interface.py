@@ -410,6 +410,7 @@ _CLASSES = {
     "image_mixed": "images.image_mixed.ImageMixed",
     "image_diffusion": "images.diffusion.ImageDiffusion",
     "image_finetune": "images.finetune.ImageFinetune",
+    "image_embedding": "images.image_embedding.ImageEmbedding",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

@@ -12,11 +12,11 @@ one record, delta 1e-5), with labels as private as pixels. It draws 20,000 label
 its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are fixed) is
 trained on them and tested on the real test set, for each seed with another run of the method. `real` trains it on
 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
-in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` has its default settings,
-and counts labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if named. Each run is a
-process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones of the test set, on
-features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is measuring, fitting and
-drawing, on the clock and of the processor; `MB` the peak of its memory.
+in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` and `image_embedding` have
+their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if
+named. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
+of the test set, on features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is
+measuring, fitting and drawing, on the clock and of the processor; `MB` the peak of its memory.
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 
@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,6 @@ from dpsynth_platform.sources.pictures import read_pictures
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images import image_mixed as mixed
-from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.encoders_network import trained
 from dpsynth_platform.synth.images.evolution_votes import ImageVoters
 from dpsynth_platform.synth.images.exact_sums import Batch
@@ -70,7 +70,7 @@ from dpsynth_platform.synth.images.moments_measuring import fit, measure
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import planned
 from dpsynth_platform.synth.images.simulators import Fonts
-from dpsynth_platform.synth.interface import Checkpoints, MechanismRun
+from dpsynth_platform.synth.interface import Checkpoints, MechanismRun, generator
 
 Labels = npt.NDArray[np.int64]
 DELTA = 1e-5
@@ -206,9 +206,8 @@ def _drawn(draw: Draw, counts: npt.NDArray[np.float64]) -> Pictures:
     return Pictures(np.concatenate(drawn), np.repeat(np.arange(len(counts)), numbers))
 
 
-def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: bool = False) -> Pictures:
-    """A diffusion model of default settings, labels counted; `large` takes as much as an hour of a GPU has."""
-    diffusion = {"size": "large", "steps": 1000, "draws": 8, "warm_up_steps": 10_000} if large else {}
+def by_contract(method: str, settings: dict[str, Any], train: Pictures, epsilon: float, contributions: int) -> Pictures:
+    """A method's whole plan with some settings of `generate.image`, labels counted."""
     number, names = len(train.labels), [str(label) for label in range(int(train.labels.max()) + 1)]
     height, width, channels = train.pixels.shape[1:]
     contract = parse_contract(
@@ -238,8 +237,8 @@ def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: 
                 },
             },
             "generate": {
-                "method": "image_diffusion",
-                "image": {"given": ["label"], "columns_share": 0.02, "diffusion": diffusion},
+                "method": method,
+                "image": {"given": ["label"], "columns_share": 0.02} | settings,
             },
             "release": {"uri": "/nowhere/public"},
         },
@@ -247,8 +246,8 @@ def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: 
         variables={},
     )
     schema = pa.schema([(name, pa.binary() if name == "image" else pa.string()) for name in contract.columns])
-    generator = ImageDiffusion()
-    plan = generator.plan(contract, schema, Guarantee.target(contract))
+    mechanism = generator(method)
+    plan = mechanism.plan(contract, schema, Guarantee.target(contract))
     rows = pa.table(
         {
             "label": [names[label] for label in train.labels],
@@ -261,7 +260,7 @@ def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: 
         bounded, model = Path(directory) / "bounded", Path(directory) / "model"
         model.mkdir()
         write_table(bounded, rows.schema, rows.to_batches(BATCH))
-        generator.run(
+        mechanism.run(
             MechanismRun(
                 plan,
                 bounded,
@@ -270,18 +269,21 @@ def image_diffusion(train: Pictures, epsilon: float, contributions: int, large: 
                 checkpoints=Checkpoints(None, secrets.token_bytes(32), resume=False),
             )
         )
-        drawn = generator.sample(model, DRAWN)
+        drawn = mechanism.sample(model, DRAWN)
     pixels, _, _ = read_pictures(drawn["image"], ImageForm(height, width, channels), "refuse", raw=False)
     return Pictures(pixels, np.array([names.index(label) for label in drawn["label"].to_pylist()]))
 
 
+LARGE = {"diffusion": {"size": "large", "steps": 1000, "draws": 8, "warm_up_steps": 10_000}}
+"""As much as an hour of a GPU has."""
 METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {
     "real": real,
     "image_moments": image_moments,
     "image_pe": image_pe,
     "image_mixed": image_mixed,
-    "image_diffusion": image_diffusion,
-    "image_diffusion_large": partial(image_diffusion, large=True),
+    "image_diffusion": partial(by_contract, "image_diffusion", {}),
+    "image_diffusion_large": partial(by_contract, "image_diffusion", LARGE),
+    "image_embedding": partial(by_contract, "image_embedding", {}),
 }
 DIGITS = ("image_pe", "image_mixed")
 """Methods that know public digits, and nothing else."""

@@ -23,4 +23,6 @@ def image_method_for(contract: DataContract) -> Choice:
         return Choice("image_finetune", "the contract declares a public diffusion model to start from")
     if image is not None and image.diffusion is not None:
         return Choice("image_diffusion", "the contract declares the training of a diffusion model")
+    if image is not None and image.embedding is not None:
+        return Choice("image_embedding", "the contract declares a mean embedding")
     return Choice("image_moments", "no public pictures or simulator are declared that resemble the data")

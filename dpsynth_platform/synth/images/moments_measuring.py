@@ -12,22 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
-from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.images.exact_sums import Batches, Whole
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.images.moments_fitting import Floats
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan, gradient_name, style_name
-from dpsynth_platform.synth.images.moments_queries import measured_moments, sums_with
-from dpsynth_platform.synth.images.noisy_results import Results
+from dpsynth_platform.synth.images.moments_queries import MomentsResults, measured_moments, sums_with
+from dpsynth_platform.synth.images.noisy_results import Results, check_plan, complete_results, measure_all
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 
-PLAN_FILE, COMPLETE_FILE, LOCK_FILE = "plan.digest", "complete", "lock"
 DRAWN, FEW_DRAWN = 40_000, 10_000
 """Pictures that a network is trained on; fewer for the comparison of styles, whose best is the first network."""
 EPOCHS, EPOCHS_OF_FEW = 2, 4
@@ -49,24 +45,7 @@ def measure(plan: MomentsPlan, batches: Batches, directory: Path, progress: Prog
         MechanismFailed: the directory holds results of another plan, or damaged ones.
         ResumeRefused: another process measures into the directory.
     """
-    private_directory(directory)
-    try:
-        with held_file(directory / LOCK_FILE):
-            path = directory / PLAN_FILE
-            if not path.exists():
-                write_durably(path, plan.digest)
-            _check(plan, directory)
-            for left in directory.glob(".*.npz.*"):  # drawn by a process that was killed, and used by none
-                left.unlink()
-            _estimated(Results(plan, directory, batches, progress))
-            write_durably(directory / COMPLETE_FILE, plan.digest)
-    except HeldByAnother:
-        raise ResumeRefused(f"{directory}: another process measures here; wait for its end, or end it") from None
-
-
-def is_complete(directory: Path) -> bool:
-    """Whether a directory has all measurements of its plan."""
-    return (directory / COMPLETE_FILE).exists()
+    measure_all(plan, batches, directory, progress, _estimated)
 
 
 def fit(directory: Path, plan: MomentsPlan) -> Model:
@@ -75,13 +54,7 @@ def fit(directory: Path, plan: MomentsPlan) -> Model:
     Raises:
         MechanismFailed: the measurements are missing, incomplete, damaged, or of another plan.
     """
-    if not is_complete(directory):
-        raise MechanismFailed(
-            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
-            "is a new spend"
-        )
-    _check(plan, directory)
-    return _estimated(Results(plan, directory))
+    return _estimated(complete_results(plan, directory))
 
 
 def class_sums_of(directory: Path, plan: MomentsPlan, pictures: Pixels) -> MeasuredSums:
@@ -90,20 +63,11 @@ def class_sums_of(directory: Path, plan: MomentsPlan, pictures: Pixels) -> Measu
     Raises:
         MechanismFailed: the measurements are missing, damaged, or of another plan.
     """
-    _check(plan, directory)
+    check_plan(plan, directory)
     return sums_with(Results(plan, directory), pictures)
 
 
-def _check(plan: MomentsPlan, directory: Path) -> None:
-    try:
-        digest = (directory / PLAN_FILE).read_text()
-    except OSError:
-        digest = ""
-    if digest != plan.digest:
-        raise MechanismFailed("the stored measurements belong to another plan")
-
-
-def _estimated(results: Results) -> Model:
+def _estimated(results: MomentsResults) -> Model:
     """The model; each result is measured where it is first needed and not there yet."""
     moments = measured_moments(results)
     if not results.plan.networks:
@@ -123,7 +87,7 @@ def _estimated(results: Results) -> Model:
 
 
 def _classified(
-    results: Results, model: Model, classifier: PictureClassifier, network: int, generator: np.random.Generator
+    results: MomentsResults, model: Model, classifier: PictureClassifier, network: int, generator: np.random.Generator
 ) -> Model:
     """The model with a classifier whose last layer follows noisy gradients."""
     drawn: list[Whole] = []
@@ -148,7 +112,7 @@ def _classified(
 
 
 def _network(
-    results: Results, model: Model, name: str, number: int, generator: np.random.Generator
+    results: MomentsResults, model: Model, name: str, number: int, generator: np.random.Generator
 ) -> PictureClassifier:
     """A classifier trained on a number of draws."""
 

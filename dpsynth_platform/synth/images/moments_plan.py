@@ -190,7 +190,7 @@ def planned(
         clusters = _clusters(sums * classes / expected_units)
         shares = shares_of(clusters, networks, rounds)
         whole = sum(shares.values())
-        noise = {name: _upwards(total * math.sqrt(whole / share)) for name, share in shares.items()}
+        noise = {name: rounded_up(total * math.sqrt(whole / share)) for name, share in shares.items()}
         frequencies = _frequencies(form, noise[SCATTER] / expected_units)
         sizes = frequencies, MOST_COMPONENTS, clusters, networks, rounds
         return MomentsPlan(form.shape, classes, *sizes, noise, expected_units)
@@ -209,7 +209,12 @@ def planned(
 
 
 def event(plan: MomentsPlan, guarantee: Guarantee) -> DpEvent:
-    """The cost of a plan, from the plan alone and the guarantee's unit.
+    """The cost of a plan, from the plan alone and the guarantee's unit. Raises as `event_of`."""
+    return event_of(plan.noise, guarantee)
+
+
+def event_of(noise: Mapping[str, float], guarantee: Guarantee) -> DpEvent:
+    """The cost of noisy sums with these noise multipliers.
 
     One unit moves a query by b times the norm at most (once the norm where owners are counted: `exact_sums`), and under
     `replace-one` and `fixed-graph` by twice that. The event is of counts, which a replacement moves by sqrt(2) b only:
@@ -218,7 +223,7 @@ def event(plan: MomentsPlan, guarantee: Guarantee) -> DpEvent:
     Raises:
         AccountingError: the guarantee's values are impossible together.
     """
-    precision = sum((1 / Fraction(noise) ** 2 for noise in plan.noise.values()), Fraction(0))
+    precision = sum((1 / Fraction(multiplier) ** 2 for multiplier in noise.values()), Fraction(0))
     sigma = math.floor(math.sqrt(1 / precision) * 2**20) / 2**20
     while Fraction(sigma) ** 2 * precision > 1:
         sigma -= 2.0**-20
@@ -275,5 +280,6 @@ def _frequencies(form: ImageForm, noise: float) -> int:
     return 0 if bearable >= max(form.height, form.width) else bearable
 
 
-def _upwards(noise: float) -> float:
+def rounded_up(noise: float) -> float:
+    """A noise multiplier in whole steps of calibration."""
     return math.ceil(noise / NOISE_STEP) * NOISE_STEP

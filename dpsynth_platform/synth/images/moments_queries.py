@@ -48,6 +48,8 @@ from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan
 from dpsynth_platform.synth.images.noisy_results import Results
 
+MomentsResults = Results[MomentsPlan]
+
 BASIS_STEPS = 2**10
 """Entries of a basis are whole numbers of 1 / BASIS_STEPS."""
 CLUSTER_NORM = 0.8
@@ -113,7 +115,7 @@ class Coordinates:
         return np.asarray((away.T * counts) @ away / counts.sum())
 
 
-def measured_moments(results: Results) -> Moments:
+def measured_moments(results: MomentsResults) -> Moments:
     """The moments, measured where that has not been done."""
     plan = results.plan
     counts = counts_from(
@@ -151,7 +153,9 @@ def _largest(plan: MomentsPlan) -> float:
     return 255 * math.sqrt(plan.form.values)
 
 
-def _norm(results: Results, name: str, vectors: Callable[[Batch], Whole], largest: float, quantile: float) -> float:
+def _norm(
+    results: MomentsResults, name: str, vectors: Callable[[Batch], Whole], largest: float, quantile: float
+) -> float:
     """A clipping norm by a noisy histogram of the vectors' norms."""
 
     def histogram(batch: Batch) -> Sums:
@@ -161,14 +165,14 @@ def _norm(results: Results, name: str, vectors: Callable[[Batch], Whole], larges
     return norm_from(results.query(name, histogram, RECORD_PARTS), results.deviation(name), largest, quantile)
 
 
-def sums_with(results: Results, pictures: Pixels) -> MeasuredSums:
+def sums_with(results: MomentsResults, pictures: Pixels) -> MeasuredSums:
     """The noisy sums of each class's pictures, and what some pictures would add to them."""
     found, norm = _class_sums(results)
     mine = Batch(pictures, np.zeros(len(pictures), dtype=np.int64))
     return MeasuredSums(found, clipped(_flat(mine), norm, mine.shares) / UNIT, results.deviation(names.MEANS))
 
 
-def _class_sums(results: Results) -> tuple[Floats, float]:
+def _class_sums(results: MomentsResults) -> tuple[Floats, float]:
     """The noisy sums of each class's pictures, clipped to a norm, and that norm."""
     plan = results.plan
     norm = _norm(results, names.BRIGHTNESS, _flat, _largest(plan), BRIGHT_QUANTILE)
@@ -179,7 +183,7 @@ def _class_sums(results: Results) -> tuple[Floats, float]:
     return results.query(names.MEANS, sums, UNIT), norm
 
 
-def _coordinates(results: Results, counts: Floats) -> Coordinates:
+def _coordinates(results: MomentsResults, counts: Floats) -> Coordinates:
     plan = results.plan
     found, norm = _class_sums(results)
     found = found * norm
@@ -190,7 +194,7 @@ def _coordinates(results: Results, counts: Floats) -> Coordinates:
     return Coordinates(whole_means(found @ wide @ wide.T, counts, deviation, wide.shape[1]), wide)
 
 
-def _basis(results: Results, counts: Floats, coordinates: Coordinates, norm: float) -> Whole:
+def _basis(results: MomentsResults, counts: Floats, coordinates: Coordinates, norm: float) -> Whole:
     """Principal components, as columns of whole numbers of 1 / `BASIS_STEPS`."""
     records = counts.sum()
     covariance = _scatter(results, counts, coordinates, norm)
@@ -203,7 +207,7 @@ def _basis(results: Results, counts: Floats, coordinates: Coordinates, norm: flo
     return results.kept("basis", made)["basis"]
 
 
-def _scatter(results: Results, counts: Floats, coordinates: Coordinates, norm: float) -> Floats:
+def _scatter(results: MomentsResults, counts: Floats, coordinates: Coordinates, norm: float) -> Floats:
     """The noisy covariance within classes."""
 
     def scatter(batch: Batch) -> Sums:
@@ -213,7 +217,7 @@ def _scatter(results: Results, counts: Floats, coordinates: Coordinates, norm: f
     return found
 
 
-def _outside(results: Results, counts: Floats, coordinates: Coordinates, own: Whole, norm: float) -> Floats:
+def _outside(results: MomentsResults, counts: Floats, coordinates: Coordinates, own: Whole, norm: float) -> Floats:
     """The variance of each pixel outside of the components, less the noise's deviation; a mean over 3 x 3 pixels."""
     from scipy.ndimage import uniform_filter
 
@@ -235,7 +239,7 @@ class Clusters:
     covariances: Floats
 
 
-def _normal(results: Results, counts: Floats, components: Callable[[Batch], Whole], norm: float) -> Clusters:
+def _normal(results: MomentsResults, counts: Floats, components: Callable[[Batch], Whole], norm: float) -> Clusters:
     """One cluster of each class: its mean and covariance."""
     classes = results.plan.classes
 
@@ -257,7 +261,7 @@ def _normal(results: Results, counts: Floats, components: Callable[[Batch], Whol
 
 
 def _clusters(
-    results: Results, counts: Floats, components: Callable[[Batch], Whole], before: Clusters, norm: float
+    results: MomentsResults, counts: Floats, components: Callable[[Batch], Whole], before: Clusters, norm: float
 ) -> Clusters:
     """Clusters of each class by rounds of noisy means (Lloyd), from those of draws of its normal distribution."""
     plan = results.plan

@@ -1,6 +1,7 @@
 """Noisy sums over records as durable files: *draw, append durably, use*.
 
-What belongs here: passes over records, noise, and files. What does not: which sums (`moments_queries`).
+What belongs here: passes over records, noise, files, and when they are complete. What does not: which sums
+(`moments_queries`, `embedding_features`).
 
 Each query is one pass. Its noisy sums are a durable file before anything depends on them; a file that exists is used
 and never drawn again. So a run that stopped continues with what it has, and a query lost in a crash was not used. What
@@ -10,32 +11,57 @@ Nothing without noise outlives its pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
+from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.synth.images.exact_sums import DIAGONAL_SHARE, Batch, Batches, Sums
 from dpsynth_platform.synth.images.moments_fitting import Floats, symmetric
 from dpsynth_platform.synth.images.moments_model import read_arrays, write_arrays
-from dpsynth_platform.synth.images.moments_plan import MomentsPlan
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+
+PLAN_FILE, COMPLETE_FILE, LOCK_FILE = "plan.digest", "complete", "lock"
+
+
+class SumsPlan(Protocol):
+    """A sealed plan of noisy sums.
+
+    Attributes:
+        shape: height, width and channels of the pictures.
+        noise: the noise multiplier of each query by its name.
+        digest: identifies the plan.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+    @property
+    def noise(self) -> Mapping[str, float]: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+S = TypeVar("S", bound=SumsPlan)
 
 
 @dataclass
-class Results:
+class Results(Generic[S]):
     """A directory's noisy results, each measured at most once.
 
     Attributes:
         batches: None where nothing may be measured any more, only read.
     """
 
-    plan: MomentsPlan
+    plan: S
     directory: Path
     batches: Batches | None = None
     progress: Progress = silent
@@ -92,6 +118,64 @@ class Results:
 
     def _nothing(self) -> Batch:
         return Batch(np.zeros((0, *self.plan.shape), dtype=np.uint8), np.zeros(0, dtype=np.int64))
+
+
+def measure_all(
+    plan: S, batches: Batches, directory: Path, progress: Progress, estimate: Callable[[Results[S]], object]
+) -> None:
+    """Measures everything that an estimate asks for, or what a stopped run has not measured.
+
+    Args:
+        batches: begins a pass; every pass gives the same records, of the plan's form and classes.
+        directory: the results' own, private.
+
+    Raises:
+        MechanismFailed: the directory holds results of another plan, or damaged ones.
+        ResumeRefused: another process measures into the directory.
+    """
+    private_directory(directory)
+    try:
+        with held_file(directory / LOCK_FILE):
+            path = directory / PLAN_FILE
+            if not path.exists():
+                write_durably(path, plan.digest)
+            check_plan(plan, directory)
+            for left in directory.glob(".*.npz.*"):  # drawn by a process that was killed, and used by none
+                left.unlink()
+            estimate(Results(plan, directory, batches, progress))
+            write_durably(directory / COMPLETE_FILE, plan.digest)
+    except HeldByAnother:
+        raise ResumeRefused(f"{directory}: another process measures here; wait for its end, or end it") from None
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a directory has all measurements of its plan."""
+    return (directory / COMPLETE_FILE).exists()
+
+
+def complete_results(plan: S, directory: Path) -> Results[S]:
+    """Complete measurements, to read.
+
+    Raises:
+        MechanismFailed: the measurements are missing, incomplete, or of another plan.
+    """
+    if not is_complete(directory):
+        raise MechanismFailed(
+            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
+            "is a new spend"
+        )
+    check_plan(plan, directory)
+    return Results(plan, directory)
+
+
+def check_plan(plan: SumsPlan, directory: Path) -> None:
+    """Raises `MechanismFailed` if a directory's measurements are of another plan."""
+    try:
+        digest = (directory / PLAN_FILE).read_text()
+    except OSError:
+        digest = ""
+    if digest != plan.digest:
+        raise MechanismFailed("the stored measurements belong to another plan")
 
 
 def with_noise(exact: Sums, multiplier: float, unit: int, *, matrix: bool = False) -> Sums:

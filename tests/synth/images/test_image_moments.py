@@ -21,10 +21,10 @@ from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.synth.images import moments_measuring, moments_plan, noisy_results, picture_classifier
 from dpsynth_platform.synth.images.exact_sums import UNIT, Batch, class_sums, clipped, norms
 from dpsynth_platform.synth.images.moments_fitting import before_clipping, clipped_moments, low_frequencies
-from dpsynth_platform.synth.images.moments_measuring import fit, is_complete, measure
+from dpsynth_platform.synth.images.moments_measuring import fit, measure
 from dpsynth_platform.synth.images.moments_model import Model
 from dpsynth_platform.synth.images.moments_plan import STYLES, MomentsPlan, describe, event, planned, style_name
-from dpsynth_platform.synth.images.noisy_results import with_noise
+from dpsynth_platform.synth.images.noisy_results import is_complete, with_noise
 from dpsynth_platform.synth.images.picture_classifier import GRADIENT_UNIT, PictureClassifier, trained
 
 ONE = Guarantee(1.0, 1e-5, "example", "add-or-remove", 1)

@@ -9,7 +9,7 @@ import pytest
 from dpsynth_platform.foundation import storage
 from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.images import moments_measuring
+from dpsynth_platform.synth.images import noisy_results
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.moments_measuring import measure
 from dpsynth_platform.synth.images.moments_plan import planned
@@ -44,5 +44,5 @@ def test_a_killed_process_leaves_no_second_draw(tmp_path, monkeypatch):
     for left in tmp_path.glob(".*.kept"):
         left.rename(left.with_suffix(".0123456789abcdef"))
     measure(plan, batches_of(), tmp_path)
-    assert moments_measuring.is_complete(tmp_path)
+    assert noisy_results.is_complete(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".class-means")] == []

@@ -78,7 +78,7 @@ def sums_with(results: Results[EmbeddingPlan], pictures: Pixels) -> MeasuredSums
 def features(batch: Batch, frequencies: Whole) -> Whole:
     """Each record's cosines and sines, of norm `UNIT` times its share at most; shape (records, 2 * frequencies)."""
     # Whole numbers below 2^53, so the product is exact.
-    phases = (batch.pixels.reshape(len(batch.pixels), -1).astype(np.float64) @ frequencies).astype(np.int64)
+    phases = (batch.pixels.reshape(-1, len(frequencies)).astype(np.float64) @ frequencies).astype(np.int64)
     places = phases // (TURN // PLACES) % PLACES
     table = np.rint(UNIT * np.cos(np.arange(PLACES) * (2 * math.pi / PLACES)))
     both = np.concatenate([table[places], table[(places - PLACES // 4) % PLACES]], axis=1)

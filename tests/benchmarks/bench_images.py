@@ -20,18 +20,20 @@ measuring, fitting and drawing, on the clock and of the processor; `MB` the peak
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 
-One run each, two at a time on two cores:
+Three runs, on a machine with other work:
 
-| set | method | epsilon | accuracy | processor s | MB |
-| --- | --- | --- | --- | --- | --- |
-| mnist | image_moments | 1 | 95.8 | 89 | 968 |
-| mnist | image_moments | 10 | 97.0 | 107 | 1035 |
-| fashion | image_moments | 1 | 81.1 | 117 | 788 |
-| fashion | image_moments | 10 | 83.7 | 115 | 789 |
-| mnist | image_embedding | 1 | 85.6 | 57 | 761 |
-| mnist | image_embedding | 10 | 86.9 | 58 | 762 |
-| fashion | image_embedding | 1 | 76.3 | 58 | 577 |
-| fashion | image_embedding | 10 | 77.1 | 57 | 580 |
+| set | method | epsilon | accuracy | each seed | processor s | MB |
+| --- | --- | --- | --- | --- | --- | --- |
+| mnist | image_mixed | 1 | 96.5 | 96.5 96.5 96.6 | 117 | 1314 |
+| mnist | image_mixed | 10 | 96.5 | 96.4 96.9 96.2 | 130 | 1421 |
+| mnist | image_pe | 1 | 93.8 | 93.7 94.4 93.3 | 42 | 1276 |
+| mnist | image_pe | 10 | 95.1 | 95.3 94.8 95.0 | 53 | 1339 |
+| mnist | image_moments | 1 | 95.8 | 95.7 95.7 95.9 | 80 | 1055 |
+| mnist | image_moments | 10 | 96.8 | 96.7 96.8 96.9 | 75 | 1062 |
+| mnist | real | - | 98.5 | 98.5 98.4 98.6 | | |
+| fashion | image_moments | 1 | 80.8 | 80.8 80.7 81.0 | 92 | 814 |
+| fashion | image_moments | 10 | 83.6 | 83.5 83.5 84.0 | 78 | 822 |
+| fashion | real | - | 88.4 | 88.3 88.5 88.3 | | |
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Noisy sums over records as durable files: *draw, append durably, use*.
 
 What belongs here: passes over records, noise, files, and when they are complete. What does not: which sums
-(`moments_queries`, `embedding_features`).
+(`moments_queries`, `embedding_sums`).
 
 Each query is one pass. Its noisy sums are a durable file before anything depends on them; a file that exists is used
 and never drawn again. So a run that stopped continues with what it has, and a query lost in a crash was not used. What

@@ -122,6 +122,8 @@ def test_what_people_see_of_pictures(tmp_path: Path) -> None:
     path = released(deployment)
     public = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
     assert nearest[-200:-20].encode() not in public
+    page = (path / "dossier.html").read_text()
+    assert "Training classifiers of drawing" in page and "each picture is made for its row's class" in page
     with Image.open(io.BytesIO((path / "pictures.png").read_bytes())) as sheet:
         assert sheet.height >= 3 * SIDE
 

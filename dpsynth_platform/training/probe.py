@@ -84,6 +84,17 @@ def faults_of_clipping(
     return list(found.faults)
 
 
+def faults_of_names(parameters: Mapping[str, nn.Parameter], sums: Sums) -> Iterator[str]:
+    """A clipped sum has all trainable parameters, with their shapes, and no others."""
+    for name in sorted(parameters.keys() | sums.keys()):
+        if name not in sums:
+            yield f"{name}: trainable, but missing from the clipped sum, so neither clipped nor noised; freeze it"
+        elif name not in parameters:
+            yield f"{name}: in the clipped sum, but not trainable; leave it out"
+        elif sums[name].shape != parameters[name].shape:
+            yield f"{name}: its clipped sum has the shape {tuple(sums[name].shape)}; accepted: the parameter's"
+
+
 @dataclass
 class _Probe:
     """Trials of one clipped sum at the model's current weights, with their findings in `faults`."""
@@ -107,15 +118,7 @@ class _Probe:
         return {name: tensor.detach().clone() for name, tensor in sums.items()}
 
     def names(self) -> None:
-        """The sum has all trainable parameters, with their shapes, and no others."""
-        sums = self.sum([self.maker.example(self.maker.length)])
-        for name in sorted(self.parameters.keys() - sums.keys()):
-            self.add(f"{name}: trainable, but missing from the clipped sum, so neither clipped nor noised; freeze it")
-        for name in sorted(sums.keys() - self.parameters.keys()):
-            self.add(f"{name}: in the clipped sum, but not trainable; leave it out")
-        for name in sorted(self.parameters.keys() & sums.keys()):
-            if sums[name].shape != self.parameters[name].shape:
-                self.add(f"{name}: its clipped sum has the shape {tuple(sums[name].shape)}; accepted: the parameter's")
+        self.add(*faults_of_names(self.parameters, self.sum([self.maker.example(self.maker.length)])))
 
     def at_these_weights(self) -> None:
         maker = self.maker
@@ -150,17 +153,17 @@ class _Probe:
         Returns:
             Names of the parameters that this example moves.
         """
-        length = _length(made)
+        length = length_of(made)
         if not length <= self.bound * (1 + self.near):
             self.add(
                 f"the contribution of one example is {length / self.bound:.3g} times as long as the clipping norm; "
                 "clip the whole gradient of each example, over all trainable parameters together"
             )
         expected = self._reference(example)
-        total = _length(expected)
+        total = length_of(expected)
         scale = _inner(made, expected) / total**2 if total > 0 and math.isfinite(total) else 0.0
         rounding = 1e3 * self.near**2
-        wrong = _length({name: made[name] - scale * expected[name] for name in made})
+        wrong = length_of({name: made[name] - scale * expected[name] for name in made})
         blind = [n for n in made if not made[n].any() and float(expected[n].norm()) > rounding * total]
         if not math.isfinite(total):
             self.add("the gradient of random tokens is not finite; check the model's weights and precision")
@@ -202,8 +205,8 @@ class _Probe:
         rest = dict(self.sum(examples))
         for part in parts:
             rest = {name: rest[name] - part[name] for name in rest}
-        lengths = sum(_length(part) for part in parts)
-        difference = _length(rest)
+        lengths = sum(length_of(part) for part in parts)
+        difference = length_of(rest)
         if not difference <= self.near * lengths:
             worst = max(rest, key=lambda name: float(rest[name].norm()))
             path = trial.first_leak(self.model, self.losses, self.maker, self.near)
@@ -252,7 +255,7 @@ class _Probe:
         )
 
     def _same(self, one: Sums, other: Sums, fault: str) -> None:
-        if not _length({name: one[name] - other[name] for name in one}) <= 2 * self.near * _length(one):
+        if not length_of({name: one[name] - other[name] for name in one}) <= 2 * self.near * length_of(one):
             self.add(fault)
 
 
@@ -282,13 +285,13 @@ def faults_of_rounding(
                 whole, alone = sum_of(examples), [sum_of([example]) for example in examples]
         except Exception as error:  # random tokens only: its message cannot quote the data
             return [f"a logical batch of random tokens fails with {type(error).__name__} ({error}); fix that first"]
-    longest = max(map(_length, alone))
+    longest = max(map(length_of, alone))
     if not longest <= clipping_norm * (1 + UNIT_NEAR):
         return [
             f"in the device's precision, the contribution of one example is {longest / clipping_norm:.5g} times as "
             "long as the clipping norm; take another model or device (DPSYNTH_DEVICE)"
         ]
-    rest = _length({name: whole[name] - sum(part[name] for part in alone) for name in whole})
+    rest = length_of({name: whole[name] - sum(part[name] for part in alone) for name in whole})
     if not rest <= UNIT_NEAR * clipping_norm * len(examples):
         return [
             f"in the device's precision, {len(examples)} examples together differ by {rest / clipping_norm:.2g} of the "
@@ -438,7 +441,8 @@ def _overflowing(model: nn.Module, maker: Maker) -> Iterator[None]:
         yield
 
 
-def _length(sums: Sums) -> float:
+def length_of(sums: Sums) -> float:
+    """The L2 norm of all parameters together."""
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in sums.values()))
 
 

@@ -23,7 +23,7 @@ from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train_by
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import exact_products
-from dpsynth_platform.training.probe import Sums
+from dpsynth_platform.training.probe import Sums, length_of
 from dpsynth_platform.training.rows import Make, RowDivision
 from dpsynth_platform.training.soundness import NoWatch, draws_of, noise_alone
 from dpsynth_platform.training.trial import Losses
@@ -112,31 +112,21 @@ class _Trial:
         self.generator = torch.Generator()
         self.generator.seed()
 
-    def add(self, sentence: str) -> None:
-        self.faults[sentence] = None
+    def add(self, *sentences: str) -> None:
+        self.faults.update(dict.fromkeys(sentences))
 
     def taken(self, plan: TrainingPlan, batch: Batch, weights: Tensor) -> dict[str, Tensor]:
         found = self.sums(self.model, plan, batch, weights)
         return {name: tensor.detach().double().clone() for name, tensor in found.items()}
 
     def names(self) -> None:
-        """The sum has all trainable parameters, with their shapes, and no others."""
-        batch, weights = self._units(1)
-        sums = self.taken(self.plan, batch, weights)
-        shapes = {name: tuple(value.shape) for name, value in self.parameters.items()}
-        for name in sorted(shapes.keys() | sums.keys()):
-            if name not in sums:
-                self.add(f"{name}: trainable, but missing from the clipped sum, so neither clipped nor noised")
-            elif name not in shapes:
-                self.add(f"{name}: in the clipped sum, but not trainable; leave it out")
-            elif tuple(sums[name].shape) != shapes[name]:
-                self.add(f"{name}: its clipped sum has the shape {tuple(sums[name].shape)}; accepted: the parameter's")
+        self.add(*probe.faults_of_names(self.parameters, self.taken(self.plan, *self._units(1))))
 
     def at_these_weights(self) -> None:
         batch, weights = self._units(len(WEIGHTS))
         remembered = trial.state(self.model)
         gradients = [self._gradient(*_unit(batch, weights, unit)) for unit in range(len(weights))]
-        norms = [_length(gradient) for gradient in gradients]
+        norms = [length_of(gradient) for gradient in gradients]
         if not all(map(math.isfinite, norms)):
             self.add("the gradient of random rows is not finite; check the network's weights and precision")
             return
@@ -159,27 +149,27 @@ class _Trial:
         """Of each unit alone, of all together, and in another order."""
         for unit, wanted in enumerate(expected):
             found = self.taken(plan, *_unit(batch, weights, unit))
-            length = _length(found)
+            length = length_of(found)
             if not length <= plan.clipping_norm * (1 + self.near):
                 self.add(
                     f"the contribution of one unit is {length / plan.clipping_norm:.3g} times as long as the clipping "
                     "norm; clip the mean gradient of each unit's rows, over all trainable parameters together"
                 )
-            self._compare(found, wanted, _length(wanted), "of one unit")
+            self._compare(found, wanted, length_of(wanted), "of one unit")
         reversed_rows = torch.arange(len(weights) * ROWS).view(-1, ROWS).flip(0).flatten()
         whole = {name: torch.stack([part[name] for part in expected]).sum(0) for name in expected[0]}
-        lengths = sum(map(_length, expected))
+        lengths = sum(map(length_of, expected))
         self._compare(self.taken(plan, batch, weights), whole, lengths, "of several units")
         other = {name: value[reversed_rows.to(value.device)] for name, value in batch.items()}
         self._compare(self.taken(plan, other, weights.flip(0)), whole, lengths, "of several units in another order")
 
     def _compare(self, found: Sums, wanted: Sums, length: float, what: str) -> None:
         difference = {name: found[name] - wanted[name] for name in wanted}
-        if not _length(difference) <= 4 * self.near * length:
+        if not length_of(difference) <= 4 * self.near * length:
             worst = max(difference, key=lambda name: _of_nan(float(difference[name].norm())))
             self.add(
                 f"{worst}: its clipped gradient {what} is not that of automatic differentiation (by "
-                f"{_length(difference) / length:.2g} of its norm); its layer's rule is wrong for this size or memory "
+                f"{length_of(difference) / length:.2g} of its norm); its layer's rule is wrong for this size or memory "
                 "layout, a row depends on others, or rows are clipped before their mean"
             )
 
@@ -191,7 +181,7 @@ class _Trial:
                 value[-ROWS:] = math.nan
         rest = {name: value[:-ROWS] for name, value in batch.items()}
         found, wanted = self.taken(self.plan, spoiled, weights), self.taken(self.plan, rest, weights[:-1])
-        if not _length({name: found[name] - wanted[name] for name in wanted}) <= 2 * self.near * _length(wanted):
+        if not length_of({name: found[name] - wanted[name] for name in wanted}) <= 2 * self.near * length_of(wanted):
             self.add(
                 "a unit whose gradient is not finite is not left out of the sum, and would be seen in spite of the "
                 "noise; set its contribution to zero"
@@ -223,10 +213,6 @@ def _factor(plan: TrainingPlan, norm: float) -> float:
     if plan.clipping == "automatic":
         return plan.clipping_norm / (norm + STABILITY)
     return min(1.0, plan.clipping_norm / norm) if norm else 1.0
-
-
-def _length(sums: Sums) -> float:
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in sums.values()))
 
 
 def _of_nan(value: float) -> float:

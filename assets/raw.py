@@ -65,7 +65,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
 
 
 def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan:
-    if earlier is None and step.contract.generate.base_model is not None:
+    if earlier is None and step.contract.generate.checkpoint is not None:
         step.cleared(step.contract).require(step.place.label)  # before the trial of a model, which takes minutes
     step.progress("calibrating the mechanism's noise to the guarantee")
     return planning.plan_release(step.contract, pinned.schema, step.place.period)

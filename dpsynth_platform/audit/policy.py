@@ -80,9 +80,7 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.image_column is not None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None
-        summed = contract.generate.method in SUMMED_METHODS or (
-            diffusion is not None and diffusion.warm_up == "moments"
-        )
+        summed = contract.generate.method in SUMMED_METHODS or (diffusion is not None and diffusion.by_moments)
         return (*on_columns, *(attack for attack in PICTURE_ATTACKS if attack != PICTURE_SUMS or summed))
     if contract.text_column is None:
         return on_columns

@@ -45,6 +45,7 @@ from dpsynth_platform.contracts.text_generation import (
     training_units,
 )
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.contracts.uris import local_path
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ class Parts:
         for name, part in (("evolution", image.evolution), ("diffusion", image.diffusion)):
             if part is None or part.table is None:
                 continue
-            places = (self.source.uri.removeprefix("file://"), part.table.directory)
+            places = (local_path(self.source.uri), part.table.directory)
             read, public = (os.path.realpath(place) for place in places)
             if Path(read).is_relative_to(public) or Path(public).is_relative_to(read):
                 yield (

@@ -6,7 +6,8 @@ What belongs here: what sources and publication targets share. What does not: op
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 PARAMETERS = (
     "application_name",
@@ -44,6 +45,11 @@ CATALOG = "default"
 
 _PASSWORD = re.compile(r"(^|[\s;])(password|passwd|pwd)\s*=", re.IGNORECASE)
 """As in the connection strings of PostgreSQL and ODBC, which are no URIs."""
+
+
+def local_path(uri: str) -> Path:
+    """The path of a local table."""
+    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
 
 
 def may_be_secret(text: str) -> bool:

@@ -333,6 +333,15 @@ def write_durably(path: Path, content: str | bytes) -> None:
     sync(path.parent)
 
 
+def remove_unfinished(path: Path) -> None:
+    """Removes what a killed `write_durably` of a file left beside it: drawn perhaps, and used by nothing.
+
+    For one process at a time, before the file's content is drawn again. The name may be a pattern.
+    """
+    for partial in path.parent.glob(f".{path.name}.*"):
+        partial.unlink()
+
+
 def sync(path: Path) -> None:
     """Flushes a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

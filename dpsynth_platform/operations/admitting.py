@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import FINETUNED_METHODS, TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import ContractError, SourceError, StaleInput
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
 from dpsynth_platform.ledger.chain import RESERVED
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
 
 
@@ -113,6 +113,13 @@ def earlier_plan(
         return None
     plan = step.plan(earlier)
     base = deployed_base(plan)
+    entries = step.ledger.charged_for(step.contract.family, step.place.label)
+    begun = {entry.key for entry in entries if entry.state in ("started", "spent")}
+    if step.spend_again or begun.isdisjoint(planning.mechanism_keys(step.contract, earlier.run_key)):
+        try:
+            generator(plan.method).check_public(plan)
+        except ConfigurationError:
+            return None
     return plan if base is None or base[0].digest == base[1] else None
 
 

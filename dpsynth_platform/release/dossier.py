@@ -314,10 +314,15 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name
+    image = generate.get("image") or {}
     for method, part in (("evolution", "table"), ("evolution", "fonts"), ("diffusion", "table")):
-        material = ((generate.get("image") or {}).get(method) or {}).get(part)
+        material = (image.get(method) or {}).get(part)
         if material is not None:
             material["directory"] = PurePath(material["directory"]).name
+    for method, part in (("evolution", "encoder"), ("finetune", "checkpoint")):
+        material = image.get(method) or {}
+        if material.get(part) is not None:
+            material[part] = PurePath(material[part]).name
     shown = ("approvals", "cadence", *(["max_missing"] if contract.release.max_missing is not None else []))
     return kept | {"release": {key: whole["release"][key] for key in shown}}
 

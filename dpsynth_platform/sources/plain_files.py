@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.uris import local_path
 from dpsynth_platform.foundation.errors import ContractError, SourceError, file_problem
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.csv_files import CsvTable, open_csv, text_schema
@@ -137,11 +137,6 @@ def make_copy(source: Source, columns: Mapping[str, Column], directory: Path) ->
     download(source.uri, _NAMES[source.format], directory)
     found = data_files(directory, _NAMES[source.format])
     return Files(found[0] if len(found) == 1 else directory, tuple(found)).content()
-
-
-def local_path(uri: str) -> Path:
-    """The path of a local table."""
-    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
 
 
 def stamp_of(source: Source) -> str | None:

@@ -174,8 +174,8 @@ def _check_apart(files: Iterable[Path], zone: Path | None) -> None:
 
 
 def _pin_version(contract: DataContract, version: int | None, apart: Path | None) -> PinnedSource:
+    from dpsynth_platform.contracts.uris import local_path
     from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable
-    from dpsynth_platform.sources.plain_files import local_path
 
     uri = contract.source.uri
     named = contract.source.format_by_name

@@ -344,6 +344,14 @@ class Generator(ABC):
         """
         return None
 
+    def check_public(self, plan: SealedPlan) -> None:
+        """Compares public material that the mechanism reads with that of the plan, before anything is spent.
+
+        Raises:
+            ConfigurationError: it is not there, or another.
+        """
+        return
+
     @abstractmethod
     def can_resume(self, directory: Path) -> bool:
         """Whether a mechanism that was interrupted there may continue at no further cost: its plan has paid for it."""

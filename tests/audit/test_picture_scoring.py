@@ -28,6 +28,7 @@ from dpsynth_platform.synth.images.measured_sums import MeasuredSums
 from dpsynth_platform.synth.interface import MechanismRun
 
 ROWS = 4_000
+TABLE = {"directory": "/public/drawings", "public": "drawn by ourselves and published"}
 
 
 def drawn(confidence: float) -> DataContract:
@@ -118,6 +119,8 @@ def test_canary_patterns_are_black_and_white_and_coarse(form: ImageForm) -> None
         ({"method": "image_pe"}, False),
         ({"method": "image_diffusion"}, True),
         ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "none"}}}, False),
+        ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "table", "table": TABLE}}}, False),
+        ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "table-and-moments", "table": TABLE}}}, True),
     ],
 )
 def test_sums_are_attacked_where_some_are_measured(generate: dict[str, object], summed: bool) -> None:

@@ -39,6 +39,22 @@ def test_the_source_is_no_public_table(directory: str, method: str) -> None:
         parse_contract(document(directory, method), where="drawings.yaml", variables={})
 
 
+@pytest.mark.parametrize("uri", ["file:///private/%64rawings", "file://localhost/private/drawings"])
+def test_nor_is_it_by_another_spelling(uri: str) -> None:
+    source = {"uri": uri, "format": "images", "key": ["drawing"]}
+    with pytest.raises(ContractError, match="and the source overlap"):
+        parse_contract(document("/private/drawings") | {"source": source}, where="drawings.yaml", variables={})
+
+
+def test_a_public_summary_has_no_places() -> None:
+    evolution = {"foundation": "fonts", "fonts": {"directory": "/srv/fonts/free"}, "encoder": "/srv/models/encoder.bin"}
+    finetune = {"checkpoint": "/srv/models/strokes", "public": REASON}
+    for method, image in (("image_pe", {"evolution": evolution}), ("image_finetune", {"finetune": finetune})):
+        declared = DRAWINGS | {"generate": {"method": method, "rows": 100, "image": image}}
+        contract = parse_contract(declared, where="drawings.yaml", variables={})
+        assert "/srv" not in repr(contract_summary(contract)["generate"])
+
+
 @pytest.mark.parametrize("method", ["image_pe", "image_diffusion"])
 def test_reviewers_read_why_pictures_are_public(method: str) -> None:
     """So do all who read the statement; the public summary has the directory's name only."""

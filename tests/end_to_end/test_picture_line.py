@@ -99,6 +99,26 @@ def verified_line(tmp_path: Path, method: str, generate: dict[str, Any]) -> dict
     return dict(dossier)
 
 
+def test_changed_public_pictures_cost_nothing(tmp_path: Path) -> None:
+    """A plan for others is refused before its entry starts; raw then makes a new one, which is the only one spent."""
+    places = [tmp_path / "public" / kind / f"{number}.png" for kind in KINDS for number in range(3)]
+    for number, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(encoded(drawings(np.array([number // 3]), np.random.default_rng(number))[0], "png"))
+    table = {"directory": str(tmp_path / "public"), "public": "strokes that were made up for tests"}
+    evolution = {"foundation": "table", "table": table, "rounds": 1, "population": 2}
+    deployment = picture_deployment(tmp_path, method="image_pe", image={"evolution": evolution})
+    assert run_here(deployment, steps=["raw", "scrubbed", "canaries", "clearance", "bounded"]).success
+    places[0].unlink()
+    refused = run_here(deployment, steps=["model"]).failures["model"]
+    assert "are not those of the sealed plan; accepted: the earlier ones; or materialize raw again" in refused
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["reserved"]
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    states = [entry.state for entry in ledger_of(deployment).entries()]
+    assert states.count("spent") == 1 and "started" not in states
+
+
 def check_folder(root: Path, rows: pa.Table) -> None:
     """The target's directory has every picture of the release once, with its other columns, and nothing else."""
     names = [line.split(",")[0] for line in (root / "pictures" / "metadata.csv").read_text().splitlines()[1:]]

@@ -28,7 +28,7 @@ from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
 from dpsynth_platform.synth.images.measured_sums import MeasuredSums
-from dpsynth_platform.synth.images.public_warm_up import chosen_pictures
+from dpsynth_platform.synth.images.public_warm_up import chosen_pictures, opened
 from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.training.plan import TrainingPlan
 
@@ -74,6 +74,11 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
         return mechanism, figures | {
             "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture"
         }
+
+    def check_public(self, plan: SealedPlan) -> None:
+        parameters = self.kind.of(plan)
+        if parameters.table is not None:
+            opened(parameters.table, parameters.layout)
 
     def warm_up(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> WarmUp | None:
         """Public pictures, then draws of the sketch's model; measures first what is not yet measured."""

@@ -24,7 +24,11 @@ _HALF = 127.5
 
 
 class Rows:
-    """Makes rows of pictures, by randomness that protects nothing: training's guarantee holds for any of its values."""
+    """Makes rows of pictures.
+
+    Its randomness hides nothing. The guarantee asks only that a record's draws are independent of others' and of the
+    sampler and the noise of training: then neighbouring tables have the same distribution of draws of common records.
+    """
 
     def __init__(self, loss: DiffusionLoss, form: ImageForm, classes: int, device: torch.device) -> None:
         self._loss, self._form, self._classes = loss, form, classes

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.text.base_models import BaseModel
 
@@ -37,6 +38,10 @@ _MUST_BE = {
     "class_embed_type": (None, "null, with or without num_class_embeds"),
 }
 """Keys of the network's config with their default and only accepted value, and words for it."""
+MOST_BYTES = 2**20
+"""Of a JSON file."""
+MOST_STEPS, MOST_LAYERS = 10_000, 16
+"""Time steps of a schedule, and layers of a block: more take hours, and memory, before anything is compared."""
 PREDICTIONS = ("epsilon", "v_prediction")
 """What the network may predict, as diffusers calls it."""
 
@@ -93,14 +98,24 @@ def load(base: BaseModel, form: ImageForm) -> tuple[Any, npt.NDArray[np.float64]
         if config.get(key, accepted) != accepted:
             raise _refused(base.declared, f"{CONFIG}: {key} is {config[key]!r}", words)
     _check_form(base.declared, config, form)
+    scheduler = _json(base.directory, SCHEDULER, base.declared)
+    for name, sizes, key, most in (
+        (CONFIG, config, "layers_per_block", MOST_LAYERS),
+        (SCHEDULER, scheduler, "num_train_timesteps", MOST_STEPS),
+    ):
+        size = sizes.get(key, 1)
+        if not isinstance(size, int) or not 1 <= size <= most:
+            raise _refused(base.declared, f"{name}: {key} is {size!r}", f"from 1 to {most}")
     plain = {"dropout": 0.0, "num_class_embeds": None}
     with _unreadable(base.declared):
-        levels, prediction = _levels(_json(base.directory, SCHEDULER, base.declared))
+        levels, prediction = _levels(scheduler)
         network: Any = UNet2DModel.from_config(config | plain)
         weights = load_file(base.directory / WEIGHTS)
         classes = weights.pop(_CLASSES, None)
         if classes is not None:
             mean = classes.float().mean(0, keepdim=True)
+            if mean.shape[1] != network.time_embedding.linear_2.out_features:
+                raise ValueError
             network.class_embedding = torch.nn.Embedding(1, mean.shape[1], _weight=mean)
         missing, unknown = network.load_state_dict(weights, strict=False)
     if wrong := [*(name for name in missing if name != _CLASSES), *unknown]:
@@ -111,6 +126,8 @@ def load(base: BaseModel, form: ImageForm) -> tuple[Any, npt.NDArray[np.float64]
         raise _refused(base.declared, f"{SCHEDULER}: prediction_type is {prediction!r}", " or ".join(PREDICTIONS))
     if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
         raise _refused(base.declared, "it has weights that are not finite", "finite weights")
+    if checkpoint(base.declared).digest != base.digest:
+        raise _refused(base.declared, "its files change while they are read", "files that stay as they are")
     return network.eval(), levels, prediction
 
 
@@ -145,12 +162,12 @@ def _levels(config: Mapping[str, Any]) -> tuple[npt.NDArray[np.float64], str]:
 
 def _json(directory: Path, name: str, declared: str) -> dict[str, Any]:
     try:
-        found = json.loads((directory / name).read_text(encoding="utf-8"))
+        found = json.loads(read_regular(directory / name, MOST_BYTES))
     except FileNotFoundError:
         raise _refused(
             declared, f"there is no {name}", "a directory that a pipeline of diffusers was saved to"
         ) from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _refused(declared, f"{name} cannot be read as a JSON object", "the file as diffusers saved it")

@@ -112,6 +112,10 @@ class ImageMixed(ImageGenerator[MixedParameters]):
         )
         return both(voted, summed)
 
+    def check_public(self, plan: SealedPlan) -> None:
+        parameters = self.kind.of(plan)
+        image_pe.opened(parameters.layout, parameters.evolution, parameters.foundation)
+
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         parameters = self.kind.of(plan)
         return parameters.foundation.tried(parameters.layout.form, transport)

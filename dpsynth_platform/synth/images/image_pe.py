@@ -121,6 +121,10 @@ class ImagePe(ImageGenerator[EvolutionParameters]):
     def opened(self, plan: SealedPlan, parameters: EvolutionParameters, directory: Path, request: DrawRequest) -> Draw:
         return drawing(parameters.layout, parameters.evolution, parameters.foundation, directory, request)
 
+    def check_public(self, plan: SealedPlan) -> None:
+        parameters = self.kind.of(plan)
+        opened(parameters.layout, parameters.evolution, parameters.foundation)
+
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         parameters = self.kind.of(plan)
         return parameters.foundation.tried(parameters.layout.form, transport)
@@ -150,7 +154,7 @@ def evolve(
     if run.checkpoints is None:
         raise GrantRefused("the job does not say whether it resumes; accepted: a job with a key")
     access = None if declared.endpoint is None else Access.read(run.checkpoints.endpoint)
-    foundation, encoder = _opened(layout, plan, declared, access)
+    foundation, encoder = opened(layout, plan, declared, access)
     with EvolutionJournal.opened(directory, run.plan.digest, resuming=run.checkpoints.resume) as journal:
         run.progress(READING, 0, 1)
         voters = _voters(run, layout, encoder)
@@ -168,7 +172,7 @@ def drawing(
     layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, directory: Path, request: DrawRequest
 ) -> Draw:
     """Draws pictures by the noisy votes of a complete evolution. Raises as `evolve`, and `MechanismFailed`."""
-    foundation, _ = _opened(layout, plan, declared, declared.access(request.transport or Transport()))
+    foundation, _ = opened(layout, plan, declared, declared.access(request.transport or Transport()))
     try:
         document = json.loads((directory / SURVIVORS).read_text(encoding="utf-8"))
         samples = tuple(foundation.from_json(sample) for sample in document["samples"])
@@ -182,15 +186,17 @@ def drawing(
     return draw
 
 
-def _opened(
+def opened(
     layout: ImageLayout, plan: EvolutionPlan, declared: DeclaredFoundation, access: Access | None = None
 ) -> tuple[ImageFoundation[Any], Encoder]:
+    """The foundation and the encoder of a plan. Raises `ConfigurationError` if they are others."""
     encoder = declared.features_by()
     foundation = declared.opened(layout.form, encoder, access)
     if (foundation.digest, encoder.digest) != (plan.foundation, plan.encoder):
         raise ConfigurationError(
             f"generate.image.evolution: the public {declared.kind} in {declared.directory or 'the program'} "
-            "are not those of the sealed plan; put it back, or materialize raw again, which is a new spend"
+            "are not those of the sealed plan; accepted: the earlier ones; or materialize raw again, and spend "
+            "again if the mechanism had started"
         )
     return foundation, encoder
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held_file, remove_unfinished, write_durably
 from dpsynth_platform.synth.images.exact_sums import DIAGONAL_SHARE, Batch, Batches, Sums
 from dpsynth_platform.synth.images.moments_fitting import Floats, symmetric
 from dpsynth_platform.synth.images.moments_model import read_arrays, write_arrays
@@ -140,8 +140,7 @@ def measure_all(
             if not path.exists():
                 write_durably(path, plan.digest)
             check_plan(plan, directory)
-            for left in directory.glob(".*.npz.*"):  # drawn by a process that was killed, and used by none
-                left.unlink()
+            remove_unfinished(directory / "*.npz")
             estimate(Results(plan, directory, batches, progress))
             write_durably(directory / COMPLETE_FILE, plan.digest)
     except HeldByAnother:

@@ -23,6 +23,7 @@ from dpsynth_platform.contracts.image_generation import MOST_CLASSES, WarmUpPict
 from dpsynth_platform.foundation.errors import AccountingError, ConfigurationError, MechanismFailed
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import remove_unfinished
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -128,12 +129,7 @@ def chosen_pictures(
         ConfigurationError: the table is not that of the plan.
         MechanismFailed: the kept counts belong to another plan, or are damaged.
     """
-    public = _opened(plan.table, layout)
-    if public.digest != plan.digest:
-        raise ConfigurationError(
-            f"generate.image.diffusion.table: the public pictures in {plan.table.directory} are not those of the "
-            "sealed plan; put them back, or materialize raw again, which is a new spend"
-        )
+    public = opened(plan, layout)
     if plan.nearest:
         of = _nearest(plan, layout, public, batches, directory / COUNTS, digest, progress)
     else:
@@ -142,6 +138,18 @@ def chosen_pictures(
     classes = np.repeat(np.arange(len(of)), [len(own) for own in of])
     kept = np.random.default_rng().permutation(len(places))[:most]
     return public.pictures[places[kept]], classes[kept]
+
+
+def opened(plan: PublicWarmUp, layout: ImageLayout) -> PublicTable:
+    """The plan's table. Raises `ConfigurationError` if it is not there, or another."""
+    public = _opened(plan.table, layout)
+    if public.digest != plan.digest:
+        raise ConfigurationError(
+            f"generate.image.diffusion.table: the public pictures in {plan.table.directory} are not those of the "
+            "sealed plan; accepted: the earlier ones; or materialize raw again, and spend "
+            "again if the mechanism had started"
+        )
+    return public
 
 
 def label_counts(classifier: PictureClassifier, labels: int, classes: int, batch: Batch) -> Sums:
@@ -171,6 +179,7 @@ def _nearest(
     """For each class, the pictures of the labels with the largest noisy counts."""
     of_labels = [public.sources(label) for label in sorted(public.of)]
     if not path.exists():
+        remove_unfinished(path)
         progress(STAGE, 0, 1)
         write_arrays(path, {"counts": _counted(plan, layout, public, of_labels, batches), "plan": np.array(digest)})
         progress(STAGE, 1, 1)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import MechanismFailed, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory
-from dpsynth_platform.foundation.storage import HeldByAnother, held_file, write_durably
+from dpsynth_platform.foundation.storage import HeldByAnother, held_file, remove_unfinished, write_durably
 from dpsynth_platform.privacy.events import GaussianVotesEvent
 from dpsynth_platform.synth.evolution.votes import noisy_votes
 from dpsynth_platform.synth.tabular.noise import Counts
@@ -171,8 +171,7 @@ def vote_once(directory: Path, alone: Path, count: Callable[[], ClusterVotes]) -
     try:
         with held_file(private_directory(alone) / _LOCK):
             if not has_votes(directory):
-                for unfinished in directory.glob(f".{FILE_NAME}.*"):
-                    unfinished.unlink()
+                remove_unfinished(directory / FILE_NAME)
                 write_votes(directory, count())
             shutil.rmtree(alone)
     except HeldByAnother:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -46,6 +47,11 @@ def cut_off(model):
     (model / WEIGHTS).write_bytes((model / WEIGHTS).read_bytes()[:5000])
 
 
+def piped(model):
+    (model / CONFIG).unlink()
+    os.mkfifo(model / CONFIG)
+
+
 FAULTS = {
     "no directory": (shutil.rmtree, "there is no model_index.json; accepted: a directory that a pipeline"),
     "no config": (lambda model: (model / CONFIG).unlink(), "there is no unet/config.json; accepted"),
@@ -86,6 +92,23 @@ FAULTS = {
         "it has weights that are not finite; accepted: finite weights",
     ),
     "widths": (lambda model: changed(model, CONFIG, block_out_channels=[8, 24]), "it cannot be read .*; accepted"),
+    "deep": (
+        lambda model: (model / CONFIG).write_text("[" * 200_000),
+        "unet/config.json cannot be read as a JSON object",
+    ),
+    "pipe": (piped, "unet/config.json cannot be read as a JSON object; accepted: the file as diffusers saved it"),
+    "steps": (
+        lambda model: changed(model, SCHEDULER, num_train_timesteps=2 * 10**8),
+        "num_train_timesteps is 200000000; accepted: from 1 to 10000",
+    ),
+    "layers": (
+        lambda model: changed(model, CONFIG, layers_per_block=10**5),
+        "layers_per_block is 100000; accepted: from 1 to 16",
+    ),
+    "classes": (
+        lambda model: without(model, "", **{"class_embedding.weight": torch.zeros(3, 7)}),
+        "it cannot be read .*; accepted: a whole checkpoint",
+    ),
     "noise": (lambda model: changed(model, SCHEDULER, trained_betas=[0.0, 0.0]), "it cannot be read .*; accepted"),
 }
 
@@ -97,6 +120,13 @@ def test_a_faulty_checkpoint_is_refused(model, fault):
     with pytest.raises(ConfigurationError, match=words) as refused:
         load(checkpoint(str(model)), FORM)
     assert f"generate.image.finetune.checkpoint: '{model}'" in str(refused.value)
+
+
+def test_weights_that_change_after_their_digest_are_refused(model):
+    base = checkpoint(str(model))
+    tiny_unet(num_class_embeds=3).save_pretrained(model / "unet")
+    with pytest.raises(ConfigurationError, match="its files change while they are read; accepted: files that stay"):
+        load(base, FORM)
 
 
 def test_its_weights_and_levels_are_read(model):

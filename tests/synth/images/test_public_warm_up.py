@@ -118,7 +118,10 @@ def test_the_labels_of_the_largest_noisy_counts_are_taken(public, bounded, tmp_p
         for part in parameters.layout.read(bounded):
             yield Batch(part.pixels, part.classes)
 
+    unfinished = tmp_path / f".{COUNTS}.0123"  # counts that a killed process had drawn, and that nothing used
+    unfinished.write_bytes(b"drawn")
     assert levels_of(chosen(contract, tmp_path, batches)) == {(0, "bright"): 12, (1, "dark"): 12}
+    assert not unfinished.exists()
     two = dataclasses.replace(parameters.table, nearest=2)
     found = levels_of(chosen_pictures(two, parameters.layout, batches, tmp_path, "d", 1000))
     assert found[0, "bright"] == found[1, "dark"] == 12 and sum(found.values()) == 48
@@ -234,7 +237,7 @@ def test_another_table_than_the_plans_is_refused(tmp_path):
     contract = table_contract(public_table(tmp_path / "public"), b=1)
     plan = DiffusionParameters.of(planned(contract))
     (tmp_path / "public" / "dark" / "0.png").unlink()
-    with pytest.raises(ConfigurationError, match="are not those of the sealed plan; put them back"):
+    with pytest.raises(ConfigurationError, match="are not those of the sealed plan; accepted: the earlier ones"):
         chosen_pictures(plan.table, plan.layout, no_pass, tmp_path, "d", 10)
 
 

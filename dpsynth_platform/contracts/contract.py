@@ -298,8 +298,10 @@ class DataContract(Part):
         return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
 
     def _pictured_by(self, image: ImageGeneration) -> dict[str, Any]:
-        """What decides the mechanism of a method for pictures, but not how requests are sent."""
-        whole = image.model_dump(mode="json")
+        """What decides the mechanism of a method for pictures, without transport and reasons for publicity."""
+        reason = {"public"}
+        material: Any = {"evolution": {"table": reason}, "diffusion": {"table": reason}, "finetune": reason}
+        whole = image.model_dump(mode="json", exclude=material)
         if image.evolution is not None and image.evolution.endpoint is not None:
             declared = image.evolution.endpoint
             whole["evolution"]["endpoint"] = {name: getattr(declared, name) for name in ("url", "model", "words")}

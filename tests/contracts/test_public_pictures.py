@@ -134,6 +134,23 @@ def test_what_is_declared_for_no_class_is_a_fault(evolution: dict[str, Any]) -> 
         DeclaredFoundation.of(contract, ImageLayout.of(contract))
 
 
+@pytest.mark.parametrize("part", ["evolution", "diffusion", "finetune"])
+def test_other_words_for_why_it_is_public_are_no_new_spend(part: str) -> None:
+    def of(directory: str, reason: str) -> dict[str, Any]:
+        declared = document(directory, "image_pe" if part == "evolution" else "image_diffusion")
+        image = declared["generate"]["image"]
+        if part == "finetune":
+            declared["generate"] = {"method": "image_finetune", "rows": 100, "image": image}
+            image.clear()
+            image["finetune"] = {"checkpoint": directory, "public": reason}
+        else:
+            image[part]["table"] = image[part]["table"] | {"public": reason}
+        return parse_contract(declared, where="drawings.yaml", variables={}).mechanism_snapshot()
+
+    assert of("/public/drawings", REASON) == of("/public/drawings", "published by the museum itself")
+    assert of("/public/drawings", REASON) != of("/public/paintings", REASON)
+
+
 def test_how_requests_are_sent_decides_no_mechanism() -> None:
     def of(**endpoint: Any) -> dict[str, Any]:
         declared = evolving(foundation="endpoint", endpoint=ENDPOINT | endpoint)

@@ -7,7 +7,7 @@ What belongs here: the order of its parts. What does not: the parts: the plan (`
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from dpsynth_platform.synth.images import diffusion
@@ -39,9 +39,9 @@ class ImageFinetune(ImageGenerator[FinetuneParameters]):
         mechanism, figures = diffusion.described(plan, parameters.training)
         adapter = parameters.training.adapter
         part = "attention" if adapter is None else f"matrices of rank {adapter.rank}"
+        checkpoint, draws = PurePath(parameters.checkpoint).name, parameters.loss.draws
         return mechanism, figures | {
-            "trained": f"{part} and classes of {parameters.checkpoint}, the mean of {parameters.loss.draws} draws of "
-            "noise a picture"
+            "trained": f"{part} and classes of {checkpoint}, the mean of {draws} draws of noise a picture"
         }
 
     def learn(self, run: MechanismRun, parameters: FinetuneParameters, directory: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_plan_seals_what_the_contract_declares(model):
     assert FinetuneParameters.of(finetune_plan(model, trained="attention")).training.adapter is None
     described = GENERATOR.describe(plan)
     assert "10 steps of DP-SGD over owners" in described["event"]
-    assert described["trained"].startswith(f"matrices of rank 3 and classes of {model}")
+    assert described["trained"].startswith(f"matrices of rank 3 and classes of {model.name}")
 
 
 def test_planning_tries_the_network_and_refuses_what_is_not_there(tmp_path, model, monkeypatch):

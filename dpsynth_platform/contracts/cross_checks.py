@@ -311,7 +311,7 @@ class Parts:
         if self.privacy and self.privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
         yield from self._public_pictures(generate.image)
-        for part in ("diffusion", "finetune"):
+        for part in ("diffusion", "finetune", "gan"):
             training, privacy = getattr(generate.image, part), self.privacy
             if training is None or privacy is None:
                 continue

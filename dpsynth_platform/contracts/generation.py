@@ -72,8 +72,8 @@ class Generate(Part):
             "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
             "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, "
             "`image_diffusion` trains a diffusion model, `image_finetune` a part of a public one, `image_embedding` "
-            "a network on noisy mean features of each class (for comparison: `image_moments` is better). With `image`, "
-            "`auto` chooses among the methods for pictures."
+            "a network on noisy mean features of each class, `image_gan` two networks against each other (both for "
+            "comparison: `image_moments` is better). With `image`, `auto` chooses among the methods for pictures."
         ),
     )
     rows: int | Literal["auto"] = Field(

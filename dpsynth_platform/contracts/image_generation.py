@@ -142,8 +142,8 @@ class ImageEvolution(Part):
         return self
 
 
-class DiffusionTraining(Part):
-    """How DP-SGD trains a diffusion model."""
+class PictureTraining(Part):
+    """How DP-SGD trains a network on pictures."""
 
     sampled: Literal["records", "owners"] = Field(
         default="records", description="What a step samples and clips; owners by the mean gradient of their records."
@@ -152,7 +152,7 @@ class DiffusionTraining(Part):
         default=120,
         ge=1,
         le=1_000_000,
-        description="Each takes batch_size times draws gradients, some 200 a second of a core.",
+        description="Each takes batch_size gradients (times draws, if it has any), some 200 a second of a core.",
     )
     batch_size: int | None = Field(
         default=None,
@@ -160,13 +160,18 @@ class DiffusionTraining(Part):
         le=1_000_000,
         description="Expected records of a step; by default a 16th, 1024 at most.",
     )
-    draws: int = Field(
-        default=1, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."
-    )
     clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     replay_steps: int | None = Field(
         default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
+    )
+
+
+class DiffusionTraining(PictureTraining):
+    """How DP-SGD trains a diffusion model."""
+
+    draws: int = Field(
+        default=1, ge=1, le=64, description="Draws of noise whose mean gradient is clipped, for each picture."
     )
 
 
@@ -253,6 +258,17 @@ class ImageEmbedding(Part):
     )
 
 
+class ImageGan(PictureTraining):
+    """A discriminator that is trained by DP-SGD, and a generator that learns from it (DP-GAN). For comparison."""
+
+    generator_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Of the generator, spread evenly over `steps`; they cost nothing more. By default as many.",
+    )
+
+
 class ImageGeneration(Part):
     """The column of pictures, its conditioning columns, and the part of the budget for all other columns."""
 
@@ -276,6 +292,7 @@ class ImageGeneration(Part):
     embedding: ImageEmbedding | None = Field(
         default=None, exclude_if=lambda part: part is None, description="For `image_embedding`."
     )
+    gan: ImageGan | None = Field(default=None, exclude_if=lambda part: part is None, description="For `image_gan`.")
     columns_share: float = Field(
         default=0.1,
         gt=0,

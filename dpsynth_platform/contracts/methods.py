@@ -21,6 +21,7 @@ MethodName = Literal[
     "image_diffusion",
     "image_finetune",
     "image_embedding",
+    "image_gan",
 ]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
@@ -32,7 +33,15 @@ EVOLVED_METHODS = ("aug_pe",)
 """Methods by which private records vote for texts that an untrained language model writes."""
 TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
-IMAGE_METHODS = ("image_moments", "image_pe", "image_mixed", "image_diffusion", "image_finetune", "image_embedding")
+IMAGE_METHODS = (
+    "image_moments",
+    "image_pe",
+    "image_mixed",
+    "image_diffusion",
+    "image_finetune",
+    "image_embedding",
+    "image_gan",
+)
 """Methods that make pictures."""
 FINETUNED_METHODS = ("image_finetune",)
 """Methods that train a part of a public diffusion model."""
@@ -41,6 +50,7 @@ PARTS_OF_IMAGE = {
     "diffusion": ("image_diffusion",),
     "finetune": FINETUNED_METHODS,
     "embedding": ("image_embedding",),
+    "gan": ("image_gan",),
 }
 """Keys of `generate.image` that these methods require and all others refuse."""
 SUMMED_METHODS = ("image_moments", "image_mixed", "image_embedding")

@@ -419,6 +419,7 @@ _CLASSES = {
     "image_diffusion": "images.diffusion.ImageDiffusion",
     "image_finetune": "images.finetune.ImageFinetune",
     "image_embedding": "images.image_embedding.ImageEmbedding",
+    "image_gan": "images.image_gan.ImageGan",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

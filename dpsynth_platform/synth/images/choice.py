@@ -25,4 +25,6 @@ def image_method_for(contract: DataContract) -> Choice:
         return Choice("image_diffusion", "the contract declares the training of a diffusion model")
     if image is not None and image.embedding is not None:
         return Choice("image_embedding", "the contract declares a mean embedding")
+    if image is not None and image.gan is not None:
+        return Choice("image_gan", "the contract declares two networks against each other")
     return Choice("image_moments", "no public pictures or simulator are declared that resemble the data")

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.image_generation import DiffusionTraining
+from dpsynth_platform.contracts.image_generation import DiffusionTraining, PictureTraining
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -46,20 +46,16 @@ ACTIVATION_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class DiffusionOptions:
-    """What a contract may choose. Public.
+class TrainingOptions:
+    """What a contract may choose of a training on pictures. Public.
 
     Attributes:
-        size: of the network.
         sampled: what a step samples and clips: records, or owners with the mean gradient of their records.
         batch_size: the expected number of those in a step; by default a sixteenth, 1024 at most.
         replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
         average: the part of the weights' average that remains in a step.
-        sketch_share: the part of the pictures' epsilon for the sketch; None: there is none.
-        by_table: whether the network first learns from the contract's public table.
     """
 
-    size: Size = "small"
     sampled: Sampled = "record"
     batch_size: int | None = None
     steps: int = 120
@@ -67,6 +63,47 @@ class DiffusionOptions:
     clipping_norm: float = 1.0
     learning_rate: float = 1e-3
     average: float = 0.97
+
+    @classmethod
+    def declared(cls, declared: PictureTraining, **others: Any) -> Self:
+        """The options of a declared training, with `others`."""
+        return cls(
+            sampled="user" if declared.sampled == "owners" else "record",
+            batch_size=declared.batch_size,
+            steps=declared.steps,
+            replay_steps=declared.replay_steps,
+            clipping_norm=declared.clipping_norm,
+            learning_rate=declared.learning_rate,
+            average=1 - AVERAGED / max(declared.steps, 10 * AVERAGED),
+            **others,
+        )
+
+    def training(self, units: int) -> dict[str, Any]:
+        """The parameters of `TrainingPlan.calibrated` for a public, expected number of units."""
+        return {
+            "sampled": self.sampled,
+            "units": units,
+            "batch_size": self.batch_size or min(MOST_BATCH, max(1, units // 16)),
+            "steps": self.steps,
+            "replay_allowance": math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps,
+            "clipping_norm": self.clipping_norm,
+            "learning_rate": self.learning_rate,
+            "decay": "cosine",
+            "warmup_steps": min(self.steps // 10, 100),
+        }
+
+
+@dataclass(frozen=True)
+class DiffusionOptions(TrainingOptions):
+    """What a contract may choose of a diffusion model. Public.
+
+    Attributes:
+        size: of the network.
+        sketch_share: the part of the pictures' epsilon for the sketch; None: there is none.
+        by_table: whether the network first learns from the contract's public table.
+    """
+
+    size: Size = "small"
     sketch_share: float | None = 0.3
     by_table: bool = False
     warm_up: WarmUpNumbers = field(default_factory=WarmUpNumbers)
@@ -90,32 +127,8 @@ class DiffusionOptions:
 
     @classmethod
     def trained_by(cls, declared: DiffusionTraining, **others: Any) -> DiffusionOptions:
-        """The options of a declared training, with `others`."""
-        return cls(
-            sampled="user" if declared.sampled == "owners" else "record",
-            batch_size=declared.batch_size,
-            steps=declared.steps,
-            replay_steps=declared.replay_steps,
-            clipping_norm=declared.clipping_norm,
-            learning_rate=declared.learning_rate,
-            average=1 - AVERAGED / max(declared.steps, 10 * AVERAGED),
-            loss=DiffusionLoss(draws=declared.draws),
-            **others,
-        )
-
-    def training(self, units: int) -> dict[str, Any]:
-        """The parameters of `TrainingPlan.calibrated` for a public, expected number of units."""
-        return {
-            "sampled": self.sampled,
-            "units": units,
-            "batch_size": self.batch_size or min(MOST_BATCH, max(1, units // 16)),
-            "steps": self.steps,
-            "replay_allowance": math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps,
-            "clipping_norm": self.clipping_norm,
-            "learning_rate": self.learning_rate,
-            "decay": "cosine",
-            "warmup_steps": min(self.steps // 10, 100),
-        }
+        """The options of a diffusion model's declared training, with `others`."""
+        return cls.declared(declared, loss=DiffusionLoss(draws=declared.draws), **others)
 
 
 def units_of(contract: DataContract, sampled: Sampled) -> int:

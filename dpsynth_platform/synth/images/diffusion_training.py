@@ -1,74 +1,38 @@
-"""Trains a diffusion model through all seams: the gate, the journal, checkpoints, health, and the result on disk.
+"""Trains a diffusion model: the network, its gate, and the warm-up on pictures that cost nothing more.
 
-What belongs here: the order of these parts, the records of a training, and the warm-up on pictures that cost nothing
-more. What does not: the parts (`training`), the network (`unet`) and its loss (`diffusion_loss`). A directory holds
-
-    unread          until training begins to read records
-    training/       the journal of executed steps and the encrypted checkpoints, during the training
-    weights.safetensors, trained.json     the averaged weights, once the training is complete
+What belongs here: what a diffusion model has beside other networks that learn from pictures. What does not: the order
+of a training's parts and its records (`picture_training`), the network (`unet`) and its loss (`diffusion_loss`).
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from dpsynth_platform.foundation.errors import GrantRefused, ResumeRefused
-from dpsynth_platform.foundation.permissions import private_directory, private_files
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import EXAMPLES, HeldByAnother, held
-from dpsynth_platform.privacy.events import DpEvent, Sampled
-from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
+from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.finetune_network import Pretrained
-from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
+from dpsynth_platform.synth.images.layout import Classes
+from dpsynth_platform.synth.images.picture_training import PictureRecords, Prepared, TrainedPictures, train_prepared
 from dpsynth_platform.synth.images.unet import UNet
-from dpsynth_platform.synth.interface import Checkpoints as Job
 from dpsynth_platform.synth.interface import MechanismRun
-from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
 from dpsynth_platform.training.averages import ExponentialAverage
-from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints, newest_step
-from dpsynth_platform.training.grids import GridSums
-from dpsynth_platform.training.health import Watch
-from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.journal import StepJournal
-from dpsynth_platform.training.journal import can_resume as journal_can_resume
-from dpsynth_platform.training.loop import train_by
-from dpsynth_platform.training.memory import remembered_size
-from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.resuming import ResumableJournal
-from dpsynth_platform.training.rows import RowDivision, first_rows
-from dpsynth_platform.training.spending_progress import SpendingProgress
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
-from dpsynth_platform.training.weights import is_trained, load_weights, save_weights
-
-TRAINING, CHECKPOINTS, SIZE = "training", "checkpoints", "physical-batch"
-"""Names within the directory."""
-_PIXELS = "pixels.u1"
-
+from dpsynth_platform.training.weights import load_weights
 
 Network = UNet | Pretrained
 """What can be trained: called with pictures, level and class."""
 
 
-class Trained(Protocol):
-    """What a training needs of sealed parameters. Public; see `diffusion_plan.DiffusionParameters`."""
-
-    @property
-    def layout(self) -> ImageLayout: ...
-
-    @property
-    def training(self) -> TrainingPlan: ...
+class Trained(TrainedPictures, Protocol):
+    """What a diffusion model's training needs of sealed parameters; see `diffusion_plan.DiffusionParameters`."""
 
     @property
     def average(self) -> float: ...
@@ -78,9 +42,6 @@ class Trained(Protocol):
 
     def network(self) -> Network:
         """The network with its first weights; those that are trained require gradients."""
-
-    def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
-        """The cost of so many executed steps, and of all else that the plan pays for."""
 
 
 @dataclass(frozen=True)
@@ -97,64 +58,6 @@ class WarmUp:
     classes: Classes = field(repr=False)
     numbers: WarmUpNumbers = field(default_factory=WarmUpNumbers)
     then: WarmUp | None = None
-
-
-class PictureRecords:
-    """The records of a training, `training.interface.Examples`. Sensitive, including their number.
-
-    Args:
-        pixels: shape (records, height, width, channels).
-        classes: shape (records,).
-        owners: a number for each record's owner; None where they are not needed.
-        draws: rows of a record.
-    """
-
-    def __init__(
-        self, pixels: Pixels, classes: Classes, owners: npt.NDArray[np.int64] | None = None, draws: int = 1
-    ) -> None:
-        self._pixels, self._classes, self._owners, self.max_length = pixels, classes, owners, draws
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """`pixels` and `classes`, as `diffusion_loss.Rows` takes them."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        return {"pixels": as_records(self._pixels[chosen]), "classes": torch.from_numpy(self._classes[chosen])}
-
-    def units(self, sampled: Sampled) -> list[list[int]] | None:
-        """The positions of each owner's records, where owners are sampled; None: each record is a unit."""
-        if sampled == "record" or self._owners is None:
-            return None
-        order = np.argsort(self._owners, kind="stable")
-        ends = np.flatnonzero(np.diff(self._owners[order])) + 1
-        return [part.tolist() for part in np.split(order, ends)] if len(order) else []
-
-
-def read_records(
-    batches: Iterable[Pictures], layout: ImageLayout, directory: Path, *, owners: bool, draws: int
-) -> PictureRecords:
-    """The records of the bounded table (`ImageLayout.read`), with their pixels in a file that has no name.
-
-    It loses its name before the first byte is written, so that pixels are deleted when the process ends, however it
-    ends. `directory` is a new one.
-    """
-    shutil.rmtree(directory, ignore_errors=True)
-    classes: list[Classes] = []
-    named: list[str] = []
-    with private_files(), (private_directory(directory) / _PIXELS).open("x+b") as stream:
-        shutil.rmtree(directory)
-        for part in batches:
-            stream.write(np.ascontiguousarray(part.pixels).tobytes())
-            classes.append(part.classes)
-            if owners:
-                named.extend(part.owners or ())
-        stream.flush()
-        numbers = np.concatenate([np.empty(0, np.int64), *classes])
-        shape = (len(numbers), *layout.form.shape)
-        pixels = np.memmap(stream, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
-    mine = np.unique(np.array(named, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if owners else None
-    return PictureRecords(pixels, numbers, mine, draws)
 
 
 def prepared(parameters: Trained, device: str = "cpu") -> tuple[Network, Rows]:
@@ -178,91 +81,36 @@ def train_pictures(
     *,
     warm_up: Callable[[], WarmUp | None] = lambda: None,
 ) -> None:
-    """Trains until the averaged weights are complete, then deletes what only training needed.
-
-    Continues an interrupted training within the steps that its plan has paid for.
+    """Trains a diffusion model until its averaged weights are complete.
 
     Args:
-        warm_up: makes the pictures of the warm-up; called until a first checkpoint is kept. It must be able to
-            continue after an interruption, and its cost, if any, is in the plan's event.
+        warm_up: makes the pictures of the warm-up (`Prepared.warm_up`).
 
     Raises:
-        GrantRefused: the job has no key for checkpoints.
         TrainingRefused: see `prepared`.
-        ResumeRefused: the journal is missing, damaged or in use.
-        MechanismFailed: training stopped; its cost stays spent.
+        GrantRefused, ResumeRefused, MechanismFailed: as `picture_training.train_prepared`.
     """
-    if run.checkpoints is None:
-        raise GrantRefused("the job has no key for checkpoints; accepted: a job of a training, with its key")
-    try:
-        with held(directory):
-            if not is_trained(directory):
-                _train(run, run.checkpoints, parameters, directory, warm_up)
-    except HeldByAnother:
-        raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
 
+    def prepare() -> Prepared:
+        network, rows = prepared(parameters, run.device)
 
-def _train(
-    run: MechanismRun,
-    job: Job,
-    parameters: Trained,
-    directory: Path,
-    warm_up: Callable[[], WarmUp | None],
-) -> None:
-    training, place, device = parameters.training, directory / TRAINING, torch.device(run.device)
-    network, rows = prepared(parameters, run.device)
-    if not job.resume:
-        declare_unread(directory)
-    pictures = warm_up() if newest_step(place / CHECKPOINTS) == 0 else None
-    while pictures is not None:
-        warm(network, rows, pictures, run.progress)
-        pictures = pictures.then
-    begins = is_unread(directory)
-    if begins:
-        begin_reading(directory)
-    guarantee = Guarantee.from_json(run.plan.guarantee)
-    with ExitStack() as stack:
-        steps = stack.enter_context(StepJournal(place, training.steps, training.replay_allowance, resuming=not begins))
-        size = stack.enter_context(remembered_size(place / SIZE))
-        states = Checkpoints(place / CHECKPOINTS, job.key, plan_digest=run.plan.digest, entry_id=run.grant.entry_id)
-        by_owner = training.sampled == "user"
-        records = read_records(
-            parameters.layout.read(run.bounded, owners=by_owner),
-            parameters.layout,
-            directory / EXAMPLES,
-            owners=by_owner,
-            draws=parameters.loss.draws,
+        def warm_all() -> None:
+            pictures = warm_up()
+            while pictures is not None:
+                warm(network, rows, pictures, run.progress)
+                pictures = pictures.then
+
+        return Prepared(
+            network,
+            losses,
+            rows.drawn,
+            rows.made_up,
+            parameters.loss.draws,
+            lambda trained: ExponentialAverage(trained, parameters.average),
+            warm_all,
         )
-        policy = CheckpointPolicy.for_allowance(training.replay_allowance)
-        sums = stack.enter_context(GridSums(network, training, losses))
-        average = ExponentialAverage(sums.parameters, parameters.average)
-        train_by(
-            sums,
-            training,
-            records,
-            RowDivision(first_rows(sums, network, rows.made_up, device), parameters.loss.draws, rows.drawn, device),
-            journal=ResumableJournal(steps, states, policy, lambda stage: run.progress(stage, 1, 1)),
-            health=Watch(training, sums.parameters),
-            units=records.units(training.sampled),
-            progress=SpendingProgress(
-                run.progress,
-                lambda executed: parameters.event_of(executed, guarantee),
-                guarantee.delta,
-                training,
-                lambda: steps.executed,
-            ),
-            device=run.device,
-            size=size,
-            averages=average,
-        )
-        save_weights(average.values, directory, steps.executed)
-        shutil.rmtree(place)  # while the journal is held: no other process can continue what is complete
 
-
-def can_continue(directory: Path) -> bool:
-    """Whether an interrupted training is complete, has not read a record, or has enough paid steps left to finish."""
-    place = directory / TRAINING
-    return is_trained(directory) or is_unread(directory) or journal_can_resume(place, newest_step(place / CHECKPOINTS))
+    train_prepared(run, parameters, directory, prepare)
 
 
 def load_network(parameters: Trained, directory: Path, device: str) -> Network:

@@ -51,15 +51,20 @@ class PictureNetwork(nn.Module):
         return pictures
 
 
+def fresh(form: ImageForm, classes: int) -> PictureNetwork:
+    """A network with first weights of the operating system's randomness."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(secrets.randbits(63))
+        return PictureNetwork(form, classes)
+
+
 def matched(embedding: Embedding, form: ImageForm, steps: int, progress: Progress) -> PictureNetwork:
     """A network whose pictures have the embedding's mean features.
 
     The loss is the squared distance of means, without the bias of few pictures (a U-statistic; Gretton et al. 2012,
     lemma 6). A class counts for less where noise is most of its mean.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(secrets.randbits(63))
-        network = PictureNetwork(form, len(embedding.counts))
+    network = fresh(form, len(embedding.counts))
     source = torch.Generator().manual_seed(secrets.randbits(63))
     frequencies = torch.from_numpy(embedding.frequencies * (2 * math.pi * 255 / TURN)).float()
     means = torch.from_numpy(embedding.means).float()

@@ -21,12 +21,13 @@ from dpsynth_platform.foundation.storage import held
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.images import diffusion, diffusion_training, unet
+from dpsynth_platform.synth.images import diffusion, diffusion_training, picture_training, unet
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
-from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
+from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionOptions, DiffusionParameters
-from dpsynth_platform.synth.images.diffusion_training import PictureRecords, WarmUp, load_network, read_records, warm
+from dpsynth_platform.synth.images.diffusion_training import WarmUp, load_network, warm
+from dpsynth_platform.synth.images.picture_training import PictureRecords, read_records
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.training.grids import GridSums
@@ -96,7 +97,7 @@ def test_what_stopped_before_training_read_a_record_begins(tmp_path, bounded, wi
 def test_a_checkpoint_of_another_key_is_refused(tmp_path, bounded, without_gate, monkeypatch):
     """It is encrypted: no weight is readable in the directory of an interrupted training."""
     plan = diffusion_plan()
-    monkeypatch.setattr(diffusion_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         learn(plan, bounded, tmp_path)
     kept = list((tmp_path / "training/checkpoints").iterdir())
@@ -266,7 +267,7 @@ def test_a_warm_up_teaches_what_pictures_look_like():
     form = ImageForm(*SIZE, 1)
     rows = Rows(DiffusionLoss(), form, 2, torch.device("cpu"))
     network, (pixels, kinds) = UNet(form, 2, "small"), pictures()
-    test = rows.drawn({"pixels": diffusion_training.as_records(pixels), "classes": torch.from_numpy(kinds)}, 4)
+    test = rows.drawn({"pixels": as_records(pixels), "classes": torch.from_numpy(kinds)}, 4)
     before = float(losses(network, test).mean().detach())
     warm(network, rows, WarmUp(pixels, kinds, WarmUpNumbers(steps=80, batch=32)))
     assert float(losses(network, test).mean().detach()) < 0.95 * before
@@ -281,7 +282,7 @@ def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_g
             pixels, kinds = pictures(8)
             return WarmUp(pixels, kinds, WarmUpNumbers(steps=2))
 
-    monkeypatch.setattr(diffusion_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         Warmed().learn(job(plan, bounded, tmp_path), DiffusionParameters.of(plan), tmp_path)
     monkeypatch.undo()
@@ -293,9 +294,9 @@ def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_g
 def test_weights_on_disk_are_the_average(tmp_path, bounded, without_gate, monkeypatch):
     """And they are loaded as they were written; damaged ones are refused."""
     kept = {}
-    save = diffusion_training.save_weights
+    save = picture_training.save_weights
     monkeypatch.setattr(
-        diffusion_training, "save_weights", lambda values, *given: (kept.update(values), save(values, *given))
+        picture_training, "save_weights", lambda values, *given: (kept.update(values), save(values, *given))
     )
     plan = diffusion_plan(average=0.9)
     learn(plan, bounded, tmp_path)

@@ -7,8 +7,8 @@ import signal
 import numpy as np
 
 from dpsynth_platform.foundation.image_form import ImageForm
-from dpsynth_platform.synth.images.diffusion_training import read_records
 from dpsynth_platform.synth.images.layout import ImageLayout, Pictures
+from dpsynth_platform.synth.images.picture_training import read_records
 
 
 def _read_and_die(directory):

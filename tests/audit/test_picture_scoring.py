@@ -117,6 +117,7 @@ def test_canary_patterns_are_black_and_white_and_coarse(form: ImageForm) -> None
         ({"method": "image_mixed"}, True),
         ({"method": "image_embedding"}, True),
         ({"method": "image_pe"}, False),
+        ({"method": "image_gan"}, False),
         ({"method": "image_diffusion"}, True),
         ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "none"}}}, False),
         ({"method": "image_diffusion", "image": {"diffusion": {"warm_up": "table", "table": TABLE}}}, False),

@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "image_mixed": {"image": {"evolution": {"rounds": 1, "population": 2}}},
     "image_diffusion": {"image": {"diffusion": {"steps": 4, "batch_size": 64, "draws": 2, "warm_up_steps": 20}}},
     "image_embedding": {"image": {"embedding": {"frequencies": 50, "steps": 20}}},
+    "image_gan": {"image": {"gan": {"steps": 4, "batch_size": 64}}},
 }
 FORM = ImageForm(SIDE, SIDE, 1)
 

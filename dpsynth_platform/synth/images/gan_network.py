@@ -146,7 +146,7 @@ class Follower:
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        live = {f"live.{name}": value for name, value in self._parameters.items()} | self._optimizer.state
+        live = {f"live.{name}": value.detach() for name, value in self._parameters.items()} | self._optimizer.state
         return {PREFIX + name: value for name, value in live.items()} | self._average.state
 
     @property

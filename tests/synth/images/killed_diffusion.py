@@ -1,4 +1,4 @@
-"""Trains a diffusion model as a worker does, to be killed.
+"""Trains a network on pictures as a worker does, to be killed.
 
 It writes a line for each step of a warm-up and for each complete step. After the latter it waits for a byte on standard
 input, so that the killing test knows how far it can be.
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from diffusion_cases import job
 
 from dpsynth_platform.foundation.errors import MechanismFailed
-from dpsynth_platform.synth.images import diffusion_training, public_warm_up
+from dpsynth_platform.synth.images import diffusion_training, gan_network, public_warm_up
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.training.journal import StepJournal
 
@@ -31,7 +31,8 @@ def main(plan: Path, bounded: Path, directory: Path, resume: bool) -> None:
         return executed
 
     StepJournal.begin_step = noted
-    diffusion_training.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
+    for module in (diffusion_training, gan_network):  # it takes time, and other tests have it
+        module.refuse_unsound_grid = lambda *given: None
 
     def progress(stage: str, done: int, total: int, beside: str = "") -> None:
         if stage in ("warm-up", public_warm_up.STAGE):

@@ -1,4 +1,4 @@
-"""Killed in the middle of its training, a diffusion model counts every step, continues, and ends complete."""
+"""Killed in the middle of its training, a network counts every step, continues, and ends complete."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 
 from diffusion_cases import bounded_pictures, diffusion_plan, job
 from finetune_cases import finetune_plan
+from gan_cases import gan_plan
 from public_models import saved_model
 from public_pictures import nearest_contract, public_table
 
-from dpsynth_platform.synth.images import diffusion_training, public_warm_up
+from dpsynth_platform.synth.images import diffusion_training, gan_network, public_warm_up
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.finetune import ImageFinetune
+from dpsynth_platform.synth.images.image_gan import ImageGan
 
 PROGRAM = Path(__file__).with_name("killed_diffusion.py")
 GENERATOR = ImageDiffusion()
@@ -38,12 +40,12 @@ class Killed:
         log = self.directory.with_name("log")
         return [line for line in log.read_text().splitlines() if line.startswith(word)] if log.exists() else []
 
-    def kill_after(self, word, number, resume):
-        """Kills it as soon as it wrote so many lines more."""
+    def kill_after(self, word, number, resume, most=50):
+        """Kills it as soon as it wrote so many lines more. It goes no further than one step after `most`."""
         before = len(self.lines(word))
         command = [*self._command, "resume" if resume else "new"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=self._environment) as process:
-            os.write(process.stdin.fileno(), b"." * 50)
+            os.write(process.stdin.fileno(), b"." * most)
             end = time.monotonic() + PATIENCE
             while len(self.lines(word)) < before + number:
                 assert process.poll() is None
@@ -107,6 +109,32 @@ def test_a_killed_training_of_a_public_model_continues(tmp_path, monkeypatch):
     mechanism.run(job(plan, bounded, runs.directory, resume=True))
     executed = json.loads((runs.directory / "pictures/trained.json").read_text())["executed_steps"]
     assert 7 <= executed <= 10
+    left = sorted(path.name for path in (runs.directory / "pictures").iterdir())
+    assert left == ["trained.json", "weights.safetensors"]
+    assert mechanism.sample(runs.directory, 20).column("picture").null_count == 0
+
+
+def test_a_killed_gan_continues_with_its_generator(tmp_path, monkeypatch):
+    """The generator's weights after the last complete step are those that a new process begins with."""
+    plan, bounded = gan_plan(), bounded_pictures(tmp_path / "bounded")
+    runs = Killed(plan, bounded, tmp_path)
+    runs.kill_after("begun", 4, resume=False, most=3)
+    mechanism, begins = ImageGan(), []
+    assert mechanism.can_resume(runs.directory)
+    step = gan_network.Follower.step
+
+    def noted(self, number):
+        begins.append((number, {name: float(value.abs().sum()) for name, value in self.state.items()}))
+        step(self, number)
+
+    monkeypatch.setattr(gan_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(gan_network.Follower, "step", noted)
+    mechanism.run(job(plan, bounded, runs.directory, resume=True))
+    number, state = begins[0]
+    assert number in (4, 5)  # the killed step may have been complete
+    assert all(value > 0 for name, value in state.items() if "optimizer" in name)
+    executed = json.loads((runs.directory / "pictures/trained.json").read_text())["executed_steps"]
+    assert executed == 4 + 7 - number
     left = sorted(path.name for path in (runs.directory / "pictures").iterdir())
     assert left == ["trained.json", "weights.safetensors"]
     assert mechanism.sample(runs.directory, 20).column("picture").null_count == 0

@@ -12,9 +12,9 @@ one record, delta 1e-5), with labels as private as pixels. It draws 20,000 label
 its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are fixed) is
 trained on them and tested on the real test set, for each seed with another run of the method. `real` trains it on
 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
-in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` and `image_embedding` have
-their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if
-named. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
+in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion`, `image_embedding` and
+`image_gan` have their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU,
+and runs only if named. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
 of the test set, on features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is
 measuring, fitting and drawing, on the clock and of the processor; `MB` the peak of its memory.
 
@@ -290,6 +290,7 @@ METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {
     "image_diffusion": partial(by_contract, "image_diffusion", {}),
     "image_diffusion_large": partial(by_contract, "image_diffusion", LARGE),
     "image_embedding": partial(by_contract, "image_embedding", {}),
+    "image_gan": partial(by_contract, "image_gan", {}),
 }
 DIGITS = ("image_pe", "image_mixed")
 """Methods that know public digits, and nothing else."""

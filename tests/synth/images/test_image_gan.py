@@ -9,7 +9,7 @@ import dp_accounting as accounting
 import numpy as np
 import pytest
 import torch
-from diffusion_cases import bounded_pictures, job, picture_contract
+from diffusion_cases import bounded_pictures, job, picture_contract, pictures
 from dp_accounting.pld import PLDAccountant
 from gan_cases import gan_contract, gan_inputs, gan_plan
 
@@ -19,7 +19,7 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.synth.images import gan_network
 from dpsynth_platform.synth.images.choice import image_method_for
-from dpsynth_platform.synth.images.embedding_network import LATENT, WIDTH, fresh
+from dpsynth_platform.synth.images.embedding_network import LATENT, WIDTH, drawn, fresh
 from dpsynth_platform.synth.images.gan_network import Discriminator, Follower, Rows, load_generator
 from dpsynth_platform.synth.images.gan_plan import ROWS, GanParameters
 from dpsynth_platform.synth.images.image_gan import ImageGan
@@ -211,11 +211,11 @@ def test_the_generator_depends_on_records_by_the_noised_gradients_alone(tmp_path
         return (directory / "weights.safetensors").read_bytes()
 
     assert weights(full, "full") == weights(empty, "empty")
-    drawn = Rows.drawn
+    rows_of = Rows.drawn
 
     def seen(self, records, draws):
         self._generator.second.bias.data += records["pixels"].float().mean() / 255
-        return drawn(self, records, draws)
+        return rows_of(self, records, draws)
 
     monkeypatch.setattr(Rows, "drawn", seen)
     assert weights(full, "seen") != weights(empty, "empty again")
@@ -260,6 +260,38 @@ def test_the_kept_state_is_all_that_the_generator_continues_from():
     assert not all(torch.equal(value, wanted[name]) for name, value in next_step(third).items())
 
 
+def test_the_generator_learns_what_the_discriminator_scores():
+    """Bright pictures of class 0 and dark ones of class 1.
+
+    In ten runs the means were 134 to 168 grey levels apart, deviation 11: 75 is six deviations below.
+    """
+
+    class Brightness(torch.nn.Module):
+        def forward(self, pictures, classes):
+            return 10 * (1 - 2 * classes) * pictures.flatten(1).mean(1)
+
+    generator = fresh(FORM, 2)
+    follower = Follower(Brightness(), generator, 2, TrainingPlan(40, 8, 30, 1.0, learning_rate=0.01), 60, 0.5)
+    for step in range(1, 31):
+        follower.step(step)
+    bright, dark = (drawn(generator, number, 100, np.random.default_rng()).mean() for number in (0, 1))
+    assert bright - dark > 75
+
+
+def test_the_discriminator_learns_to_tell_private_pictures_from_generated_ones():
+    """By the loss whose gradients training clips: in ten runs it was right for each of the 160 rows."""
+    form, (pixels, kinds) = ImageForm(8, 6, 1), pictures()
+    network, rows = Discriminator(form, 2), Rows(fresh(form, 2), form, 2, CPU)
+    records = PictureRecords(pixels, kinds).batch(range(len(kinds)))
+    optimizer = torch.optim.Adam(network.parameters(), 2e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        rows.losses(network, rows.drawn(records, ROWS)).mean().backward()
+        optimizer.step()
+    losses = rows.losses(network, rows.drawn(records, ROWS))
+    assert int((losses < np.log(2)).sum()) > 144  # it has the loss log 2 where it scores 0
+
+
 @pytest.mark.parametrize("sampled", ["records", "owners"])
 def test_units_rows_and_noise_of_a_step_are_the_plans(tmp_path, bounded, without_gate, monkeypatch, sampled):
     """A private and a generated row of each record, of the same class; noise for the clipping norm."""
@@ -296,9 +328,9 @@ def test_a_trained_generator_draws_by_class(tmp_path, bounded, without_gate):
     table = GENERATOR.sample(directory, 30)
     assert table.num_rows == 30 and table.column("picture").null_count == 0
     draw = GENERATOR.opened(plan, parameters, directory / "pictures", DrawRequest(directory))
-    drawn = [draw(number, 3, np.random.default_rng(5)) for number in (0, 0, 1)]
-    assert drawn[0].shape == (3, 8, 6, 1)
-    assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
+    found = [draw(number, 3, np.random.default_rng(5)) for number in (0, 0, 1)]
+    assert found[0].shape == (3, 8, 6, 1)
+    assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
     whole = picture_contract().snapshot()
     whole["columns"]["picture"]["channels"] = 3
     with pytest.raises(MechanismFailed, match="of another plan"):

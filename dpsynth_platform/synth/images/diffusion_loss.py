@@ -59,11 +59,7 @@ class Rows:
 
     def made_up(self, rows: int) -> Batch:
         """Rows of random pictures and classes, which read no record."""
-        form = self._form
-        shape = (rows, form.channels, form.height, form.width)
-        pixels = torch.randint(256, shape, generator=self._generator, device=self._device, dtype=torch.uint8)
-        classes = torch.randint(self._classes + 1, (rows,), generator=self._generator, device=self._device)
-        return self.drawn({"pixels": pixels, "classes": classes}, 1)
+        return self.drawn(random_records(self._form, self._classes + 1, rows, self._generator), 1)
 
     def _normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self._generator, device=self._device)
@@ -107,6 +103,15 @@ def denoised(network: nn.Module, noisy: Tensor, level: Tensor, classes: Tensor) 
     wide = level.view(-1, 1, 1, 1)
     found: Tensor = network(noisy * _entering(wide), level.log() / 4, classes)
     return _kept(wide) * noisy + _scale(wide) * found
+
+
+def random_records(form: ImageForm, classes: int, number: int, source: torch.Generator) -> Batch:
+    """So many pictures of random bytes and classes, as `Rows.drawn` takes them, on the source's device."""
+    shape, device = (number, form.channels, form.height, form.width), source.device
+    return {
+        "pixels": torch.randint(256, shape, generator=source, device=device, dtype=torch.uint8),
+        "classes": torch.randint(classes, (number,), generator=source, device=device),
+    }
 
 
 def as_records(pixels: Pixels) -> Tensor:

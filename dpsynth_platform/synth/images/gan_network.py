@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.synth.images.diffusion_loss import random_records
 from dpsynth_platform.synth.images.embedding_network import LATENT, PictureNetwork, fresh
 from dpsynth_platform.synth.images.gan_plan import ROWS, WIDTHS, GanParameters, features, halvings
 from dpsynth_platform.synth.images.picture_training import Prepared
@@ -92,11 +93,7 @@ class Rows:
 
     def made_up(self, rows: int) -> Batch:
         """Rows of random pictures and classes, which read no record."""
-        form, source = self._form, self._source
-        shape = (rows, form.channels, form.height, form.width)
-        pixels = torch.randint(256, shape, generator=source, device=self._device, dtype=torch.uint8)
-        classes = torch.randint(self._classes, (rows,), generator=source, device=self._device)
-        return self.drawn({"pixels": pixels, "classes": classes}, 1)
+        return self.drawn(random_records(self._form, self._classes, rows, self._source), 1)
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
         """Of each row, [rows]: how badly the score tells a private picture from a generated one (cross entropy)."""

@@ -95,9 +95,8 @@ def halvings(form: ImageForm) -> int:
 
 def features(form: ImageForm) -> int:
     """Numbers by which the discriminator scores a picture."""
-    number = halvings(form)
-    sides = math.ceil(form.height / 2**number) * math.ceil(form.width / 2**number)
-    return WIDTHS[min(number - 1, 1)] * sides
+    fold: int = 2 ** halvings(form)
+    return WIDTHS[fold > 2] * math.ceil(form.height / fold) * math.ceil(form.width / fold)
 
 
 def _weights(layout: ImageLayout) -> int:

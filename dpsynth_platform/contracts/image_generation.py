@@ -152,7 +152,7 @@ class PictureTraining(Part):
         default=120,
         ge=1,
         le=1_000_000,
-        description="Each takes batch_size gradients (times draws, if it has any), some 200 a second of a core.",
+        description="Each takes batch_size times draws gradients, some 200 a second of a core.",
     )
     batch_size: int | None = Field(
         default=None,
@@ -261,6 +261,15 @@ class ImageEmbedding(Part):
 class ImageGan(PictureTraining):
     """A discriminator that is trained by DP-SGD, and a generator that learns from it (DP-GAN). For comparison."""
 
+    steps: int = Field(
+        default=2000,
+        ge=1,
+        le=1_000_000,
+        description="Of the discriminator. Each takes batch_size gradients, some 500 a second of a core.",
+    )
+    batch_size: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Expected records of a step; by default a 16th, 64 at most."
+    )
     generator_steps: int | None = Field(
         default=None,
         ge=1,

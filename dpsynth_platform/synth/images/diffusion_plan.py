@@ -51,13 +51,14 @@ class TrainingOptions:
 
     Attributes:
         sampled: what a step samples and clips: records, or owners with the mean gradient of their records.
-        batch_size: the expected number of those in a step; by default a sixteenth, 1024 at most.
+        batch_size: the expected number of those in a step; by default a sixteenth, `most_batch` at most.
         replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
         average: the part of the weights' average that remains in a step.
     """
 
     sampled: Sampled = "record"
     batch_size: int | None = None
+    most_batch: int = MOST_BATCH
     steps: int = 120
     replay_steps: int | None = None
     clipping_norm: float = 1.0
@@ -83,7 +84,7 @@ class TrainingOptions:
         return {
             "sampled": self.sampled,
             "units": units,
-            "batch_size": self.batch_size or min(MOST_BATCH, max(1, units // 16)),
+            "batch_size": self.batch_size or min(self.most_batch, max(1, units // 16)),
             "steps": self.steps,
             "replay_allowance": math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps,
             "clipping_norm": self.clipping_norm,

@@ -40,7 +40,8 @@ class Discriminator(nn.Module):
     """From pictures and classes to a score, which is high for private ones; each row is scored alone.
 
     Convolutions halve the picture; a linear score is added to one by class (Miyato & Koyama, "cGANs with Projection
-    Discriminator", 2018). First weights are of the operating system's randomness.
+    Discriminator", 2018). The latter is scaled, since each class has few of the gradients and all of the noise. First
+    weights are of the operating system's randomness.
     """
 
     def __init__(self, form: ImageForm, classes: int) -> None:
@@ -48,6 +49,7 @@ class Discriminator(nn.Module):
         widths, wide = [form.channels, WIDTHS[0], *[WIDTHS[1]] * (halvings(form) - 1)], features(form)
         self.halved = nn.ModuleList(nn.Conv2d(a, b, 3, 2, 1) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.GroupNorm(4, width) for width in widths[2:])
+        self._scale = classes**0.5
         self.score, self.classes = nn.Linear(wide, 1), nn.Embedding(classes, wide)
         initialize(self)
         with torch.no_grad():
@@ -59,7 +61,7 @@ class Discriminator(nn.Module):
         for norm, halved in zip(self.norms, self.halved[1:], strict=True):
             found = functional.leaky_relu(norm(halved(found)), 0.2)
         found = found.flatten(1)
-        scores: Tensor = self.score(found).squeeze(1) + (self.classes(classes) * found).sum(1)
+        scores: Tensor = self.score(found).squeeze(1) + self._scale * (self.classes(classes) * found).sum(1)
         return scores
 
 

@@ -27,6 +27,8 @@ WIDTHS = (32, 64)
 """Channels of the discriminator's first convolution, and of the others."""
 COARSEST = 4
 """Pixels of the larger side, at most, where convolutions end."""
+MOST_BATCH = 64
+"""Many small steps are better than few large ones: two networks have to follow each other."""
 ROWS = 2
 """Of a record: one private, one generated."""
 _GRADIENTS = 64
@@ -61,7 +63,7 @@ class GanParameters(ImageParameters):
     def calibrated(cls, inputs: PlanInputs) -> GanParameters:
         columns, layout, image = columns_plan(inputs), ImageLayout.of(inputs.contract), inputs.contract.generate.image
         declared = (image and image.gan) or ImageGan()
-        options = TrainingOptions.declared(declared)
+        options = TrainingOptions.declared(declared, most_batch=MOST_BATCH)
         training = TrainingPlan.calibrated(
             inputs.guarantee,
             beside=lambda trained: counted.together(columns, trained),

@@ -259,7 +259,10 @@ class ImageEmbedding(Part):
 
 
 class ImageGan(PictureTraining):
-    """A discriminator that is trained by DP-SGD, and a generator that learns from it (DP-GAN). For comparison."""
+    """A discriminator that is trained by DP-SGD, and a generator that learns from it (DP-GAN).
+
+    For comparison: do not take it where pictures are to be used.
+    """
 
     steps: int = Field(
         default=2000,

@@ -20,16 +20,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from dpsynth_platform.audit.bounds import Coins, count_right, epsilon_lower_bound
 from dpsynth_platform.audit.laboratory import Floats, Guess, Proof, Trials, best_guess
 from dpsynth_platform.training.families import IGNORED
-from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.interface import Batch, Health
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.trial import NoJournal
+
+Owners = npt.NDArray[np.int64]
 
 PARTS = 2
 """Trainable parameters that hold the canaries in turns, so that faults in some parameters only are visible."""
@@ -114,12 +117,16 @@ class TrainingAudit:
         """
         included = np.random.default_rng().integers(0, 2, self.canaries).astype(bool)
         watcher = _Watcher()
-        model = CanaryModel(self.canaries, LOUD * self.plan.clipping_norm)
-        owners = np.repeat(np.flatnonzero(included), self.records)
-        train(model, self.plan, CanaryRecords(owners), journal=NoJournal(), health=watcher)
+        model = self.train(np.repeat(np.flatnonzero(included), self.records), watcher)
         # The loss decreases against its gradient, so a canary's contribution is negative.
         unit = -self.plan.batch_size / self.plan.clipping_norm
-        return Watched(included, unit * np.stack([model.by_canary(step) for step in watcher.steps]))
+        return Watched(included, unit * np.stack([by_canary(model, self.canaries, step) for step in watcher.steps]))
+
+    def train(self, owners: Owners, health: Health) -> nn.Module:
+        """Trains on records of these canaries, shape (records,); the network has the canaries' gradients in `parts`."""
+        model = CanaryModel(self.canaries, LOUD * self.plan.clipping_norm)
+        train(model, self.plan, CanaryRecords(owners), journal=NoJournal(), health=health)
+        return model
 
     def guess(self, *, delta: float, confidence: float) -> tuple[Attacker, Guess]:
         """Attack and threshold, fixed by one training."""
@@ -154,9 +161,7 @@ class CanaryModel(nn.Module):
 
     def __init__(self, canaries: int, length: float) -> None:
         super().__init__()
-        self._canaries = canaries
-        rows = -(-canaries // PARTS)
-        self.parts = nn.ModuleList(nn.Embedding(rows, 1) for _ in range(PARTS))
+        self.parts = nn.ModuleList(nn.Embedding(-(-canaries // PARTS), 1) for _ in range(PARTS))
         self.head = nn.Linear(1, 2, bias=False)
         with torch.no_grad():
             self.head.weight.copy_(torch.tensor([[length], [-length]]))
@@ -177,11 +182,6 @@ class CanaryModel(nn.Module):
         own = [part(input_ids // PARTS) * (input_ids % PARTS == n).unsqueeze(-1) for n, part in enumerate(self.parts)]
         return SimpleNamespace(logits=self.head(torch.stack(own).sum(0)))
 
-    def by_canary(self, gradients: Mapping[str, Tensor]) -> Floats:
-        """Each canary's coordinate, shape (canaries,)."""
-        parts = [gradients[f"parts.{number}.weight"].flatten() for number in range(PARTS)]
-        return torch.stack(parts, dim=1).flatten()[: self._canaries].double().numpy()
-
 
 class CanaryRecords:
     """Records of two tokens, both the owner's, of which the second is predicted: `interface.Examples`.
@@ -191,7 +191,7 @@ class CanaryRecords:
 
     max_length = 2
 
-    def __init__(self, owners: Sequence[int] | np.ndarray) -> None:
+    def __init__(self, owners: Sequence[int] | Owners) -> None:
         self._owners = torch.as_tensor(np.asarray(owners, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -207,6 +207,13 @@ class CanaryRecords:
             "labels": labels,
             "position_ids": torch.arange(2).repeat(len(tokens), 1),
         }
+
+
+def by_canary(model: nn.Module, canaries: int, gradients: Mapping[str, Tensor]) -> Floats:
+    """Each canary's coordinate, shape (canaries,): canary i's is one of the weight of part i modulo `PARTS`."""
+    names = [name for name, _ in model.named_parameters() if name.startswith("parts.")]
+    parts = [gradients[name].flatten() for name in names]
+    return torch.stack(parts, dim=1).flatten()[:canaries].double().numpy()
 
 
 class _Watcher:

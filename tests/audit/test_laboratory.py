@@ -11,7 +11,14 @@ import torch
 from scipy import stats
 
 from dpsynth_platform.audit.bounds import clopper_pearson
-from dpsynth_platform.audit.gradient_canaries import PARTS, Attacker, CanaryModel, CanaryRecords, TrainingAudit
+from dpsynth_platform.audit.gradient_canaries import (
+    PARTS,
+    Attacker,
+    CanaryModel,
+    CanaryRecords,
+    TrainingAudit,
+    by_canary,
+)
 from dpsynth_platform.audit.laboratory import Guess, Trials, audit, best_guess, epsilon_to_expect, two_worlds
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
@@ -89,7 +96,7 @@ def test_each_canary_moves_one_coordinate_by_the_clipping_norm() -> None:
     model, plan = CanaryModel(7, 10.0), replace(PLAN, clipping_norm=0.3)
     with ClippedSums(model, plan) as sums:
         sums.add(CanaryRecords([0, 3, 6, 6]).batch([0, 1, 2, 3]), torch.ones(4, 1))
-        moved = model.by_canary(sums.totals)
+        moved = by_canary(model, 7, sums.totals)
     assert moved == pytest.approx([-0.3, 0, 0, -0.3, 0, 0, -0.6], rel=1e-4)
 
 

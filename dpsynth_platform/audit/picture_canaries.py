@@ -1,0 +1,86 @@
+"""Training on pictures under attack: the canaries of `gradient_canaries`, through the sums for networks on grids.
+
+What belongs here: a network on grids in which every canary's gradient is one coordinate, and its training. What does
+not: scores and proofs (`gradient_canaries`, `laboratory`), and what finds wrong gradients of a real network before a
+spend (`training.unit_probe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpsynth_platform.audit.gradient_canaries import LOUD, PARTS, Owners, TrainingAudit
+from dpsynth_platform.training.grids import GridSums
+from dpsynth_platform.training.interface import Batch, Health
+from dpsynth_platform.training.loop import train_by
+from dpsynth_platform.training.rows import RowDivision, first_rows
+from dpsynth_platform.training.trial import NoJournal
+
+DRAWS = 2
+"""Rows of a record, whose mean gradient is clipped."""
+_UNEVEN = (0.5, 1.5)
+"""Parts of a record's gradient that its rows have, in means."""
+
+
+@dataclass(frozen=True)
+class PictureTrainingAudit(TrainingAudit):
+    """`TrainingAudit` by the loop, sums and division of rows that trainings on pictures use."""
+
+    def train(self, owners: Owners, health: Health) -> nn.Module:
+        model, device = CanaryGrid(self.canaries), torch.device("cpu")
+        length = LOUD * self.plan.clipping_norm
+        records = _Records(owners)
+
+        def drawn(batch: Batch, draws: int) -> Batch:
+            number = len(batch["canary"])
+            share = torch.tensor(_UNEVEN).repeat(-(-draws // DRAWS))[:draws].repeat(number)
+            return {"canary": batch["canary"].repeat_interleave(draws, 0), "share": share}
+
+        def made_up(rows: int) -> Batch:
+            return drawn({"canary": torch.randint(self.canaries, (rows,))}, 1)
+
+        def losses(network: nn.Module, rows: Batch) -> Tensor:
+            scores: Tensor = network(rows["canary"])
+            return -length * rows["share"] * scores
+
+        with GridSums(model, self.plan, losses) as sums:
+            division = RowDivision(first_rows(sums, model, made_up, device), DRAWS, drawn, device)
+            train_by(sums, self.plan, records, division, journal=NoJournal(), health=health)
+        return model
+
+
+class CanaryGrid(nn.Module):
+    """A convolution over pictures of one pixel, and an embedding: canaries have a channel or a row, in turns."""
+
+    def __init__(self, canaries: int) -> None:
+        super().__init__()
+        self._wide = -(-canaries // PARTS)
+        self.parts = nn.ModuleList([nn.Conv2d(self._wide, 1, 1, bias=False), nn.Embedding(self._wide, 1)])
+        for parameter in self.parts.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, canary: Tensor) -> Tensor:
+        """The weight of each row's canary, [rows]."""
+        place, embedded = canary // PARTS, canary % PARTS == 1
+        pictures = nn.functional.one_hot(place, self._wide).float()[:, :, None, None]
+        by_convolution, by_row = self.parts[0](pictures).flatten(), self.parts[1](place).flatten()
+        return torch.where(embedded, by_row, by_convolution)
+
+
+class _Records:
+    """The canary of each record: `interface.Examples`."""
+
+    max_length = DRAWS
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = torch.from_numpy(owners)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        return {"canary": self._owners[list(indices)]}

@@ -80,11 +80,18 @@ PICTURE_SUMS = Attack(
     0.125,
     0.125,
 )
+PICTURE_LOSS = Attack(
+    "picture loss",
+    "model",
+    "how well the trained network takes noise from the canary's picture, compared by the same noise",
+    0.125,
+    0.125,
+)
 ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 """On tables."""
 TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)
 """Additional ones where a language model writes a column."""
-PICTURE_ATTACKS = (PICTURE_DISTANCE, PICTURE_SUMS)
+PICTURE_ATTACKS = (PICTURE_DISTANCE, PICTURE_SUMS, PICTURE_LOSS)
 """Additional ones where a method makes pictures."""
 
 

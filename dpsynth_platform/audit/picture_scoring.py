@@ -1,4 +1,4 @@
-"""Running every attack on a model that makes pictures: on its columns, on the released pictures, and on noisy sums.
+"""Every attack on a model that makes pictures: on its columns, on released pictures, on noisy sums, and on losses.
 
 What belongs here: the canaries' pictures and the attacks on them. What does not: coins, real records, and drawing the
 canaries' patterns (`canaries`).
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import PICTURE_DISTANCE, PICTURE_SUMS, Floats, Scored, equal_items
+from dpsynth_platform.audit.attacks import PICTURE_DISTANCE, PICTURE_LOSS, PICTURE_SUMS, Floats, Scored, equal_items
 from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.contracts.contract import DataContract
@@ -56,10 +56,13 @@ def score_pictures(
         synthetic.slice(0, MOST_PICTURES).column(layout.column), layout.form, "refuse", raw=False
     )
     scored.append(Scored(PICTURE_DISTANCE, distance_scores(pictures, released), duplicates))
+    classes = layout.classes_of(values)
     sums = made.measured_sums(directory, pictures)
     if sums is not None:
-        classes = layout.classes_of(values)
         scored.append(Scored(PICTURE_SUMS, sum_scores(sums, classes, canaries.records_per_owner), duplicates))
+    losses = made.picture_losses(directory, pictures, classes)
+    if losses is not None:
+        scored.append(Scored(PICTURE_LOSS, -losses, duplicates))
     return scored
 
 

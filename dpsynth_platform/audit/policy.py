@@ -18,6 +18,7 @@ from dpsynth_platform.audit.attacks import (
     ATTACKS,
     PICTURE_ATTACKS,
     PICTURE_DISTANCE,
+    PICTURE_LOSS,
     PICTURE_SUMS,
     TEXT_ATTACKS,
     TEXT_LIKELIHOOD,
@@ -26,7 +27,7 @@ from dpsynth_platform.audit.attacks import (
 )
 from dpsynth_platform.contracts.audit import RateLimit
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import SUMMED_METHODS
+from dpsynth_platform.contracts.methods import DENOISED_METHODS, SUMMED_METHODS
 from dpsynth_platform.foundation.errors import ContractError
 
 
@@ -80,8 +81,12 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.image_column is not None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None
-        summed = contract.generate.method in SUMMED_METHODS or (diffusion is not None and diffusion.by_moments)
-        return (*on_columns, *(attack for attack in PICTURE_ATTACKS if attack != PICTURE_SUMS or summed))
+        method = contract.generate.method
+        runs = {
+            PICTURE_SUMS: method in SUMMED_METHODS or (diffusion is not None and diffusion.by_moments),
+            PICTURE_LOSS: method in DENOISED_METHODS,
+        }
+        return (*on_columns, *(attack for attack in PICTURE_ATTACKS if runs.get(attack, True)))
     if contract.text_column is None:
         return on_columns
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))

@@ -55,6 +55,8 @@ PARTS_OF_IMAGE = {
 """Keys of `generate.image` that these methods require and all others refuse."""
 SUMMED_METHODS = ("image_moments", "image_mixed", "image_embedding")
 """Methods that measure sums of pictures by class, which an audit can attack."""
+DENOISED_METHODS = ("image_diffusion", "image_finetune")
+"""Methods that keep a diffusion model, whose loss on a picture an audit can attack."""
 BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)

@@ -27,7 +27,8 @@ from dpsynth_platform.synth.images.diffusion_numbers import Solver
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionParameters
 from dpsynth_platform.synth.images.exact_sums import Batch
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
-from dpsynth_platform.synth.images.measured_sums import MeasuredSums
+from dpsynth_platform.synth.images.layout import NO_CLASS, Classes
+from dpsynth_platform.synth.images.measured_sums import Floats, MeasuredSums
 from dpsynth_platform.synth.images.public_warm_up import chosen_pictures, opened
 from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 from dpsynth_platform.training.plan import TrainingPlan
@@ -114,6 +115,9 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
             return None
         return moments_measuring.class_sums_of(directory / PICTURES / SKETCH, sketch, pictures)
 
+    def picture_losses(self, directory: Path, pictures: Pixels, classes: Classes) -> Floats:
+        return losses_of(self.complete(directory)[1], directory / PICTURES, pictures, classes)
+
     def learn(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> None:
         from dpsynth_platform.synth.images.diffusion_training import train_pictures
 
@@ -142,6 +146,16 @@ def described(plan: SealedPlan, training: TrainingPlan) -> tuple[str, dict[str, 
         "expected_batch": training.batch_size,
         "epsilon_of_training_alone": epsilon(training.event, Guarantee.from_json(plan.guarantee).delta).epsilon,
     }
+
+
+def losses_of(parameters: Trained, directory: Path, pictures: Pixels, classes: Classes) -> Floats:
+    """Mean losses of the trained network in a directory on pictures: post-processing; see `ImageGenerator`."""
+    from dpsynth_platform.synth.images.diffusion_loss import mean_losses
+    from dpsynth_platform.synth.images.diffusion_training import load_network
+
+    network = load_network(parameters, directory, "cpu")
+    known = np.where(classes == NO_CLASS, network.no_class, classes)
+    return mean_losses(network, parameters.loss, pictures, known)
 
 
 def drawing(parameters: Trained, solver: Solver, directory: Path, device: str) -> Draw:

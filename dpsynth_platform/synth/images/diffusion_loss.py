@@ -8,7 +8,9 @@ clips the gradient of their mean (noise multiplicity; Dockhorn et al. 2023, sect
 from __future__ import annotations
 
 import secrets
+from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,10 +18,16 @@ from torch.nn import functional
 from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss
+from dpsynth_platform.synth.images.layout import Classes
+from dpsynth_platform.synth.images.measured_sums import Floats
 from dpsynth_platform.training.interface import Batch
 
 DATA_DEVIATION = 0.5
 """Assumed deviation of values between -1 and 1; public, and never estimated."""
+COMPARED = 64
+"""Draws of noise by which losses of pictures are compared."""
+TOGETHER = 256
+"""Pictures of a pass."""
 _HALF = 127.5
 
 
@@ -91,6 +99,32 @@ def losses(network: nn.Module, rows: Batch) -> Tensor:
     found: Tensor = network(noisy * _entering(level), rows["level"].log() / 4, rows["classes"])
     errors: Tensor = (found - (pictures - kept * noisy) / scale).square().flatten(1).mean(1)
     return errors
+
+
+@torch.no_grad()
+def mean_losses(network: nn.Module, loss: DiffusionLoss, pixels: Pixels, classes: Classes) -> Floats:
+    """The mean loss of each picture, shape (pictures,), over the same `COMPARED` levels and noises for all pictures.
+
+    Args:
+        network: in evaluation mode, on the CPU.
+        classes: shape (pictures,), of the network's.
+    """
+    records, labels = as_records(pixels.copy()), torch.from_numpy(classes)
+    found = torch.zeros(len(records), dtype=torch.float64)
+    for place in (np.arange(COMPARED) + 0.5) / COMPARED:
+        level = np.exp(loss.level_mean + loss.level_deviation * NormalDist().inv_cdf(place))
+        noise = torch.randn(1, *records.shape[1:])
+        for start in range(0, len(records), TOGETHER):
+            part = slice(start, start + TOGETHER)
+            pictures = records[part].float() / _HALF - 1
+            rows = {
+                "pictures": pictures,
+                "classes": labels[part],
+                "level": torch.full((len(pictures),), level),
+                "noise": noise.expand_as(pictures),
+            }
+            found[part] += losses(network, rows) / COMPARED
+    return found.numpy()
 
 
 def denoised(network: nn.Module, noisy: Tensor, level: Tensor, classes: Tensor) -> Tensor:

@@ -10,9 +10,13 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import Any
 
+from dpsynth_platform.foundation.pixels import Pixels
+from dpsynth_platform.foundation.storage import PICTURES
 from dpsynth_platform.synth.images import diffusion
 from dpsynth_platform.synth.images.finetune_plan import FinetuneParameters
 from dpsynth_platform.synth.images.generator import Draw, ImageGenerator
+from dpsynth_platform.synth.images.layout import Classes
+from dpsynth_platform.synth.images.measured_sums import Floats
 from dpsynth_platform.synth.interface import DrawRequest, MechanismRun, PlanInputs, PlanParts, SealedPlan
 
 
@@ -43,6 +47,9 @@ class ImageFinetune(ImageGenerator[FinetuneParameters]):
         return mechanism, figures | {
             "trained": f"{part} and classes of {checkpoint}, the mean of {draws} draws of noise a picture"
         }
+
+    def picture_losses(self, directory: Path, pictures: Pixels, classes: Classes) -> Floats:
+        return diffusion.losses_of(self.complete(directory)[1], directory / PICTURES, pictures, classes)
 
     def learn(self, run: MechanismRun, parameters: FinetuneParameters, directory: Path) -> None:
         from dpsynth_platform.synth.images.diffusion_training import train_pictures

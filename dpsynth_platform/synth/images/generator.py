@@ -31,8 +31,8 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import PICTURES, write_durably
 from dpsynth_platform.sources.pictures import encoded
 from dpsynth_platform.synth import counted
-from dpsynth_platform.synth.images.layout import NO_CLASS, ImageLayout
-from dpsynth_platform.synth.images.measured_sums import MeasuredSums
+from dpsynth_platform.synth.images.layout import NO_CLASS, Classes, ImageLayout
+from dpsynth_platform.synth.images.measured_sums import Floats, MeasuredSums
 from dpsynth_platform.synth.interface import Drawing, DrawRequest, Generator, MechanismRun, PlanInputs, SealedPlan
 from dpsynth_platform.synth.sealed_parameters import Readers, SealedParameters
 from dpsynth_platform.synth.tabular import measurements
@@ -124,6 +124,14 @@ class ImageGenerator(Generator, Generic[P]):
 
     def measured_sums(self, directory: Path, pictures: Pixels) -> MeasuredSums | None:
         """The noisy sums by class of a complete model, for attacks with some pictures; None where none are measured."""
+        return None
+
+    def picture_losses(self, directory: Path, pictures: Pixels, classes: Classes) -> Floats | None:
+        """A complete model's loss of each picture, shape (pictures,), for attacks; None where a model has none.
+
+        Args:
+            classes: shape (pictures,); `NO_CLASS` where one has none.
+        """
         return None
 
     def can_continue(self, directory: Path) -> bool:

@@ -108,9 +108,9 @@ def run_mechanism(
         _check_bounded(step, inputs)
         _check_erased(step, inputs.bounded)
         _check_attacked(step, contract, inputs)
-        method.check_public(plan)
+        public = method.check_public(plan)
         base, endpoint = _base_model(plan), _endpoint(contract, plan)
-        step.check_worker([directory, inputs.bounded.directory, *([] if base is None else [base.directory])])
+        step.check_worker([directory, inputs.bounded.directory, *public, *([] if base is None else [base.directory])])
         # Before the start: until then, a rotation of keys cannot give them other fingerprints than in bounded.
         participants = step.ledger.participants(entry.entry_id)
         resume = entry.state == "started" and method.can_resume(directory)

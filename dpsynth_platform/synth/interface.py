@@ -344,13 +344,16 @@ class Generator(ABC):
         """
         return None
 
-    def check_public(self, plan: SealedPlan) -> None:
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
         """Compares public material that the mechanism reads with that of the plan, before anything is spent.
+
+        Returns:
+            The directories and files with it, which a worker must see as well.
 
         Raises:
             ConfigurationError: it is not there, or another.
         """
-        return
+        return ()
 
     @abstractmethod
     def can_resume(self, directory: Path) -> bool:

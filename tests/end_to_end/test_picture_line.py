@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dpsynth_platform.quality.images import classifier, report
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.sources.pictures import encoded, read_pictures
 from dpsynth_platform.synth.images import moments_plan
+from resources.accelerator import AcceleratorResource
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 METHODS: dict[str, dict[str, Any]] = {
@@ -100,8 +102,18 @@ def verified_line(tmp_path: Path, method: str, generate: dict[str, Any]) -> dict
     return dict(dossier)
 
 
-def test_changed_public_pictures_cost_nothing(tmp_path: Path) -> None:
-    """A plan for others is refused before its entry starts; raw then makes a new one, which is the only one spent."""
+def test_changed_public_pictures_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for others is refused before its entry starts; raw then makes a new one, which is the only one spent.
+
+    Before that, the launcher is asked whether a worker sees them.
+    """
+    asked, check = [], AcceleratorResource.check
+
+    def remembered(self: AcceleratorResource, dataset: str, reads: Sequence[Path]) -> None:
+        asked.extend(reads)
+        check(self, dataset, reads)
+
+    monkeypatch.setattr(AcceleratorResource, "check", remembered)
     places = [tmp_path / "public" / kind / f"{number}.png" for kind in KINDS for number in range(3)]
     for number, place in enumerate(places):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +126,10 @@ def test_changed_public_pictures_cost_nothing(tmp_path: Path) -> None:
     refused = run_here(deployment, steps=["model"]).failures["model"]
     assert "are not those of the sealed plan; accepted: the earlier ones; or materialize raw again" in refused
     assert [entry.state for entry in ledger_of(deployment).entries()] == ["reserved"]
+    assert not asked
     ran = run_here(deployment)
     assert ran.success, ran.failures
+    assert tmp_path / "public" in asked
     states = [entry.state for entry in ledger_of(deployment).entries()]
     assert states.count("spent") == 1 and "started" not in states
 

@@ -101,6 +101,11 @@ class DeclaredFoundation:
         endpoint = document.get("endpoint")
         return cls(**{**document, "endpoint": None if endpoint is None else Endpoint(**endpoint)})
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The directories and files that are read."""
+        return tuple(Path(path) for path in (self.directory, self.encoder) if path)
+
     def features_by(self) -> Encoder:
         """The encoder. Raises `ConfigurationError` if its file is no trained network."""
         return NetworkEncoder.load(Path(self.encoder)) if self.encoder else AveragedPixels()

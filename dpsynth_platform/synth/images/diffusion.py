@@ -76,10 +76,12 @@ class ImageDiffusion(ImageGenerator[DiffusionParameters]):
             "trained": f"a {parameters.size} network, the mean of {parameters.loss.draws} draws of noise a picture"
         }
 
-    def check_public(self, plan: SealedPlan) -> None:
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
         parameters = self.kind.of(plan)
-        if parameters.table is not None:
-            opened(parameters.table, parameters.layout)
+        if parameters.table is None:
+            return ()
+        opened(parameters.table, parameters.layout)
+        return parameters.table.table.paths
 
     def warm_up(self, run: MechanismRun, parameters: DiffusionParameters, directory: Path) -> WarmUp | None:
         """Public pictures, then draws of the sketch's model; measures first what is not yet measured."""

@@ -112,9 +112,10 @@ class ImageMixed(ImageGenerator[MixedParameters]):
         )
         return both(voted, summed)
 
-    def check_public(self, plan: SealedPlan) -> None:
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
         parameters = self.kind.of(plan)
         image_pe.opened(parameters.layout, parameters.evolution, parameters.foundation)
+        return parameters.foundation.paths
 
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         parameters = self.kind.of(plan)

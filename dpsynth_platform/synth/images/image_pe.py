@@ -121,9 +121,10 @@ class ImagePe(ImageGenerator[EvolutionParameters]):
     def opened(self, plan: SealedPlan, parameters: EvolutionParameters, directory: Path, request: DrawRequest) -> Draw:
         return drawing(parameters.layout, parameters.evolution, parameters.foundation, directory, request)
 
-    def check_public(self, plan: SealedPlan) -> None:
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
         parameters = self.kind.of(plan)
         opened(parameters.layout, parameters.evolution, parameters.foundation)
+        return parameters.foundation.paths
 
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         parameters = self.kind.of(plan)

@@ -439,6 +439,7 @@ def test_an_encoder_is_trained_on_the_declared_fonts_alone_and_sealed(tmp_path, 
     plan = image_pe.evolution_plan(inputs, layout, foundation, None)
     assert plan.encoder == NetworkEncoder.load(files[0]).digest != NetworkEncoder.load(files[1]).digest
     image_pe.opened(layout, plan, foundation)
+    assert files[0] in foundation.paths
     files[1].replace(files[0])
     with pytest.raises(ConfigurationError, match="not those of the sealed plan"):
         image_pe.opened(layout, plan, foundation)

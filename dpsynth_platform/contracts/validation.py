@@ -31,6 +31,15 @@ _PLACES = {
     **dict.fromkeys(("table_name", "view"), "table"),
     **dict.fromkeys(("primary_key", "id", "keys"), "key"),
 }
+_LIMITS = {
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+}
+"""Of pydantic's messages, in this order."""
 _SYNONYMS: dict[tuple[str, ...], str] = {
     **{("source", word): f"csv.{meant}" for word, meant in _DIALECT.items()},
     **{("source", "csv", word): meant for word, meant in _DIALECT.items() if word != meant},
@@ -176,7 +185,15 @@ def _explained(
     if kind == "model_type":
         accepted = ", ".join(_accepted_keys(model, location, tag))
         return f"{path}: {shown_value(value)}; accepted: keys below it, of {accepted}"
-    return f"{path}: {shown_value(value)}; {message[0].lower()}{message[1:]}"
+    return f"{path}: {shown_value(value)}; {_accepted(message)}"
+
+
+def _accepted(message: str) -> str:
+    """What pydantic accepts, in the words of all other faults."""
+    for theirs, ours in _LIMITS.items():
+        message = message.replace(theirs, ours)
+    wanted = message.removeprefix("Input should be ")
+    return f"accepted: {wanted}" if wanted != message else f"{message[:1].lower()}{message[1:]}"
 
 
 def _meant(word: str, accepted: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
             "datasets: {visits: {engine: duckdb, memory: lots}}",
             "datasets.visits: memory: 'lots'; accepted: a size such as 512MB or 2GB",
         ),
-        ("datasets: {visits: {engine: duckdb, threads: 0}}", "datasets.visits: threads: 0; input should be greater"),
+        ("datasets: {visits: {engine: duckdb, threads: 0}}", "datasets.visits: threads: 0; accepted: at least"),
         (
             "datasets: {visits: {engine: duckdb, master: x}}",
             "datasets.visits: master: unknown key; accepted: engine, mem",

@@ -72,13 +72,13 @@ TABLE = {"directory": "/public/drawings", "public": REASON}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"table": None}, "table: missing with warm_up 'table'; accepted: a directory of public pictures, with the reason"),
     ({"warm_up": "moments"}, "table: with warm_up 'moments'; accepted: none, or warm_up: table or table-and-moments"),
-    ({"warm_up": "tables"}, "warm_up: 'tables'; input should be 'none', 'moments', 'table' or 'table-and-moments'"),
+    ({"warm_up": "tables"}, "warm_up: 'tables'; accepted: 'none', 'moments', 'table' or 'table-and-moments'"),
     (
         {"table": TABLE | {"nearest_classes": 2, "labels": {"bar": ["line"]}}},
         "labels: with nearest_classes, which selects labels; accepted: one of both",
     ),
-    ({"table": TABLE | {"nearest_classes": 0}}, "table.nearest_classes: 0; input should be greater than or equal to 1"),
-    ({"table": TABLE | {"nearest_share": 1.0}}, "table.nearest_share: 1.0; input should be less than 1"),
+    ({"table": TABLE | {"nearest_classes": 0}}, "table.nearest_classes: 0; accepted: at least 1"),
+    ({"table": TABLE | {"nearest_share": 1.0}}, "table.nearest_share: 1.0; accepted: below 1"),
     (
         {
             "warm_up": "table-and-moments",

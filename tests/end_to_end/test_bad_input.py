@@ -236,7 +236,7 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "negative epsilon": (
         ("privacy", "guarantee", "epsilon"),
         -1.0,
-        "people.yaml: privacy.guarantee.epsilon: -1.0; input should be greater than 0",
+        "people.yaml: privacy.guarantee.epsilon: -1.0; accepted: above 0",
     ),
     "owner column that is not declared": (
         ("privacy", "owner_columns"),

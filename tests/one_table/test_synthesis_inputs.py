@@ -171,7 +171,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epsilon": 0.0}, "--epsilon: 0.0; input should be greater than 0"),
+        ({"epsilon": 0.0}, "--epsilon: 0.0; accepted: above 0"),
         ({"epsilon": float("nan")}, "--epsilon: nan"),
         ({"delta": None}, "--delta: missing; accepted: a number such as 1e-5, or --expected-units"),
         ({"delta": 0.0}, "--delta 0; accepted: above 0, below 1"),
@@ -400,7 +400,7 @@ def test_a_named_pipe_declares_nothing(make: Make, tables: Path, key: str) -> No
             "city: {type: categorical, values: [a, 1.10]}",
             "columns.city.values: item 2 of the list: 1.10 without quotes",
         ),
-        ("joined: {type: date, min: 2026-01-01, max: 2026-02-30}", "columns.joined.max: '2026-02-30'; input should be"),
+        ("joined: {type: date, min: 2026-01-01, max: 2026-02-30}", "columns.joined.max: '2026-02-30'; accepted:"),
         ("age: {type: integer, min: 010, max: 99}", "010 is read differently"),
     ],
 )

@@ -375,14 +375,14 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "more than is learned": (
         Case(plain(), PLAIN | {"word": LEARNED | {"most": 1_000_000}}),
-        "columns.word.most: 1000000; input should be less than or equal to 10000",
+        "columns.word.most: 1000000; accepted: at most 10000",
     ),
     "no budget": (Case(plain(), PLAIN, {"epsilon": 1e-6}), "accepted: a larger epsilon"),
     "a large budget without the word": (Case(plain(), PLAIN, {"epsilon": 100.0}), "--epsilon: 100 is a weak guarantee"),
     "infinite budget": (Case(plain(), PLAIN, {"epsilon": float("inf")}), "--epsilon: inf"),
     "more rows of each owner than anybody counts": (
         Case(plain(owner=repeated("p")), PLAIN, {"owners": "owner", "contributions": 10**9}),
-        "--contributions: 1000000000; input should be less than or equal to 10000",
+        "--contributions: 1000000000; accepted: at most 10000",
     ),
     "owners in a column that is not there": (
         Case(plain(), PLAIN, {"owners": "", "contributions": 2}),

@@ -156,7 +156,7 @@ def test_each_refusal_of_such_a_column_names_that_way_out(tmp_path: Path, declar
     ("column", "words"),
     [
         ({"ignore": True, "type": "text"}, "columns.note.ignore: with type; accepted: ignore: true without other keys"),
-        ({"ignore": False}, "columns.note.ignore: False; input should be True"),
+        ({"ignore": False}, "columns.note.ignore: False; accepted: True"),
         ({"ignore": "yes"}, "columns.note.ignore: 'yes'"),
         ({}, "columns.note.type: not filled in; accepted: integer"),
     ],

@@ -45,7 +45,7 @@ def test_weights_and_queries_raise_what_they_name():
         ({"queries": [{"columns": ["age", "remark"]}]}, r"generate.workload.queries.0: 'remark'"),
         ({"queries": [{"columns": ["age", "age"]}]}, "a column is listed twice"),
         ({"ways": 4}, "ways"),
-        ({"weights": {"age": 0}}, "greater than 0"),
+        ({"weights": {"age": 0}}, "accepted: above 0"),
     ],
 )
 def test_impossible_workloads_are_refused(workload, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,11 @@ from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
 from dpsynth_platform.foundation.garbage_collection import collect_seldom, loading
+
+# As `make test` does: an environment may say that nothing is to be kept of what Python compiles, and then each of
+# hundreds of processes compiles the library anew, and each test process all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SPARK_FILES = (
     "bounding/test_bound_evaluation.py",

@@ -152,10 +152,9 @@ def drawing(parameters: Trained, solver: Solver, directory: Path, device: str) -
     from dpsynth_platform.synth.images.diffusion_training import load_network
 
     network = load_network(parameters, directory, device)
-    form = parameters.layout.form
 
     def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
         classes = torch.full((pictures,), number, device=device)
-        return sample(network, form, classes, generator, solver, network.no_class)
+        return sample(network, network.codec, classes, generator, solver, network.no_class)
 
     return draw

@@ -8,7 +8,9 @@ clips the gradient of their mean (noise multiplicity; Dockhorn et al. 2023, sect
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,9 +41,9 @@ class Rows:
         """So many rows of each picture, one picture after the other, as `losses` takes them.
 
         Args:
-            records: `pixels` [pictures, channels, height, width] of bytes, and `classes` [pictures].
+            records: `pixels` [pictures, channels, height, width], see `as_values`; and `classes` [pictures].
         """
-        pictures = records["pixels"].repeat_interleave(draws, 0).float() / _HALF - 1
+        pictures = as_values(records["pixels"].repeat_interleave(draws, 0))
         classes = records["classes"].repeat_interleave(draws, 0)
         rows = len(pictures)
         loss = self._loss
@@ -109,13 +111,18 @@ def denoised(network: nn.Module, noisy: Tensor, level: Tensor, classes: Tensor) 
     return _kept(wide) * noisy + _scale(wide) * found
 
 
-def as_records(pixels: Pixels) -> Tensor:
-    """Bytes [pictures, channels, height, width] of pictures with channels last."""
+def as_values(records: Tensor) -> Tensor:
+    """Values between -1 and 1 of bytes; other numbers, such as latents (`picture_codecs`), stay as they are."""
+    return records if records.is_floating_point() else records.float() / _HALF - 1
+
+
+def as_records(pixels: npt.NDArray[Any]) -> Tensor:
+    """[pictures, channels, height, width] of pictures, or latents, with channels last."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
 
 def as_pixels(pictures: Tensor) -> Pixels:
-    """The inverse of `as_records`, from values between -1 and 1; others are cut off."""
+    """Pictures with channels last, from values between -1 and 1; others are cut off."""
     values = ((pictures + 1) * _HALF).round().clamp(0, 255).to(torch.uint8)
     found: Pixels = values.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     return found

@@ -130,20 +130,21 @@ def test_weights_that_change_after_their_digest_are_refused(model):
 
 
 def test_its_weights_and_levels_are_read(model):
-    unet, levels, prediction = load(checkpoint(str(model)), FORM)
+    loaded = load(checkpoint(str(model)), FORM)
+    unet, levels = loaded.unet, loaded.levels
     saved = load_file(model / WEIGHTS)
     classes = saved.pop("class_embedding.weight")
     own = unet.state_dict()
     assert torch.allclose(own.pop("class_embedding.weight"), classes.mean(0, keepdim=True))
     assert own.keys() == saved.keys() and all(torch.equal(own[name], saved[name]) for name in saved)
-    assert (len(levels), prediction) == (1000, "epsilon")
+    assert (len(levels), loaded.prediction) == (1000, "epsilon")
     assert levels[0] == pytest.approx((1e-4 / (1 - 1e-4)) ** 0.5, rel=1e-3)  # of the first beta, in single precision
     assert not unet.training
 
 
 def test_a_schedule_that_ends_in_noise_alone_loses_that_step(model):
     changed(model, SCHEDULER, rescale_betas_zero_snr=True, prediction_type="v_prediction")
-    assert len(load(checkpoint(str(model)), FORM)[1]) == 999
+    assert len(load(checkpoint(str(model)), FORM).levels) == 999
 
 
 @pytest.mark.parametrize("name", [INDEX, CONFIG, SCHEDULER, WEIGHTS])

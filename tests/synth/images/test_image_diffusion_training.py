@@ -27,6 +27,7 @@ from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionOptions, DiffusionParameters
 from dpsynth_platform.synth.images.diffusion_training import PictureRecords, WarmUp, load_network, read_records, warm
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.training.grids import GridSums
@@ -193,7 +194,8 @@ def test_units_and_noise_of_a_step_are_the_plans(tmp_path, bounded, without_gate
 
 def test_records_are_read_once_and_leave_no_file(tmp_path, bounded):
     layout = DiffusionParameters.of(diffusion_plan()).layout
-    found = read_records(layout.read(bounded, owners=True), layout, tmp_path / "pixels", owners=True, draws=2)
+    codec = AsPixels(layout.form)
+    found = read_records(layout.read(bounded, owners=True), codec, tmp_path / "pixels", owners=True, draws=2)
     pixels, kinds = pictures()
     assert not (tmp_path / "pixels").exists()
     batch = found.batch(range(80))
@@ -201,7 +203,7 @@ def test_records_are_read_once_and_leave_no_file(tmp_path, bounded):
     assert batch["classes"].tolist() == kinds.tolist()
     assert found.units("user") == [[2 * owner, 2 * owner + 1] for owner in range(40)]
     assert found.units("record") is None
-    empty = read_records([], layout, tmp_path / "pixels", owners=True, draws=2)
+    empty = read_records([], codec, tmp_path / "pixels", owners=True, draws=2)
     assert (len(empty), empty.units("user")) == (0, [])
 
 

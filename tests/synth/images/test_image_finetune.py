@@ -123,9 +123,9 @@ def test_a_trained_part_draws_by_class(tmp_path, model, without_gate, monkeypatc
         by_class = [network(rows, torch.zeros(1), torch.tensor([number])) for number in (0, 1)]
     assert not torch.equal(*by_class)
 
-    def seen(network, form, classes, *more):
+    def seen(network, codec, classes, *more):
         asked.append(classes.tolist())
-        return sample(network, form, classes, *more)
+        return sample(network, codec, classes, *more)
 
     monkeypatch.setattr(diffusion_sampling, "sample", seen)
     draw = GENERATOR.opened(plan, parameters, directory / "pictures", DrawRequest(directory))

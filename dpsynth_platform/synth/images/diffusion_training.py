@@ -158,6 +158,7 @@ def read_records(
                 named.extend(part.owners or ())
         numbers = np.concatenate([np.empty(0, np.int64), *classes])
         shape = (len(numbers), *codec.form.shape)
+        pixels: npt.NDArray[Any]
         if isinstance(stream, io.BytesIO):
             pixels = np.frombuffer(stream.getbuffer(), np.float32).reshape(shape)
         else:

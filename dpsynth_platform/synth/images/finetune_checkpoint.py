@@ -173,7 +173,7 @@ def _autoencoder(base: BaseModel, name: str, form: ImageForm) -> Codec:
     for key, number, fits in (("scaling_factor", scale, scale != 0), ("shift_factor", shift, True)):
         if type(number) not in (int, float) or not (fits and abs(number) < MOST_SCALE):
             raise _refused(base.declared, f"{file}: {key} is {number!r}", f"a number below {MOST_SCALE:g}, not 0")
-    network = _network(base, name, getattr(diffusers, kind), config)
+    network = _network(base, name, getattr(diffusers, str(kind)), config)
     channels = network.config.get("vq_embed_dim") or network.config.latent_channels
     return AsLatents(network, form, int(channels), float(shift), float(scale))
 

@@ -114,7 +114,7 @@ class AsLatents:
         network = self.autoencoder.to(device)
         with torch.no_grad(), exact_products():
             for own in self._passes(len(pixels)):
-                values = as_values(as_records(pixels[own]).to(device))
+                values = as_values(as_records(pixels[own].copy()).to(device))
                 made = network.encode(functional.pad(values, (0, right, 0, below), mode="replicate"))
                 latents = made.latent_dist.mode() if hasattr(made, "latent_dist") else made.latents
                 found[own] = ((latents - self.shift) * self.scale).permute(0, 2, 3, 1).cpu().numpy()

@@ -13,7 +13,7 @@ from torch.nn import functional
 from dpsynth_platform.foundation.errors import TrainingRefused
 from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.synth.images import picture_codecs
-from dpsynth_platform.synth.images.diffusion_loss import as_pixels
+from dpsynth_platform.synth.images.diffusion_loss import as_pixels, as_records, as_values
 from dpsynth_platform.synth.images.finetune_checkpoint import checkpoint, load
 from dpsynth_platform.synth.images.picture_codecs import AsLatents, AsPixels
 
@@ -110,9 +110,7 @@ def test_a_trained_autoencoder_gives_pictures_back():
     form = ImageForm(8, 6, 1)
     pixels = np.full((2, *form.shape), 30, np.uint8)
     pixels[0, :, :3], pixels[1, :, 3:] = 220, 220
-    values = functional.pad(
-        torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1, (0, 2, 0, 0), mode="replicate"
-    )
+    values = functional.pad(as_values(as_records(pixels)), (0, 2, 0, 0), mode="replicate")
     autoencoder = tiny_autoencoder()
     optimizer = torch.optim.Adam(autoencoder.parameters(), 1e-2)
     for _ in range(60):

@@ -87,9 +87,9 @@ FONTS = Path("/usr/share/fonts")
 PUBLIC = "Glyphs of public fonts."
 GLYPHS = 1000
 """Of each label, in a public table."""
-PRETRAINED, AUTOENCODER_STEPS, UNET_STEPS = 20_000, 800, 2500
+PRETRAINED, AUTOENCODER_STEPS, UNET_STEPS = 20_000, 500, 1500
 """Glyphs that a public model learns from, and steps on 64 of them for each of its networks."""
-FINETUNE = {"public": PUBLIC, "steps": 100, "batch_size": 1024, "learning_rate": 5e-3, "rank": 4}
+FINETUNE = {"public": PUBLIC, "steps": 60, "batch_size": 1024, "learning_rate": 5e-3, "rank": 4}
 SETS = ("mnist", "fashion")
 COMPARED = 2000
 """Pictures of each side of a Fréchet distance."""

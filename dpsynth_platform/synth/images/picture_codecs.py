@@ -127,22 +127,31 @@ class AsLatents:
         return torch.cat(parts)[:, :, : self.pictures.height, : self.pictures.width]
 
     def check(self, device: str) -> None:
-        """Encodes random pictures together, alone and in another order."""
+        """Encodes random pictures together, alone and in another order, and decodes what comes."""
         pixels = np.random.default_rng().integers(0, 256, (TRIED, *self.pictures.shape), np.uint8)
-        together = self.encoded(pixels, device)
-        others = {
-            "alone": np.concatenate([self.encoded(pixels[own : own + 1], device) for own in range(TRIED)]),
-            "in another order": self.encoded(pixels[::-1].copy(), device)[::-1],
-            "again": self.encoded(pixels, device),
-        }
-        refuse(
-            [
-                f"the autoencoder: latents of random pictures are others {how}, so they depend on other pictures or on "
-                "chance; freeze it, in evaluation mode, and let no layer mix pictures"
-                for how, found in others.items()
-                if not np.linalg.norm(found - together) <= NEAR * np.linalg.norm(together)
-            ]
-        )
+        try:
+            together = self.encoded(pixels, device)
+            others = {
+                "alone": np.concatenate([self.encoded(pixels[own : own + 1], device) for own in range(TRIED)]),
+                "in another order": self.encoded(pixels[::-1], device)[::-1],
+                "again": self.encoded(pixels, device),
+            }
+            decoded = self.decoded(as_records(together).to(device))
+        except Exception as error:  # random pictures only: its message cannot quote the data
+            kind = type(error).__name__
+            refuse([f"the autoencoder fails on random pictures with {kind} ({error}); start from a whole checkpoint"])
+        faults = [
+            f"the autoencoder: latents of random pictures are others {how}, so they depend on other pictures or on "
+            "chance; freeze it, in evaluation mode, and let no layer mix pictures"
+            for how, found in others.items()
+            if not np.linalg.norm(found - together) <= NEAR * np.linalg.norm(together)
+        ]
+        if decoded.shape[2:] != (self.pictures.height, self.pictures.width) or not decoded.isfinite().all():
+            faults.append(
+                f"the autoencoder: random pictures come back with sides {list(decoded.shape[2:])}, or not finite; "
+                "start from a whole checkpoint"
+            )
+        refuse(faults)
 
     @property
     def _factor(self) -> int:

@@ -98,6 +98,18 @@ def test_an_autoencoder_in_train_mode_is_found():
             codec.check("cpu")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"up_block_types": ("UpDecoderBlock2D",)}, r"come back with sides \[4, 4\]"),
+        ({"down_block_types": ("DownEncoderBlock2D",)}, "the autoencoder fails on random pictures with ValueError"),
+    ],
+)
+def test_what_gives_no_pictures_back_is_found(changes, words):
+    with pytest.raises(TrainingRefused, match=words):
+        of_latents(tiny_autoencoder(**changes), FORMS[1]).check("cpu")
+
+
 def test_latents_that_are_drawn_are_found(monkeypatch):
     codec = of_latents(tiny_autoencoder(), FORMS[1])
     monkeypatch.setattr(DiagonalGaussianDistribution, "mode", DiagonalGaussianDistribution.sample)

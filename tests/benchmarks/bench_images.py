@@ -14,7 +14,9 @@ trained on them and tested on the real test set, for each seed with another run 
 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
 in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` and `image_embedding` have
 their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if
-named. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
+named. `image_diffusion_table` and `image_diffusion_nearest` first learn from glyphs, and `image_finetune` and
+`image_finetune_latent` start from a model of glyphs, of pixels or of latents. It is made in the temporary directory
+where it is not there yet, within the seconds of the first run. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
 of the test set, on features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is
 measuring, fitting and drawing, on the clock and of the processor; `MB` the peak of its memory.
 

@@ -6,19 +6,20 @@
 What belongs here: whole training sets through the methods' own functions, with time and memory, beside published
 figures. What does not: asserting; `tests/synth/images` holds what must hold.
 
-A parquet file has the columns split (train, test), label and pixels; a directory has the four files of Fashion-MNIST in
-IDX form (Debian's package `dataset-fashion-mnist`). A method gets the whole training set at an epsilon (add or remove
-one record, delta 1e-5), with labels as private as pixels. It draws 20,000 labelled pictures, as many of each class as
-its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are fixed) is
-trained on them and tested on the real test set, for each seed with another run of the method. `real` trains it on
-20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
-in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` and `image_embedding` have
-their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU, and runs only if
-named. `image_diffusion_table` and `image_diffusion_nearest` first learn from glyphs, and `image_finetune` and
-`image_finetune_latent` start from a model of glyphs, of pixels or of latents. It is made in the temporary directory
-where it is not there yet, within the seconds of the first run. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones
-of the test set, on features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is
-measuring, fitting and drawing, on the clock and of the processor; `MB` the peak of its memory.
+A parquet file has the columns split (train, test), label and pixels; a directory has the four files of Fashion-MNIST
+in IDX form (Debian's package `dataset-fashion-mnist`). A method gets the whole training set at an epsilon (add or
+remove one record, delta 1e-5), with labels as private as pixels. It draws 20,000 labelled pictures, as many of each
+class as its noisy counts say. The quality report's classifier (`quality.images.classifier`, all of whose settings are
+fixed) is trained on them and tested on the real test set, for each seed with another run of the method. `real` trains
+it on 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of
+the fonts in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion` and
+`image_embedding` have their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for
+a GPU, and runs only if named. `image_diffusion_table` and `image_diffusion_nearest` first learn from glyphs, and
+`image_finetune` and `image_finetune_latent` start from a model of glyphs, of pixels or of latents. It is made in the
+temporary directory where it is not there yet, within the seconds of the first run. Each run is a process of its own
+with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones of the test set, on features of
+EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is measuring, fitting and drawing, on the
+clock and of the processor; `MB` the peak of its memory.
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 

@@ -231,10 +231,13 @@ class ImageFinetune(DiffusionTraining):
         max_length=500,
         pattern="^/",
         description="Absolute path of a directory that diffusers saved: a pipeline of a `UNet2DModel` on pixels of the "
-        "column's form, and a scheduler; weights as safetensors. Clearance checks its lineage.",
+        "column's form, or on latents of an `AutoencoderKL` or `VQModel` beside it, and a scheduler; weights as "
+        "safetensors. Clearance checks its lineage.",
     )
     public: str = Field(
-        min_length=10, description="Why the pictures that it was trained on are public. Printed in every statement."
+        min_length=10,
+        description="Why the pictures that it, and its autoencoder, were trained on are public. Printed in every "
+        "statement.",
     )
     trained: Literal["lora", "attention"] = Field(
         default="lora",

@@ -14,9 +14,12 @@ trained on them and tested on the real test set, for each seed with another run 
 20,000 real pictures. `image_pe` and `image_mixed` run on `mnist` only: their public material is the digits of the fonts
 in /usr/share/fonts, and a network that is trained on them anew each time. `image_diffusion`, `image_embedding` and
 `image_gan` have their default settings, and count labels with a part of epsilon; `image_diffusion_large` is for a GPU,
-and runs only if named. Each run is a process of its own with one thread. `Fréchet` is the distance of 2,000 pictures to
-2,000 real ones of the test set, on features of EfficientNet-lite0 (`quality.images`); that of `real` is the floor.
-`seconds` is measuring, fitting and drawing, on the clock and of the processor; `MB` the peak of its memory.
+and runs only if named. `image_diffusion_table` and `image_diffusion_nearest` first learn from glyphs, and
+`image_finetune` and `image_finetune_latent` start from a model of glyphs, of pixels or of latents. It is made in the
+temporary directory where it is not there yet, within the seconds of the first run. Each run is a process of its own
+with one thread. `Fréchet` is the distance of 2,000 pictures to 2,000 real ones of the test set, on features of
+EfficientNet-lite0 (`quality.images`); that of `real` is the floor. `seconds` is measuring, fitting and drawing, on the
+clock and of the processor; `MB` the peak of its memory.
 
 Published figures are of DPImageBench (Gong et al., CCS 2025), whose classifiers are others: indicative only.
 
@@ -51,6 +54,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from string import ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
@@ -64,7 +68,7 @@ from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
-from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.sources.pictures import encoded, read_pictures
 from dpsynth_platform.synth.evolution.journal import EvolutionJournal
 from dpsynth_platform.synth.images import evolution
 from dpsynth_platform.synth.images import image_mixed as mixed
@@ -83,6 +87,12 @@ DELTA = 1e-5
 DRAWN = 20_000
 BATCH = 4096
 FONTS = Path("/usr/share/fonts")
+PUBLIC = "Glyphs of public fonts."
+GLYPHS = 1000
+"""Of each label, in a public table."""
+PRETRAINED, AUTOENCODER_STEPS, UNET_STEPS = 20_000, 500, 1500
+"""Glyphs that a public model learns from, and steps on 64 of them for each of its networks."""
+FINETUNE = {"public": PUBLIC, "steps": 60, "batch_size": 1024, "learning_rate": 5e-3, "rank": 4}
 SETS = ("mnist", "fashion")
 COMPARED = 2000
 """Pictures of each side of a Fréchet distance."""
@@ -186,7 +196,7 @@ def _moments(train: Pictures, guarantee: Guarantee, already: DpEvent | None) -> 
 def _evolved(train: Pictures, guarantee: Guarantee, share: float) -> tuple[Draw, npt.NDArray[np.float64], DpEvent]:
     """What draws by the votes, the noisy votes of each class, and what they cost."""
     form, labels = ImageForm(*train.pixels.shape[1:]), [str(label) for label in range(int(train.labels.max()) + 1)]
-    foundation = Fonts(FONTS, form, {label: label for label in labels})
+    foundation = fonts(form, "".join(labels))
     encoder = trained(foundation, labels)
     expected = len(train.labels) // guarantee.max_contributions
     plan = evolution.planned(guarantee, labels, expected, foundation.digest, encoder.digest, share=share)
@@ -280,6 +290,108 @@ def by_contract(method: str, settings: dict[str, Any], train: Pictures, epsilon:
     return Pictures(pixels, np.array([names.index(label) for label in drawn["label"].to_pylist()]))
 
 
+def image_diffusion_table(train: Pictures, epsilon: float, contributions: int, **table: Any) -> Pictures:
+    """It first learns from glyphs of public fonts; further keys are of the contract's `table`."""
+    height, width, channels = train.pixels.shape[1:]
+    with tempfile.TemporaryDirectory() as directory:
+        labels = (ascii_uppercase if table else "") + digits
+        glyphs = fonts(ImageForm(height, width, channels), labels)
+        random = np.random.default_rng()
+        for label in labels:
+            (Path(directory) / label).mkdir()
+            for number, picture in enumerate(glyphs.pixels(glyphs.random(label, GLYPHS, random))):
+                (Path(directory) / label / f"{number}.png").write_bytes(encoded(picture, "png"))
+        part = {"warm_up": "table", "table": {"directory": directory, "public": PUBLIC} | table}
+        return by_contract("image_diffusion", {"diffusion": part}, train, epsilon, contributions)
+
+
+def fonts(form: ImageForm, labels: str) -> Fonts:
+    """Glyphs of public fonts."""
+    return Fonts(FONTS, form, {label: label for label in labels})
+
+
+def image_finetune(train: Pictures, epsilon: float, contributions: int, *, latent: bool) -> Pictures:
+    """A part of a public model of glyphs, which is made if it is not there yet."""
+    place = glyph_model(ImageForm(*train.pixels.shape[1:]), latent)
+    return by_contract(
+        "image_finetune", {"finetune": FINETUNE | {"checkpoint": str(place)}}, train, epsilon, contributions
+    )
+
+
+def glyph_model(form: ImageForm, latent: bool) -> Path:
+    """A directory of diffusers in the temporary directory: a model of digits in fonts, of pixels or of latents."""
+    import torch
+    from diffusers import AutoencoderKL, DDPMPipeline, DDPMScheduler, LDMPipeline, UNet2DModel
+
+    place = Path(tempfile.gettempdir()) / f"glyph-model-{'latents' if latent else 'pixels'}-{form.height}x{form.width}"
+    if place.exists():
+        return place
+    glyphs, random = fonts(form, digits), np.random.default_rng()
+    made = [glyphs.pixels(glyphs.random(label, PRETRAINED // 10, random)) for label in digits]
+    values = torch.from_numpy(np.concatenate(made)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    blocks = 3 if latent else 0
+    if latent:
+        autoencoder = AutoencoderKL(
+            form.channels,
+            form.channels,
+            ("DownEncoderBlock2D",) * blocks,
+            ("UpDecoderBlock2D",) * blocks,
+            (16, 32, 32),
+            latent_channels=4,
+            norm_num_groups=8,
+            mid_block_add_attention=False,
+        )
+
+        def rebuilt(pictures: Any) -> Any:
+            latents = autoencoder.encode(pictures).latent_dist
+            return (autoencoder.decode(latents.sample()).sample - pictures).square().mean() + 1e-5 * latents.kl().mean()
+
+        learn_publicly(autoencoder, rebuilt, values, AUTOENCODER_STEPS)
+        with torch.no_grad():
+            values = torch.cat([autoencoder.encode(part).latent_dist.mean for part in values.split(256)])
+        autoencoder.register_to_config(scaling_factor=1 / float(values.std()))
+        values = values / values.std()
+    widths = (48,) if latent else (16, 32, 32)
+    plain = len(widths) - 1
+    unet = UNet2DModel(
+        tuple(values.shape[2:]),
+        values.shape[1],
+        values.shape[1],
+        block_out_channels=widths,
+        layers_per_block=1,
+        norm_num_groups=8,
+        down_block_types=("DownBlock2D",) * plain + ("AttnDownBlock2D",),
+        up_block_types=("AttnUpBlock2D",) + ("UpBlock2D",) * plain,
+    )
+    scheduler = DDPMScheduler()
+
+    def denoised(clean: Any) -> Any:
+        noise, times = torch.randn_like(clean), torch.randint(scheduler.config.num_train_timesteps, (len(clean),))
+        return (unet(scheduler.add_noise(clean, noise, times), times).sample - noise).square().mean()
+
+    learn_publicly(unet, denoised, values, UNET_STEPS)
+    whole = LDMPipeline(autoencoder, unet, scheduler) if latent else DDPMPipeline(unet, scheduler)
+    whole.save_pretrained(place.with_suffix(".new"))
+    place.with_suffix(".new").rename(place)
+    return place
+
+
+def learn_publicly(network: Any, loss: Callable[[Any], Any], values: Any, steps: int) -> None:
+    """Adam on public pictures, with a rate that falls to 0; keeps the average of the last quarter's weights."""
+    import torch
+
+    optimizer = torch.optim.Adam(network.parameters(), 2e-3)
+    averaged = torch.optim.swa_utils.AveragedModel(network)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 2e-3 * min(1, (step + 1) / 100, 2 * (steps - step) / steps)
+        loss(values[torch.randint(len(values), (64,))]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step >= 3 * steps // 4:
+            averaged.update_parameters(network)
+    network.load_state_dict(averaged.module.state_dict())
+
+
 LARGE = {"diffusion": {"size": "large", "steps": 1000, "draws": 8, "warm_up_steps": 10_000}}
 """As much as an hour of a GPU has."""
 METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {
@@ -288,11 +400,22 @@ METHODS: dict[str, Callable[[Pictures, float, int], Pictures]] = {
     "image_pe": image_pe,
     "image_mixed": image_mixed,
     "image_diffusion": partial(by_contract, "image_diffusion", {}),
+    "image_diffusion_table": image_diffusion_table,
+    "image_diffusion_nearest": partial(image_diffusion_table, nearest_classes=1),
+    "image_finetune": partial(image_finetune, latent=False),
+    "image_finetune_latent": partial(image_finetune, latent=True),
     "image_diffusion_large": partial(by_contract, "image_diffusion", LARGE),
     "image_embedding": partial(by_contract, "image_embedding", {}),
     "image_gan": partial(by_contract, "image_gan", {}),
 }
-DIGITS = ("image_pe", "image_mixed")
+DIGITS = (
+    "image_pe",
+    "image_mixed",
+    "image_diffusion_table",
+    "image_diffusion_nearest",
+    "image_finetune",
+    "image_finetune_latent",
+)
 """Methods that know public digits, and nothing else."""
 
 

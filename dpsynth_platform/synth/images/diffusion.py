@@ -157,7 +157,7 @@ def losses_of(parameters: Trained, directory: Path, pictures: Pixels, classes: C
 
     network = load_network(parameters, directory, "cpu")
     known = np.where(classes == NO_CLASS, network.no_class, classes)
-    return mean_losses(network, parameters.loss, pictures, known)
+    return mean_losses(network, parameters.loss, network.codec.encoded(pictures, "cpu"), known)
 
 
 def drawing(parameters: Trained, solver: Solver, directory: Path, device: str) -> Draw:
@@ -168,10 +168,9 @@ def drawing(parameters: Trained, solver: Solver, directory: Path, device: str) -
     from dpsynth_platform.synth.images.diffusion_training import load_network
 
     network = load_network(parameters, directory, device)
-    form = parameters.layout.form
 
     def draw(number: int, pictures: int, generator: np.random.Generator) -> Pixels:
         classes = torch.full((pictures,), number, device=device)
-        return sample(network, form, classes, generator, solver, network.no_class)
+        return sample(network, network.codec, classes, generator, solver, network.no_class)
 
     return draw

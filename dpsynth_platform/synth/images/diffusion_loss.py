@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import secrets
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -47,9 +49,9 @@ class Rows:
         """So many rows of each picture, one picture after the other, as `losses` takes them.
 
         Args:
-            records: `pixels` [pictures, channels, height, width] of bytes, and `classes` [pictures].
+            records: `pixels` [pictures, channels, height, width], see `as_values`; and `classes` [pictures].
         """
-        pictures = records["pixels"].repeat_interleave(draws, 0).float() / _HALF - 1
+        pictures = as_values(records["pixels"].repeat_interleave(draws, 0))
         classes = records["classes"].repeat_interleave(draws, 0)
         rows = len(pictures)
         loss = self._loss
@@ -102,21 +104,22 @@ def losses(network: nn.Module, rows: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def mean_losses(network: nn.Module, loss: DiffusionLoss, pixels: Pixels, classes: Classes) -> Floats:
+def mean_losses(network: nn.Module, loss: DiffusionLoss, learned: npt.NDArray[Any], classes: Classes) -> Floats:
     """The mean loss of each picture, shape (pictures,), over the same `COMPARED` levels and noises for all pictures.
 
     Args:
         network: in evaluation mode, on the CPU.
+        learned: pixels or latents, with channels last (`picture_codecs`).
         classes: shape (pictures,), of the network's.
     """
-    records, labels = as_records(pixels.copy()), torch.from_numpy(classes)
+    records, labels = as_records(learned.copy()), torch.from_numpy(classes)
     found = torch.zeros(len(records), dtype=torch.float64)
     for place in (np.arange(COMPARED) + 0.5) / COMPARED:
         level = np.exp(loss.level_mean + loss.level_deviation * NormalDist().inv_cdf(place))
         noise = torch.randn(1, *records.shape[1:])
         for start in range(0, len(records), TOGETHER):
             part = slice(start, start + TOGETHER)
-            pictures = records[part].float() / _HALF - 1
+            pictures = as_values(records[part])
             rows = {
                 "pictures": pictures,
                 "classes": labels[part],
@@ -148,13 +151,18 @@ def random_records(form: ImageForm, classes: int, number: int, source: torch.Gen
     }
 
 
-def as_records(pixels: Pixels) -> Tensor:
-    """Bytes [pictures, channels, height, width] of pictures with channels last."""
+def as_values(records: Tensor) -> Tensor:
+    """Values between -1 and 1 of bytes; other numbers, such as latents (`picture_codecs`), stay as they are."""
+    return records if records.is_floating_point() else records.float() / _HALF - 1
+
+
+def as_records(pixels: npt.NDArray[Any]) -> Tensor:
+    """[pictures, channels, height, width] of pictures, or latents, with channels last."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
 
 def as_pixels(pictures: Tensor) -> Pixels:
-    """The inverse of `as_records`, from values between -1 and 1; others are cut off."""
+    """Pictures with channels last, from values between -1 and 1; others are cut off."""
     values = ((pictures + 1) * _HALF).round().clamp(0, 255).to(torch.uint8)
     found: Pixels = values.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     return found

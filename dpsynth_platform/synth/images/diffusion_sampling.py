@@ -16,6 +16,7 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.synth.images.diffusion_loss import as_pixels, denoised
 from dpsynth_platform.synth.images.diffusion_numbers import Solver
+from dpsynth_platform.synth.images.picture_codecs import Codec
 
 TOGETHER = 256
 """Pictures of a pass."""
@@ -25,21 +26,23 @@ _CHURNED = (0.05, 50.0)
 
 @torch.no_grad()
 def sample(
-    network: nn.Module, form: ImageForm, classes: Tensor, generator: np.random.Generator, solver: Solver, no_class: int
+    network: nn.Module, codec: Codec, classes: Tensor, generator: np.random.Generator, solver: Solver, no_class: int
 ) -> Pixels:
     """One picture of each class in `classes`, shape (number, height, width, channels), in passes of bounded memory.
 
     Args:
         network: in evaluation mode.
+        codec: from what the network draws to pictures.
         classes: [number], on the network's device.
         generator: of all randomness.
         no_class: the number that means no class.
     """
     source = torch.Generator(classes.device).manual_seed(int(generator.integers(2**63)))
-    found = np.empty((len(classes), *form.shape), dtype=np.uint8)
+    found = np.empty((len(classes), *codec.pictures.shape), dtype=np.uint8)
     for start in range(0, len(classes), TOGETHER):
         part = classes[start : start + TOGETHER]
-        found[start : start + len(part)] = as_pixels(_solved(network, form, part, source, solver, no_class))
+        drawn = _solved(network, codec.form, part, source, solver, no_class)
+        found[start : start + len(part)] = as_pixels(codec.decoded(drawn))
     return found
 
 

@@ -67,9 +67,9 @@ def prepared(parameters: Trained, device: str = "cpu") -> tuple[Network, Rows]:
         TrainingRefused: training it would not be differentially private; names all faults.
     """
     place = torch.device(device)
-    layout = parameters.layout
     network = parameters.network().to(place).eval()
-    rows = Rows(parameters.loss, layout.form, layout.number, place)
+    network.codec.check(device)
+    rows = Rows(parameters.loss, network.codec.form, parameters.layout.number, place)
     refuse_unsound_grid(network, parameters.training, losses, rows.made_up)
     return network, rows
 
@@ -102,6 +102,7 @@ def train_pictures(
 
         return Prepared(
             network,
+            network.codec,
             losses,
             rows.drawn,
             rows.made_up,

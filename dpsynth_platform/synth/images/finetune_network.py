@@ -10,16 +10,14 @@ Fine-Tuning of Diffusion Models", 2024. Attention alone: Liu et al., "Differenti
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.images.diffusion_loss import DATA_DEVIATION
+from dpsynth_platform.synth.images.finetune_checkpoint import Loaded
 from dpsynth_platform.training.plan import Adapter
 
 
@@ -27,20 +25,18 @@ class Pretrained(nn.Module):
     """A `UNet2DModel` that predicts noise, called as `unet.UNet` is: it returns the output that the loss compares.
 
     Args:
-        unet: with a class embedding of `classes` + 1 rows.
-        levels: the noise's deviation at each time step, ascending.
-        prediction: `epsilon` or `v_prediction`.
+        loaded: its network has a class embedding of `classes` + 1 rows.
         classes: their number; class number `classes` means none.
     """
 
     levels: Tensor
 
-    def __init__(self, unet: Any, levels: npt.NDArray[np.float64], prediction: str, classes: int) -> None:
+    def __init__(self, loaded: Loaded, classes: int) -> None:
         super().__init__()
-        self.unet, self.no_class = unet, classes
-        self._of_noise = prediction == "epsilon"
-        self._fold = 2 ** (len(unet.config.block_out_channels) - 1)
-        self.register_buffer("levels", torch.from_numpy(np.log(levels)).float(), persistent=False)
+        self.unet, self.codec, self.no_class = loaded.unet, loaded.codec, classes
+        self._of_noise = loaded.prediction == "epsilon"
+        self._fold = 2 ** (len(loaded.unet.config.block_out_channels) - 1)
+        self.register_buffer("levels", torch.from_numpy(np.log(loaded.levels)).float(), persistent=False)
 
     def forward(self, pictures: Tensor, level: Tensor, classes: Tensor) -> Tensor:
         """See `unet.UNet.forward`; the level is a fourth of the logarithm of the noise's deviation.
@@ -66,9 +62,7 @@ class Pretrained(nn.Module):
         return place - 1 + ((wanted - low) / (high - low)).clamp(0, 1)
 
 
-def adapted(
-    unet: Any, levels: npt.NDArray[np.float64], prediction: str, classes: int, adapter: Adapter | None
-) -> Pretrained:
+def adapted(loaded: Loaded, classes: int, adapter: Adapter | None) -> Pretrained:
     """The network with a part that is trained: that of low rank, else its attention; and an embedding of the classes.
 
     The embedding starts as the only row that the network has one for all classes, or at zero. So at first the network
@@ -80,6 +74,7 @@ def adapted(
     from diffusers.models.attention_processor import Attention
     from peft import LoraConfig, inject_adapter_in_model
 
+    unet = loaded.unet
     wide = int(unet.time_embedding.linear_2.out_features)
     first = torch.zeros(1, wide) if unet.class_embedding is None else unet.class_embedding.weight.detach()
     unet.class_embedding = nn.Embedding(classes + 1, wide, _weight=first.repeat(classes + 1, 1))
@@ -103,4 +98,4 @@ def adapted(
         for module in attention:
             module.requires_grad_(True)
     unet.class_embedding.requires_grad_(True)
-    return Pretrained(unet, levels, prediction, classes)
+    return Pretrained(loaded, classes)

@@ -6,7 +6,8 @@ diffusion models share (`diffusion_plan`), and running any of it (`finetune`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from dpsynth_platform.contracts.image_generation import ImageFinetune
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.images.finetune_network import Pretrained
 
 COPIES = 4
-"""Frozen weights, and what training keeps for the trained ones, in the size of the checkpoint's file, about."""
+"""Frozen weights, and what training keeps for the trained ones, in the size of the checkpoint's files, about."""
+LATENT_LEVEL_MEAN = DiffusionLoss().level_mean + math.log(2)
+"""Of latents, whose deviation is about 1, twice that of pixels between -1 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,8 @@ class FinetuneParameters(ImageParameters):
         declared = declared_by(inputs)
         columns, layout = columns_plan(inputs), ImageLayout.of(inputs.contract)
         base = finetune_checkpoint.checkpoint(declared.checkpoint)
-        levels = finetune_checkpoint.load(base, layout.form)[1]
+        loaded = finetune_checkpoint.load(base, layout.form)
+        codec, levels = loaded.codec, loaded.levels
         options = DiffusionOptions.trained_by(declared)
         training = TrainingPlan.calibrated(
             inputs.guarantee,
@@ -72,16 +76,20 @@ class FinetuneParameters(ImageParameters):
             adapter=Adapter(declared.rank, declared.rank) if declared.trained == "lora" else None,
             **options.training(units_of(inputs.contract, options.sampled)),
         )
-        usual = options.solver
+        usual, loss, memory = options.solver, options.loss, ACTIVATION_BYTES
+        memory += COPIES * finetune_checkpoint.weight_bytes(base)
+        if codec.latent:
+            loss = replace(loss, level_mean=LATENT_LEVEL_MEAN)
+            memory += 4 * codec.form.values * units_of(inputs.contract, "record")
         return cls(
             columns=columns,
             layout=layout,
-            memory_bytes=COPIES * (base.directory / finetune_checkpoint.WEIGHTS).stat().st_size + ACTIVATION_BYTES,
+            memory_bytes=memory,
             checkpoint=declared.checkpoint,
             checkpoint_digest=base.digest,
             training=training,
             average=options.average,
-            loss=options.loss,
+            loss=loss,
             solver=Solver(lowest=max(usual.lowest, levels[0]), highest=min(usual.highest, levels[-1])),
         )
 
@@ -96,7 +104,7 @@ class FinetuneParameters(ImageParameters):
         base = finetune_checkpoint.checkpoint(self.checkpoint)
         check_digest(base, self.checkpoint_digest)
         loaded = finetune_checkpoint.load(base, self.layout.form)
-        return adapted(*loaded, self.layout.number, self.training.adapter)
+        return adapted(loaded, self.layout.number, self.training.adapter)
 
     @property
     def neighbours(self) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.synth.images.diffusion_loss import random_records
 from dpsynth_platform.synth.images.embedding_network import LATENT, PictureNetwork, fresh
 from dpsynth_platform.synth.images.gan_plan import ROWS, WIDTHS, GanParameters, features, halvings
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 from dpsynth_platform.synth.images.picture_training import Prepared
 from dpsynth_platform.synth.images.unet import initialize
 from dpsynth_platform.training.averages import PREFIX, ExponentialAverage
@@ -181,6 +182,7 @@ def prepared(parameters: GanParameters, device: str = "cpu") -> Prepared:
     refuse_unsound_grid(discriminator, training, rows.losses, rows.made_up)
     return Prepared(
         discriminator,
+        AsPixels(layout.form),
         rows.losses,
         rows.drawn,
         rows.made_up,

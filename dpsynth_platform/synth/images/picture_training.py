@@ -11,12 +11,13 @@ directory holds
 
 from __future__ import annotations
 
+import io
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,12 @@ from torch import Tensor, nn
 
 from dpsynth_platform.foundation.errors import GrantRefused, ResumeRefused
 from dpsynth_platform.foundation.permissions import private_directory, private_files
-from dpsynth_platform.foundation.pixels import Pixels
 from dpsynth_platform.foundation.storage import EXAMPLES, HeldByAnother, held
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.images.diffusion_loss import as_records
 from dpsynth_platform.synth.images.layout import Classes, ImageLayout, Pictures
+from dpsynth_platform.synth.images.picture_codecs import Codec
 from dpsynth_platform.synth.interface import Checkpoints as Job
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
@@ -80,6 +81,7 @@ class Prepared:
     """A network that the gate has tried with these losses and rows, and what its training needs.
 
     Attributes:
+        codec: from pictures to what it learns.
         losses: of each row.
         drawn: makes so many rows of each record.
         made_up: makes rows that read no record.
@@ -90,6 +92,7 @@ class Prepared:
     """
 
     network: nn.Module
+    codec: Codec
     losses: Losses
     drawn: Draws
     made_up: Make
@@ -102,14 +105,14 @@ class PictureRecords:
     """The records of a training, `training.interface.Examples`. Sensitive, including their number.
 
     Args:
-        pixels: shape (records, height, width, channels).
+        pixels: or latents; shape (records, height, width, channels).
         classes: shape (records,).
         owners: a number for each record's owner; None where they are not needed.
         draws: rows of a record.
     """
 
     def __init__(
-        self, pixels: Pixels, classes: Classes, owners: npt.NDArray[np.int64] | None = None, draws: int = 1
+        self, pixels: npt.NDArray[Any], classes: Classes, owners: npt.NDArray[np.int64] | None = None, draws: int = 1
     ) -> None:
         self._pixels, self._classes, self._owners, self.max_length = pixels, classes, owners, draws
 
@@ -131,29 +134,45 @@ class PictureRecords:
 
 
 def read_records(
-    batches: Iterable[Pictures], layout: ImageLayout, directory: Path, *, owners: bool, draws: int
+    batches: Iterable[Pictures],
+    codec: Codec,
+    directory: Path,
+    *,
+    owners: bool,
+    draws: int,
+    device: str = "cpu",
 ) -> PictureRecords:
-    """The records of the bounded table (`ImageLayout.read`), with their pixels in a file that has no name.
+    """The records of the bounded table (`ImageLayout.read`): pixels in a file that has no name, latents in memory.
 
-    It loses its name before the first byte is written, so that pixels are deleted when the process ends, however it
-    ends. `directory` is a new one.
+    The file loses its name before the first byte is written, so that pixels are deleted when the process ends, however
+    it ends. `directory` is a new one.
     """
     shutil.rmtree(directory, ignore_errors=True)
     classes: list[Classes] = []
     named: list[str] = []
-    with private_files(), (private_directory(directory) / _PIXELS).open("x+b") as stream:
-        shutil.rmtree(directory)
+    with _unnamed(directory) if not codec.latent else nullcontext(io.BytesIO()) as stream:
         for part in batches:
-            stream.write(np.ascontiguousarray(part.pixels).tobytes())
+            stream.write(np.ascontiguousarray(codec.encoded(part.pixels, device)).tobytes())
             classes.append(part.classes)
             if owners:
                 named.extend(part.owners or ())
-        stream.flush()
         numbers = np.concatenate([np.empty(0, np.int64), *classes])
-        shape = (len(numbers), *layout.form.shape)
-        pixels = np.memmap(stream, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
+        shape = (len(numbers), *codec.form.shape)
+        pixels: npt.NDArray[Any]
+        if isinstance(stream, io.BytesIO):
+            pixels = np.frombuffer(stream.getbuffer(), np.float32).reshape(shape)
+        else:
+            stream.flush()
+            pixels = np.memmap(stream, np.uint8, "r", shape=shape) if len(numbers) else np.empty(shape, np.uint8)
     mine = np.unique(np.array(named, dtype=np.str_), return_inverse=True)[1].astype(np.int64) if owners else None
     return PictureRecords(pixels, numbers, mine, draws)
+
+
+@contextmanager
+def _unnamed(directory: Path) -> Iterator[BinaryIO]:
+    with private_files(), (private_directory(directory) / _PIXELS).open("x+b") as stream:
+        shutil.rmtree(directory)
+        yield stream
 
 
 def train_prepared(
@@ -198,10 +217,11 @@ def _train(run: MechanismRun, job: Job, parameters: TrainedPictures, directory: 
         by_owner = training.sampled == "user"
         records = read_records(
             parameters.layout.read(run.bounded, owners=by_owner),
-            parameters.layout,
+            ready.codec,
             directory / EXAMPLES,
             owners=by_owner,
             draws=ready.draws,
+            device=run.device,
         )
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)
         sums = stack.enter_context(GridSums(ready.network, training, ready.losses))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.foundation.image_form import ImageForm
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 
 EMBEDDED = 4
 """Width of the embedding of class and noise, in the network's widths."""
@@ -55,6 +56,7 @@ class UNet(nn.Module):
         width, wide = chosen.width, chosen.width * EMBEDDED
         widths = [width * multiple for multiple in chosen.multiples]
         self.no_class, self._width, self._fold = classes, width, 2 ** (len(widths) - 1)
+        self.codec = AsPixels(form)
         self.level = nn.Linear(width, wide)
         self.classes = nn.Embedding(classes + 1, wide)
         self.joined = nn.Linear(wide, wide)

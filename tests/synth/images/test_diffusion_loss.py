@@ -13,9 +13,14 @@ from dpsynth_platform.synth.images import diffusion_sampling
 from dpsynth_platform.synth.images.diffusion_loss import Rows, as_pixels, as_records, denoised, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver
 from dpsynth_platform.synth.images.diffusion_sampling import sample
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 
 CPU = torch.device("cpu")
 FORM = ImageForm(6, 5, 3)
+
+
+def drawn(network, *asked):
+    return sample(network, AsPixels(FORM), *asked)
 
 
 def records(number=4):
@@ -107,7 +112,7 @@ def test_drawing_gives_the_distribution_of_the_data(monkeypatch, churn):
     monkeypatch.setattr(diffusion_sampling, "TOGETHER", 64)
     number, deviation = 200, 0.15
     classes = torch.arange(number) % 2
-    found = sample(perfect(0.4, deviation), FORM, classes, np.random.default_rng(), Solver(steps=40, churn=churn), 2)
+    found = drawn(perfect(0.4, deviation), classes, np.random.default_rng(), Solver(steps=40, churn=churn), 2)
     values = found / 127.5 - 1
     assert found.shape == (number, *FORM.shape)
     for kind in (0, 1):
@@ -120,15 +125,15 @@ def test_drawing_gives_the_distribution_of_the_data(monkeypatch, churn):
 def test_guidance_goes_beyond_the_class():
     classes = torch.ones(60, dtype=torch.long)
     generator = np.random.default_rng()
-    plain = sample(perfect(0.2, 0.1), FORM, classes, generator, Solver(), 0)
-    guided = sample(perfect(0.2, 0.1), FORM, classes, generator, Solver(guidance=1.0), 0)
+    plain = drawn(perfect(0.2, 0.1), classes, generator, Solver(), 0)
+    guided = drawn(perfect(0.2, 0.1), classes, generator, Solver(guidance=1.0), 0)
     assert guided.mean() - plain.mean() > 10
 
 
 def test_drawn_pictures_differ_and_follow_the_given_generator():
     classes = torch.zeros(3, dtype=torch.long)
     one, same, other = (
-        sample(perfect(0.0, 0.3), FORM, classes, np.random.default_rng(seed), Solver(), 2) for seed in (1, 1, 2)
+        drawn(perfect(0.0, 0.3), classes, np.random.default_rng(seed), Solver(), 2) for seed in (1, 1, 2)
     )
     assert (one == same).all()
     assert (one != other).any()

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from public_models import saved_model, tiny_unet
+from public_models import saved_latent_model, saved_model, tiny_autoencoder, tiny_unet
 from safetensors.torch import load_file, save_file
 
 from dpsynth_platform.foundation.errors import ConfigurationError
@@ -33,23 +33,23 @@ def changed(model, name, **values):
     (model / name).write_text(json.dumps(document))
 
 
-def pickled(model):
-    torch.save(load_file(model / WEIGHTS), model / "unet/diffusion_pytorch_model.bin")
-    (model / WEIGHTS).unlink()
+def pickled(model, file=WEIGHTS):
+    torch.save(load_file(model / file), model / file.replace(".safetensors", ".bin"))
+    (model / file).unlink()
 
 
-def without(model, name, **others):
-    weights = load_file(model / WEIGHTS)
-    save_file({key: value for key, value in (weights | others).items() if key != name}, model / WEIGHTS)
+def without(model, name, *, file=WEIGHTS, **others):
+    weights = load_file(model / file)
+    save_file({key: value for key, value in (weights | others).items() if key != name}, model / file)
 
 
-def cut_off(model):
-    (model / WEIGHTS).write_bytes((model / WEIGHTS).read_bytes()[:5000])
+def cut_off(model, file=WEIGHTS):
+    (model / file).write_bytes((model / file).read_bytes()[:5000])
 
 
-def piped(model):
-    (model / CONFIG).unlink()
-    os.mkfifo(model / CONFIG)
+def piped(model, file=CONFIG):
+    (model / file).unlink()
+    os.mkfifo(model / file)
 
 
 FAULTS = {
@@ -59,9 +59,17 @@ FAULTS = {
     "no weights": (lambda model: (model / WEIGHTS).unlink(), "it has no weights; accepted: unet/diffusion_pytorch_"),
     "pickle": (pickled, "its weights are pickles, which are programs; accepted: unet/diffusion_pytorch_model.safetens"),
     "no JSON": (lambda model: (model / INDEX).write_text("["), "model_index.json cannot be read as a JSON object; acc"),
-    "latents": (
+    "more parts": (
+        lambda model: changed(model, INDEX, text_encoder=["transformers", "CLIPTextModel"]),
+        r"its pipeline has .*text_encoder \(CLIPTextModel\); accepted: a unet \(UNet2DModel\), a scheduler, and",
+    ),
+    "no autoencoder": (
         lambda model: changed(model, INDEX, vqvae=["diffusers", "VQModel"]),
-        r"its pipeline has .*vqvae \(VQModel\); accepted: a unet \(UNet2DModel\) and a scheduler",
+        "there is no vqvae/config.json; accepted",
+    ),
+    "two autoencoders": (
+        lambda model: changed(model, INDEX, vqvae=["diffusers", "VQModel"], vae=["diffusers", "AutoencoderKL"]),
+        r"its pipeline has .*vqvae \(VQModel\).*; accepted",
     ),
     "own code": (
         lambda model: changed(model, INDEX, unet=["my_module", "UNet2DModel"]),
@@ -79,7 +87,7 @@ FAULTS = {
     ),
     "channels": (
         lambda model: changed(model, CONFIG, in_channels=3),
-        "it reads 3 and writes 1 channels, and the column has 1; accepted: a checkpoint that reads and writes 1",
+        "it reads 3 and writes 1 channels of pixels, and the column has 1; accepted: a checkpoint that reads and w",
     ),
     "missing": (
         lambda model: without(model, "conv_in.weight"),
@@ -122,6 +130,76 @@ def test_a_faulty_checkpoint_is_refused(model, fault):
     assert f"generate.image.finetune.checkpoint: '{model}'" in str(refused.value)
 
 
+VAE, LATENT_WEIGHTS = "vae/config.json", "vae/diffusion_pytorch_model.safetensors"
+LATENT_FAULTS = {
+    "pickle": (lambda model: pickled(model, LATENT_WEIGHTS), "its weights are pickles, .*; accepted: vae/diffusion_py"),
+    "pipe": (lambda model: piped(model, VAE), "vae/config.json cannot be read as a JSON object; accepted: the file"),
+    "piped weights": (lambda model: piped(model, LATENT_WEIGHTS), "it has no weights; accepted: vae/diffusion_pytorch"),
+    "deep": (lambda model: (model / VAE).write_text("[" * 200_000), "vae/config.json cannot be read as a JSON object"),
+    "class": (lambda model: changed(model, VAE, _class_name="AutoencoderTiny"), "'AutoencoderTiny'; accepted: Autoenc"),
+    "layers": (lambda model: changed(model, VAE, layers_per_block=10**5), "layers_per_block is 100000; accepted: from"),
+    "wide": (lambda model: changed(model, VAE, block_out_channels=[8, 8, 2**40]), "it cannot be read .*; accepted"),
+    "many": (lambda model: changed(model, VAE, latent_channels=2**40), "it cannot be read .*; accepted"),
+    "no scale": (lambda model: changed(model, VAE, scaling_factor=0), "scaling_factor is 0; accepted: a number below"),
+    "scale": (lambda model: changed(model, VAE, scaling_factor="1"), "scaling_factor is '1'; accepted: a number below"),
+    "shift": (
+        lambda model: changed(model, VAE, shift_factor=float("nan")),
+        "shift_factor is nan; accepted: a number b",
+    ),
+    "mean": (lambda model: changed(model, VAE, latents_mean=[0.0] * 3), "latents_mean is given; accepted: null"),
+    "colours": (
+        lambda model: changed(model, VAE, in_channels=3),
+        "it reads 3 and writes 1 channels of pixels, and the column has 1; accepted",
+    ),
+    "size": (
+        lambda model: changed(model, CONFIG, sample_size=[4, 4]),
+        "it is for pictures of 4 x 4 latents, and the column has 2 x 2; accepted",
+    ),
+    "channels": (
+        lambda model: changed(model, CONFIG, in_channels=4),
+        "it reads 4 and writes 3 channels of latents, and the column has 3; accepted",
+    ),
+    "cut off": (lambda model: cut_off(model, LATENT_WEIGHTS), "it cannot be read .*; accepted: a whole checkpoint"),
+    "missing": (
+        lambda model: without(model, "quant_conv.weight", file=LATENT_WEIGHTS),
+        "'quant_conv.weight' is missing or unknown; accepted: the weights of vae/config.json",
+    ),
+    "not finite": (
+        lambda model: without(model, "", file=LATENT_WEIGHTS, **{"quant_conv.bias": torch.full((6,), torch.inf)}),
+        "vae/diffusion_pytorch_model.safetensors: it has weights that are not finite; accepted",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def whole_latent(tmp_path_factory):
+    return saved_latent_model(tmp_path_factory.mktemp("public") / "model")
+
+
+@pytest.mark.parametrize("fault", LATENT_FAULTS)
+def test_a_faulty_autoencoder_is_refused(tmp_path, whole_latent, fault):
+    model = shutil.copytree(whole_latent, tmp_path / "model")
+    load(checkpoint(str(model)), FORM)
+    spoil, words = LATENT_FAULTS[fault]
+    spoil(model)
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        load(checkpoint(str(model)), FORM)
+    assert f"generate.image.finetune.checkpoint: '{model}'" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [VAE, LATENT_WEIGHTS])
+def test_the_digest_covers_the_autoencoder(tmp_path, whole_latent, name):
+    model = shutil.copytree(whole_latent, tmp_path / "model")
+    base = checkpoint(str(model))
+    if name == VAE:
+        changed(model, name, scaling_factor=0.5)
+    else:
+        tiny_autoencoder().save_pretrained(model / "vae")
+    assert checkpoint(str(model)).digest != base.digest
+    with pytest.raises(ConfigurationError, match="its files change while they are read"):
+        load(base, FORM)
+
+
 def test_weights_that_change_after_their_digest_are_refused(model):
     base = checkpoint(str(model))
     tiny_unet(num_class_embeds=3).save_pretrained(model / "unet")
@@ -130,20 +208,21 @@ def test_weights_that_change_after_their_digest_are_refused(model):
 
 
 def test_its_weights_and_levels_are_read(model):
-    unet, levels, prediction = load(checkpoint(str(model)), FORM)
+    loaded = load(checkpoint(str(model)), FORM)
+    unet, levels = loaded.unet, loaded.levels
     saved = load_file(model / WEIGHTS)
     classes = saved.pop("class_embedding.weight")
     own = unet.state_dict()
     assert torch.allclose(own.pop("class_embedding.weight"), classes.mean(0, keepdim=True))
     assert own.keys() == saved.keys() and all(torch.equal(own[name], saved[name]) for name in saved)
-    assert (len(levels), prediction) == (1000, "epsilon")
+    assert (len(levels), loaded.prediction) == (1000, "epsilon")
     assert levels[0] == pytest.approx((1e-4 / (1 - 1e-4)) ** 0.5, rel=1e-3)  # of the first beta, in single precision
     assert not unet.training
 
 
 def test_a_schedule_that_ends_in_noise_alone_loses_that_step(model):
     changed(model, SCHEDULER, rescale_betas_zero_snr=True, prediction_type="v_prediction")
-    assert len(load(checkpoint(str(model)), FORM)[1]) == 999
+    assert len(load(checkpoint(str(model)), FORM).levels) == 999
 
 
 @pytest.mark.parametrize("name", [INDEX, CONFIG, SCHEDULER, WEIGHTS])

@@ -35,7 +35,7 @@ def the_same_each_time(monkeypatch):
 def network(place, form, adapter, **changes):
     """With weights that are all away from zero, where every one of them matters."""
     base = checkpoint(str(saved_model(place, size=(form.height, form.width), channels=form.channels, **changes)))
-    found = adapted(*load(base, form), CLASSES, adapter)
+    found = adapted(load(base, form), CLASSES, adapter)
     with torch.no_grad():
         for value in found.parameters():
             if value.requires_grad:
@@ -112,10 +112,11 @@ def test_at_first_the_network_is_what_it_was(tmp_path, prediction, known):
     form = ImageForm(8, 6, 3)
     place = saved_model(tmp_path, size=(8, 6), channels=3, prediction=prediction, num_class_embeds=known)
     base = checkpoint(str(place))
-    unet, levels, predicted = load(base, form)
+    loaded = load(base, form)
+    unet = loaded.unet
     with torch.no_grad():
         mean = unet.class_embedding and unet.class_embedding.weight.clone()
-    made = adapted(unet, levels, predicted, CLASSES, ADAPTER).eval()
+    made = adapted(loaded, CLASSES, ADAPTER).eval()
     scheduler = DDPMScheduler(prediction_type=prediction, clip_sample=False)
     if known is not None:
         assert torch.allclose(made.unet.class_embedding.weight, mean.expand(CLASSES + 1, -1))

@@ -27,6 +27,7 @@ from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losse
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.diffusion_plan import DiffusionOptions, DiffusionParameters
 from dpsynth_platform.synth.images.diffusion_training import WarmUp, load_network, warm
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 from dpsynth_platform.synth.images.picture_training import PictureRecords, read_records
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import PlanInputs
@@ -194,7 +195,8 @@ def test_units_and_noise_of_a_step_are_the_plans(tmp_path, bounded, without_gate
 
 def test_records_are_read_once_and_leave_no_file(tmp_path, bounded):
     layout = DiffusionParameters.of(diffusion_plan()).layout
-    found = read_records(layout.read(bounded, owners=True), layout, tmp_path / "pixels", owners=True, draws=2)
+    codec = AsPixels(layout.form)
+    found = read_records(layout.read(bounded, owners=True), codec, tmp_path / "pixels", owners=True, draws=2)
     pixels, kinds = pictures()
     assert not (tmp_path / "pixels").exists()
     batch = found.batch(range(80))
@@ -202,7 +204,7 @@ def test_records_are_read_once_and_leave_no_file(tmp_path, bounded):
     assert batch["classes"].tolist() == kinds.tolist()
     assert found.units("user") == [[2 * owner, 2 * owner + 1] for owner in range(40)]
     assert found.units("record") is None
-    empty = read_records([], layout, tmp_path / "pixels", owners=True, draws=2)
+    empty = read_records([], codec, tmp_path / "pixels", owners=True, draws=2)
     assert (len(empty), empty.units("user")) == (0, [])
 
 

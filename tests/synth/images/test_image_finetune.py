@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import dp_accounting as accounting
 import numpy as np
 import pytest
 import torch
-from diffusion_cases import bounded_pictures, job, picture_contract
+from diffusion_cases import bounded_pictures, job, picture_contract, pictures
 from dp_accounting.pld import PLDAccountant
 from finetune_cases import finetune_contract, finetune_inputs, finetune_plan
-from public_models import WHY, saved_model
+from public_models import WHY, saved_latent_model, saved_model, tiny_autoencoder
 from safetensors.torch import load_file
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
+from dpsynth_platform.sources.pictures import read_pictures
 from dpsynth_platform.synth.images import diffusion_sampling, diffusion_training
 from dpsynth_platform.synth.images.choice import image_method_for
-from dpsynth_platform.synth.images.diffusion_training import load_network
+from dpsynth_platform.synth.images.diffusion_loss import losses
+from dpsynth_platform.synth.images.diffusion_training import load_network, read_records
 from dpsynth_platform.synth.images.finetune import ImageFinetune
 from dpsynth_platform.synth.images.finetune_plan import FinetuneParameters
-from dpsynth_platform.synth.interface import DrawRequest
+from dpsynth_platform.synth.images.layout import Pictures
+from dpsynth_platform.synth.images.picture_codecs import TRIED, AsLatents
+from dpsynth_platform.synth.interface import DrawRequest, SealedPlan
+from dpsynth_platform.training.grids import GridSums
 
 GENERATOR = ImageFinetune()
 
@@ -99,6 +105,97 @@ def test_another_checkpoint_is_refused_before_a_record_is_read(tmp_path, without
         GENERATOR.learn(job(plan, tmp_path / "no table", tmp_path / "model"), parameters, tmp_path / "model")
 
 
+def test_an_autoencoder_that_is_swapped_after_sealing_is_refused(tmp_path, without_gate):
+    model = saved_latent_model(tmp_path / "public")
+    plan = finetune_plan(model)
+    tiny_autoencoder().save_pretrained(model / "vae")
+    with pytest.raises(ConfigurationError, match="is not the one that the plan was made for; accepted: its earlier"):
+        GENERATOR.learn(
+            job(plan, tmp_path / "no table", tmp_path / "model"), FinetuneParameters.checked(plan), tmp_path / "model"
+        )
+
+
+@pytest.mark.parametrize("trained", ["lora", "attention"])
+def test_a_latent_model_is_planned_trained_continued_and_draws(tmp_path, monkeypatch, trained):
+    """Through the gate and an interruption; latents are made once in a process, and lie in no file."""
+    model, directory, encoded = saved_latent_model(tmp_path / "public"), tmp_path / "model", []
+    encode = AsLatents.encoded
+
+    def seen(self, pixels, device):
+        encoded.append(len(pixels))
+        return encode(self, pixels, device)
+
+    def refused(directory):
+        raise AssertionError("a file of records is opened")
+
+    monkeypatch.setattr(AsLatents, "encoded", seen)
+    monkeypatch.setattr(diffusion_training, "_unnamed", refused)
+    if trained == "lora":  # the gate takes time, and tests of the network have it for low-rank matrices
+        monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
+    inputs = finetune_inputs(model, trained=trained, sampled="owners")
+    plan = SealedPlan.of(ImageFinetune.method, inputs, GENERATOR.parts(inputs))
+    parameters = FinetuneParameters.checked(plan)
+    assert parameters.loss.level_mean == pytest.approx(-1.2 + math.log(2))
+    bounded = bounded_pictures(tmp_path / "bounded")
+    monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(diffusion_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        encoded.clear()
+        with pytest.raises(KeyboardInterrupt):
+            GENERATOR.run(job(plan, bounded, directory))
+        assert sum(number for number in encoded if number > TRIED) == 80
+    assert GENERATOR.can_resume(directory)
+    GENERATOR.run(job(plan, bounded, directory, resume=True))
+    kept = load_file(directory / "pictures/weights.safetensors")
+    assert kept and all(name.startswith("unet.") for name in kept)
+    table = GENERATOR.sample(directory, 30)
+    pixels, *_ = read_pictures(table.column("picture"), parameters.layout.form, "refuse", raw=False)
+    assert pixels.shape == (30, 8, 6, 1) and pixels.std() > 0
+
+
+def test_an_owner_moves_latent_gradients_by_the_clipping_norm_at_most(tmp_path, monkeypatch):
+    """With and without an owner of two records, whose gradients alone are longer, through the records of training.
+
+    Planted mistakes are found: a sum that takes each unit twice, and a normalization over the batch in the encoder,
+    which moves the latents of all other owners, too.
+    """
+    plan = finetune_plan(saved_latent_model(tmp_path / "public"), sampled="owners", clipping_norm=1e-3)
+    parameters = FinetuneParameters.checked(plan)
+    with monkeypatch.context() as patch:
+        add = GridSums.add
+        patch.setattr(GridSums, "add", lambda self, *given: (add(self, *given), add(self, *given)))
+        with pytest.raises(TrainingRefused, match="of one unit is 2 times as long as the clipping norm"):
+            diffusion_training.prepared(parameters)
+    network = parameters.network().eval()
+    pixels, kinds = pictures(12)
+    pixels[10:] = 255 - pixels[10:]
+    owners = np.arange(12) // 2
+
+    def summed(records):
+        part = [Pictures(pixels[:records], kinds[:records], [str(owner) for owner in owners[:records]])]
+        found = read_records(part, network.codec, tmp_path / "no file", owners=True, draws=1)
+        values = found.batch(range(records))
+        batch = {
+            "pictures": values["pixels"],
+            "classes": values["classes"],
+            "level": torch.full((records,), 0.5),
+            "noise": torch.ones_like(values["pixels"]),
+        }
+        with GridSums(network, parameters.training, losses) as sums:
+            sums.add(batch, torch.full((records // 2, 2), 0.5))
+        return torch.cat([value.flatten() for value in sums.totals.values()]), values["pixels"]
+
+    with_owner, latents = summed(12)
+    without, fewer = summed(10)
+    bound = parameters.training.clipping_norm
+    assert torch.allclose(latents[:10], fewer, atol=1e-5)
+    assert 0.99 * bound < float((with_owner - without).norm()) <= bound * (1 + 1e-3)
+    network.codec.autoencoder.encoder.conv_act = torch.nn.Sequential(torch.nn.BatchNorm2d(8), torch.nn.SiLU())
+    assert (summed(12)[1][:10] - summed(10)[1]).abs().max() > 1e-2
+    with pytest.raises(TrainingRefused, match="latents of random pictures are others alone"):
+        network.codec.check("cpu")
+
+
 @pytest.mark.parametrize("trained", ["lora", "attention"])
 def test_a_trained_part_draws_by_class(tmp_path, model, without_gate, monkeypatch, trained):
     """Only the trained part is on disk, and the rest is the checkpoint's. Its embedding of the classes decides."""
@@ -123,9 +220,9 @@ def test_a_trained_part_draws_by_class(tmp_path, model, without_gate, monkeypatc
         by_class = [network(rows, torch.zeros(1), torch.tensor([number])) for number in (0, 1)]
     assert not torch.equal(*by_class)
 
-    def seen(network, form, classes, *more):
+    def seen(network, codec, classes, *more):
         asked.append(classes.tolist())
-        return sample(network, form, classes, *more)
+        return sample(network, codec, classes, *more)
 
     monkeypatch.setattr(diffusion_sampling, "sample", seen)
     draw = GENERATOR.opened(plan, parameters, directory / "pictures", DrawRequest(directory))

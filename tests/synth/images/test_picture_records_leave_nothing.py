@@ -7,7 +7,8 @@ import signal
 import numpy as np
 
 from dpsynth_platform.foundation.image_form import ImageForm
-from dpsynth_platform.synth.images.layout import ImageLayout, Pictures
+from dpsynth_platform.synth.images.layout import Pictures
+from dpsynth_platform.synth.images.picture_codecs import AsPixels
 from dpsynth_platform.synth.images.picture_training import read_records
 
 
@@ -16,7 +17,7 @@ def _read_and_die(directory):
         yield Pictures(np.full((5, 64, 64, 3), 77, np.uint8), np.zeros(5, np.int64))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    read_records(batches(), ImageLayout("p", ImageForm(64, 64, 3)), directory, owners=False, draws=1)
+    read_records(batches(), AsPixels(ImageForm(64, 64, 3)), directory, owners=False, draws=1)
 
 
 def test_a_process_that_is_killed_while_it_reads_leaves_no_picture(tmp_path):

@@ -145,7 +145,7 @@ class DrawnCaptions:
 
     def write_rows(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
         """Stores the rows, in blocks; returns how many there are."""
-        rows = pa.Table.from_batches(batches, schema)
+        rows = pa.Table.from_batches(batches, schema).combine_chunks()
         place = str(private_directory(self.directory) / "rows.arrow")
         with pa.OSFile(place, "wb") as file, pa.ipc.new_file(file, schema) as writer:
             writer.write_table(rows, max_chunksize=BLOCK)

@@ -19,7 +19,11 @@ from line_cases import PEOPLE, STEPS, ledger_of, released, run_here, storage_of
 from picture_cases import SIDE, drawings
 from text_line_cases import TRAINING, declare_base_public, letters_table, text_deployment
 
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.foundation.storage import read_table, table_schema
+from dpsynth_platform.lineage import columns
+from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.quality.images import classifier, report
@@ -33,6 +37,7 @@ KEY = "sk-nobody-may-see-this"
 SECRET = "zanzibar"
 MAIL = "quackenbush@private-mail.example"
 AS_FAR = STEPS[: STEPS.index("synthetic") + 1]
+FORM = ImageForm(SIDE, SIDE, 1)
 WHY = "the drawings show strokes that were made up for tests"
 
 
@@ -49,16 +54,10 @@ def leaks(requests: list[Any], table: pa.Table) -> list[str]:
     """What requests hold of real pictures, as files or pixels in base64, or of real captions."""
     sent, found = json.dumps(requests), []
     for content in table.column("drawing").to_pylist():
-        pixels = decoded(content, _form(), "refuse").tobytes()
+        pixels = decoded(content, FORM, "refuse").tobytes()
         whole = (base64.b64encode(part).decode() for part in (content, pixels))
         found += ["picture" for text in whole if text in sent]
     return found + [word for word in (SECRET, MAIL) if word in sent]
-
-
-def _form() -> Any:
-    from dpsynth_platform.foundation.pixels import ImageForm
-
-    return ImageForm(SIDE, SIDE, 1)
 
 
 class Painter:
@@ -162,6 +161,11 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
         frozenset({"model", "prompt", "width", "height"})
     }
 
+    contract = DataContract.model_validate(storage_of(deployment).require(PEOPLE, "raw").facts["contract"])
+    descent = columns.synthetic(contract, DatasetName("file", "bounded"), table.schema).origins["drawing"]
+    assert {origin.column for origin in descent} == {"letter", "region"}
+    assert {origin.description for origin in descent} == {columns.ILLUSTRATED, columns.CONDITIONING} < columns.SENTENCES
+
     folder = released(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
     published = pa.Table.from_batches(read_table(folder / "data")).to_pylist()
@@ -169,7 +173,7 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
     for row in published:  # each picture is that of its own caption
         seed = int.from_bytes(hashlib.sha256(f"An ink drawing: {row['letter']}".encode()).digest()[:4])
         expected = drawings(np.array([seed % 3]), np.random.default_rng(seed))[0]
-        assert (decoded(row["drawing"], _form(), "refuse") == expected).all()
+        assert (decoded(row["drawing"], FORM, "refuse") == expected).all()
     public = json.loads((folder / "dossier.json").read_text())
     drawn = public["synthetic"]["pictures"]["drawn_from"]
     assert drawn == {"column": "letter", "host": "127.0.0.1", "model": "painter", "rows_without": 0}

@@ -71,8 +71,6 @@ PICTURES = "pictures"
 """Directory below a model's for the part that makes pictures, which may have `EXAMPLES` of its own."""
 TEXTS_DRAWN = "texts.json"
 """Beside the rows of `synthetic`: how many drawn texts were kept, and why others were not (`synth.text.terms`)."""
-CAPTIONS_DRAWN = "captions.json"
-"""Beside the rows of `synthetic`: for how many texts an endpoint drew no picture, so that there is no row."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -12,7 +12,6 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.storage import (
-    CAPTIONS_DRAWN,
     TEXTS_DRAWN,
     HeldByAnother,
     StepRecord,
@@ -115,7 +114,7 @@ def write_pictured_rows(
             without = captions.draw(painter, facts["rows"], drawn.most_missing, counted)
             schema = captions.schema()
             shutil.copytree(place / _BESIDE, directory, dirs_exist_ok=True)
-            write_durably(directory / CAPTIONS_DRAWN, json.dumps({"without_picture": without}))
+            _count_undrawn(directory / TEXTS_DRAWN, facts["rows"], without)
             write_table(directory / "table", schema, captions.pictured(schema, str(contract.image_column)))
             shutil.rmtree(place)
     except HeldByAnother:
@@ -123,6 +122,19 @@ def write_pictured_rows(
             f"{step.place.label}/synthetic: another process draws these pictures; wait for its end, or stop it"
         ) from None
     return schema, facts | {"rows": facts["rows"] - without, "captions_without_picture": without}
+
+
+def _count_undrawn(file: Path, captions: int, without: int) -> None:
+    """Adds the captions without a picture to what a release says of drawn texts."""
+    if not without:
+        return
+    from dpsynth_platform.synth.text.terms import TextsDrawn
+
+    known = TextsDrawn(captions, {}, 0).to_json()
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+    words = f"{known['in_words']}; {without:,} rows are missing, since no picture of their text was drawn"
+    write_durably(file, json.dumps(known | {"rows_without": known["rows_without"] + without, "in_words": words}))
 
 
 def _write_beside(step: StepContext, drawing: Drawing, directory: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import PublicationFailed
-from dpsynth_platform.foundation.storage import AUDITED, CAPTIONS_DRAWN, TEXTS_DRAWN
+from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
 from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
@@ -120,8 +120,7 @@ def evidence_of(
         approvals=tuple(Approval(item.by, item.at) for item in checked.approvals),
         commitments=commitments,
         software=software_versions(),
-        texts=_beside(checked.records["synthetic"].directory, TEXTS_DRAWN),
-        captions=_beside(checked.records["synthetic"].directory, CAPTIONS_DRAWN),
+        texts=_texts_drawn(checked.records["synthetic"].directory),
         missing=read_missing(checked.records["synthetic"].directory) or (),
         measured=read_measured(checked.records["synthetic"].directory),
         budget=budget_shares(
@@ -133,10 +132,10 @@ def evidence_of(
     )
 
 
-def _beside(synthetic: Path, name: str) -> dict[str, Any] | None:
-    """What drawing texts or captions came to, which the candidate's content hash covers; None where nothing was."""
+def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:
+    """The outcome of drawing texts, which the candidate's content hash covers; None without texts."""
     try:
-        found: dict[str, Any] = json.loads((synthetic / name).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((synthetic / TEXTS_DRAWN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     return found

@@ -177,10 +177,11 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
 
 def _details(dossier: Mapping[str, Any]) -> str:
     """Where the details of pictures come from."""
-    drawn = dossier["synthetic"]["pictures"].get("drawn_from")
+    drawn = (dossier["contract"]["generate"].get("text") or {}).get("pictures")
     if drawn is None:
         return "is noise, or comes of public pictures"
-    return f"comes of the model {drawn['model']}, which drew them from the synthetic texts in {drawn['column']}"
+    texts = ", ".join(_written(dossier))
+    return f"comes of the model {drawn['endpoint']['model']}, which drew them from the synthetic texts in {texts}"
 
 
 def _field_id(number: int, name: str) -> str:

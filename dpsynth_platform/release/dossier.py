@@ -104,7 +104,6 @@ class Evidence:
         audit_report, audit_plots: `audit.verdict.AuditReport` as JSON, and SVG by title; about canaries only.
         commitments: hiding commitments by label; must include `candidate`, the approved content.
         texts: `synth.text.terms.TextsDrawn` as JSON if a trained model wrote texts.
-        captions: the file `storage.CAPTIONS_DRAWN`, if an endpoint drew pictures from texts.
         missing: share of missing or unlisted values per column, from noisy counts; () if not recorded.
         measured: the mechanism's noisy counts (`synth.tabular.measured`); None where there are none.
         budget: shares of the family's cap (`budget.budget_shares`).
@@ -133,7 +132,6 @@ class Evidence:
     commitments: Mapping[str, str]
     software: Mapping[str, str]
     texts: Mapping[str, Any] | None = None
-    captions: Mapping[str, Any] | None = None
     missing: tuple[MissingShare, ...] = ()
     measured: Mapping[str, Any] | None = None
     budget: Mapping[str, Any] | None = None
@@ -215,7 +213,7 @@ def build_dossier(
             **(
                 {}
                 if profile.pictures is None
-                else {"pictures": profile.pictures.to_json(contract.image.accept_unscrubbed) | _drawn_from(evidence)}
+                else {"pictures": profile.pictures.to_json(contract.image.accept_unscrubbed)}
             ),
             **({"mostly_missing": notes} if (notes := missing_in_words(evidence.missing, advice=False)) else {}),
         },
@@ -252,22 +250,6 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
         "caps_together": dict(zip(("epsilon", "delta"), cleared.caps, strict=True)) if cleared.caps else None,
         "base_model": [shortened(str(name)) for name in cleared.base_model],
         "in_words": list(cleared.promises),
-    }
-
-
-def _drawn_from(evidence: Evidence) -> dict[str, Any]:
-    """The texts that pictures were drawn from, and by whose model; nothing where a method made them."""
-    contract = evidence.contract
-    drawn = contract.generate.drawn
-    if drawn is None:
-        return {}
-    return {
-        "drawn_from": {
-            "column": contract.text_column,
-            "host": urlsplit(drawn.endpoint.url).hostname,
-            "model": drawn.endpoint.model,
-            "rows_without": (evidence.captions or {"without_picture": 0})["without_picture"],
-        }
     }
 
 

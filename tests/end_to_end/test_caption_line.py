@@ -175,16 +175,22 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
         expected = drawings(np.array([seed % 3]), np.random.default_rng(seed))[0]
         assert (decoded(row["drawing"], FORM, "refuse") == expected).all()
     public = json.loads((folder / "dossier.json").read_text())
-    drawn = public["synthetic"]["pictures"]["drawn_from"]
-    assert drawn == {"column": "letter", "host": "127.0.0.1", "model": "painter", "rows_without": 0}
-    assert public["contract"]["generate"]["text"]["pictures"]["endpoint"]["url"] == "127.0.0.1"
+    endpoint = public["contract"]["generate"]["text"]["pictures"]["endpoint"]
+    assert (endpoint["url"], endpoint["model"]) == ("127.0.0.1", "painter")
     said = " ".join(public["statement"]["not_covered"])
     assert "no mechanism read them, and the published ones were drawn by the model painter at 127.0.0.1" in said
     assert "reached the mechanism" not in said
     page = (folder / "dossier.html").read_text()
-    assert "drew them from the synthetic texts in letter; no mechanism read a real picture" in page
+    assert (
+        "The model painter at 127.0.0.1 drew them from the synthetic texts in letter; no mechanism read a real picture"
+        in page
+    )
     assert (folder / "pictures.png").is_file()
     assert "sc:ImageObject" in json.dumps(cards.croissant(public))
+    assert (
+        "comes of the model painter, which drew them from the synthetic texts in letter"
+        in (folder / "README.md").read_text()
+    )
     attacks = [attack["name"] for attack in public["audit"]["report"]["attacks"]]
     assert attacks[-2:] == ["text overlap", "nearest pictures"] and "picture sums" not in attacks
     quality = json.loads((storage_of(deployment).require(PEOPLE, "quality").directory / "report.json").read_text())
@@ -223,7 +229,10 @@ def test_captions_of_a_trained_model(tmp_path: Path, server: Server) -> None:
     record = storage_of(deployment).require(PEOPLE, "synthetic")
     rows = pa.Table.from_batches(read_table(record.directory / "table"))
     assert rows.num_rows == record.facts["rows"] == 40
-    without = json.loads((record.directory / "captions.json").read_text())["without_picture"]
+    without = record.facts["captions_without_picture"]
+    drawn = json.loads((record.directory / "texts.json").read_text())
+    assert drawn["rows_without"] >= without > 0
+    assert drawn["in_words"].endswith(f"{without} rows are missing, since no picture of their text was drawn")
     # The trial and at most 60 captions: were one row in ten without a text, fewer than 40 had one once in 10^7 runs.
     assert len(painter.prompts) == 1 + 40 + without
     assert not leaks([document for _, _, document in server.asked], captioned_table())

@@ -215,7 +215,7 @@ class DrawnPictures(Part):
     """
 
     column: ColumnName | None = Field(default=None, description="The image column; by default the only one.")
-    endpoint: CaptionEndpoint
+    endpoint: CaptionEndpoint = Field(description="The remote public model that draws them.")
     style: str | None = Field(
         default=None, min_length=1, max_length=500, description="Public words before the caption in each request."
     )

@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.family import FamilyBudget, leaves_out_in_silenc
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
+from dpsynth_platform.scrub.fingerprints import RECORD_COLUMN, flat_owners, owner_column, read_fingerprints
 
 NUMBERS = {
     "distance of columns, mean": "fidelity.mean_column",
@@ -34,7 +34,6 @@ NUMBERS = {
 
 def body(step: StepContext) -> Outcome:
     """Measures, or reuses the report of the same inputs."""
-    from dpsynth_platform.audit.canaries import without_canaries
     from dpsynth_platform.quality.plots import plots
     from dpsynth_platform.quality.report import measure_quality
 
@@ -48,7 +47,7 @@ def body(step: StepContext) -> Outcome:
     if record is None:
         step.progress("comparing marginals and training classifiers")
         tables = (
-            without_canaries(_rows(bounded, contract.read_by_mechanism)),
+            _took_part(contract, scrubbed, bounded),
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
             _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
         )
@@ -141,6 +140,29 @@ def where_shown(place: Place) -> str:
     return f"{NOTICE} It is shown by: dpsynth release show {place.arguments}"
 
 
+def _compared_columns(contract: DataContract) -> list[str]:
+    """What the mechanism read, and real pictures that it did not read where texts are drawn."""
+    pictures = [str(contract.image_column)] if contract.generate.drawn is not None else []
+    return [*contract.read_by_mechanism, *pictures]
+
+
+def _took_part(contract: DataContract, scrubbed: StepRecord, bounded: StepRecord) -> pa.Table:
+    """The records that the mechanism read, with their pictures also where it did not read these.
+
+    Of records with the same key, those after the first have no picture of their own then, and are left out.
+    """
+    from dpsynth_platform.audit.canaries import without_canaries
+
+    if contract.generate.drawn is None:
+        return without_canaries(_rows(bounded, contract.read_by_mechanism))
+    column = str(contract.image_column)
+    rows = without_canaries(_rows(bounded, [*contract.read_by_mechanism, RECORD_COLUMN]))
+    scrubbed_rows = _rows(scrubbed, [column, RECORD_COLUMN])
+    places = pc.index_in(rows.column(RECORD_COLUMN), scrubbed_rows.column(RECORD_COLUMN).combine_chunks())
+    found = rows.filter(places.is_valid()).drop_columns([RECORD_COLUMN])
+    return found.append_column(column, scrubbed_rows.column(column).take(places.drop_null()))
+
+
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
     table = record.directory / "table"
     return pa.Table.from_batches(read_table(table, columns=[*columns, owner_column(table_schema(table))]))
@@ -160,7 +182,7 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
     owners = read_fingerprints(scrubbed.directory / "participants")
     in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
     held_out = owners[in_holdout & ~contained(owners, took_part)]
-    rows = _rows(scrubbed, contract.read_by_mechanism)
+    rows = _rows(scrubbed, _compared_columns(contract))
     owned_by = rows.column(owner_column(rows.schema)).combine_chunks()
     is_held_out = pc.is_in(flat_owners(owned_by), hex_column(held_out))
     if pa.types.is_list(owned_by.type):

@@ -5,30 +5,17 @@ What belongs here: post-processing only. This step receives the model, never the
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 
 from assets.shown import picture, png, table, together
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import (
-    TEXTS_DRAWN,
-    StepRecord,
-    read_table,
-    table_schema,
-    write_durably,
-    write_table,
-)
-from dpsynth_platform.operations.drawing import drawn_as_asked
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, read_table, table_schema
+from dpsynth_platform.operations.drawing import write_pictured_rows, write_rows
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.synth.tabular.measured import of_columns, write_measured
-from dpsynth_platform.synth.tabular.missing import (
-    MOSTLY_MISSING,
-    check_missing,
-    missing_in_words,
-    read_missing,
-    write_missing,
-)
+from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING, check_missing, read_missing
 
 
 def body(step: StepContext) -> Outcome:
@@ -49,6 +36,10 @@ def body(step: StepContext) -> Outcome:
         from dpsynth_platform.synth.text.terms import terms_of
 
         terms["texts"] = terms_of(contract).digest
+    if asked.drawn is not None:
+        from dpsynth_platform.synth.images.captions import drawing_terms
+
+        terms["pictures"] = drawing_terms(contract)
     known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():
@@ -61,43 +52,33 @@ def body(step: StepContext) -> Outcome:
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
-    drawing = drawn_as_asked(step, contract, raw.facts["method"], model.directory)
-    check_missing(step.place.label, drawing.missing, limit)
-    mostly = missing_in_words(drawing.missing)
+    method = raw.facts["method"]
     with step.storage.new_output(step.place, "synthetic") as directory:
-        write_table(directory / "table", drawing.schema, drawing.batches)
-        write_missing(directory, drawing.missing)
-        if drawing.measured is not None:
-            write_measured(directory, of_columns(drawing.measured, drawing.schema.names))
-        drawn = drawing.texts
-        if drawn is not None:
-            step.progress(drawn.in_words)
-            write_durably(directory / TEXTS_DRAWN, json.dumps(drawn.to_json()))
+        if asked.drawn is None:
+            schema, facts = write_rows(step, contract, method, model.directory, directory)
+        else:
+            schema, facts = write_pictured_rows(step, contract, method, model, canonical_digest(terms), directory)
         record = step.record(
             "synthetic",
             run_key=model.run_key,
             directory=directory,
             inputs=[model],
-            facts={
-                "rows": drawing.rows,
-                "entry_id": model.facts["entry_id"],
-                **({MOSTLY_MISSING: mostly} if mostly else {}),
-                **(
-                    {}
-                    if drawn is None
-                    else {"texts_drawn": drawn.drawn, "texts_left_out": sum(drawn.left_out.values())}
-                ),
-                **terms,
-            },
+            facts=facts | {"entry_id": model.facts["entry_id"]} | terms,
         )
-    shown = _report_missing(step, mostly) | ({} if drawn is None else {"texts": drawn.in_words})
+    shown = _report_missing(step, facts.get(MOSTLY_MISSING, ())) | _texts(directory)
     return Outcome(
         record,
-        drawing.schema,
-        drawing.rows,
+        schema,
+        facts["rows"],
         metadata=shown | _compared(step, contract, record) | _pictured(contract, record),
         facets=known,
     )
+
+
+def _texts(directory: Path) -> dict[str, object]:
+    """What became of drawn texts, for the asset page; nothing where none were drawn here."""
+    file = directory / TEXTS_DRAWN
+    return {"texts": json.loads(file.read_text(encoding="utf-8"))["in_words"]} if file.is_file() else {}
 
 
 def _compared(step: StepContext, contract: DataContract, record: StepRecord) -> dict[str, object]:

@@ -49,14 +49,8 @@ def score_pictures(
     if counts_columns(contract):
         on_columns = CanarySet(canaries.table.drop_columns([layout.column]))
         scored += score_canaries(on_columns, directory / COLUMNS, synthetic)
-    files = values.column(layout.column).to_pylist()
-    duplicates = equal_items(files)
-    pictures = layout.form.read(values.column(layout.column).combine_chunks())
-    released, _, _ = read_pictures(
-        synthetic.slice(0, MOST_PICTURES).column(layout.column), layout.form, "refuse", raw=False
-    )
-    scored.append(Scored(PICTURE_DISTANCE, distance_scores(pictures, released), duplicates))
-    classes = layout.classes_of(values)
+    scored.append(score_distances(layout, canaries, synthetic))
+    duplicates, pictures, classes = scored[-1].duplicates, _pictures(layout, canaries), layout.classes_of(values)
     sums = made.measured_sums(directory, pictures)
     if sums is not None:
         scored.append(Scored(PICTURE_SUMS, sum_scores(sums, classes, canaries.records_per_owner), duplicates))
@@ -64,6 +58,19 @@ def score_pictures(
     if losses is not None:
         scored.append(Scored(PICTURE_LOSS, -losses, duplicates))
     return scored
+
+
+def score_distances(layout: ImageLayout, canaries: CanarySet, synthetic: pa.Table) -> Scored:
+    """The attack by distance on the first released pictures; at least one row has one."""
+    some = synthetic.slice(0, MOST_PICTURES).column(layout.column)
+    released, _, _ = read_pictures(some, layout.form, "refuse", raw=False)
+    duplicates = equal_items(canaries.values.column(layout.column).to_pylist())
+    return Scored(PICTURE_DISTANCE, distance_scores(_pictures(layout, canaries), released), duplicates)
+
+
+def _pictures(layout: ImageLayout, canaries: CanarySet) -> npt.NDArray[np.uint8]:
+    """One picture of each canary."""
+    return layout.form.read(canaries.values.column(layout.column).combine_chunks())
 
 
 def distance_scores(canaries: npt.NDArray[np.uint8], released: npt.NDArray[np.uint8]) -> Floats:

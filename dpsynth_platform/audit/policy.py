@@ -79,7 +79,7 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     from dpsynth_platform.synth.counted import counts_columns  # late: most commands need no attack
 
     on_columns = ATTACKS if counts_columns(contract) else ()
-    if contract.image_column is not None:
+    if contract.image_column is not None and contract.generate.drawn is None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None
         method = contract.generate.method
         runs = {
@@ -89,7 +89,10 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
         return (*on_columns, *(attack for attack in PICTURE_ATTACKS if runs.get(attack, True)))
     if contract.text_column is None:
         return on_columns
-    return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
+    on_texts = (attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training)
+    # No mechanism reads the canaries' pictures. The attack shows that the drawn ones do not depend on them.
+    drawn = contract.generate.drawn is not None and not contract.separate_audit_model
+    return (*on_columns, *on_texts, *([PICTURE_DISTANCE] if drawn else []))
 
 
 def unproven_gate(policy: Policy, attacks: Sequence[Attack]) -> str | None:

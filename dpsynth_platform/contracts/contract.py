@@ -150,8 +150,9 @@ class DataContract(Part):
 
     @property
     def image_column(self) -> str | None:
-        """The column of pictures that a method makes, if any."""
-        return None if self.generate.image is None else image_column_of(self.generate.image, self.columns)
+        """The column of pictures that a method makes, or that are drawn from texts, if any."""
+        part = self.generate.image or self.generate.drawn
+        return None if part is None else image_column_of(part, self.columns)
 
     @property
     def image(self) -> ImageColumn:
@@ -185,8 +186,9 @@ class DataContract(Part):
 
     @property
     def read_by_mechanism(self) -> list[str]:
-        """Names of the columns that the mechanism reads."""
-        return [*self.modelled, *(name for name in (self.text_column, self.image_column) if name is not None)]
+        """Names of the columns that the mechanism reads: no pictures where these are drawn from texts."""
+        pictures = None if self.generate.drawn is not None else self.image_column
+        return [*self.modelled, *(name for name in (self.text_column, pictures) if name is not None)]
 
     @property
     def canary_count(self) -> int:

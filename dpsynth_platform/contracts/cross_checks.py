@@ -124,7 +124,7 @@ class Parts:
             written = f"{target.place.rstrip('/')}/"
             if read and (written.startswith(read) or read.startswith(written)):
                 yield f"release.publish: {target.place!r} and the source overlap; accepted: a separate place"
-        pictures = self.generate is not None and self.generate.image is not None
+        pictures = self.generate and (self.generate.image or self.generate.drawn)
         if self.generate and not pictures and any(target.format == "images" for target in self.release.publish):
             yield "release.publish: format images, but generate makes no pictures; accepted: another format"
         if all(target.format in ("files", "images") for target in self.release.publish):
@@ -292,21 +292,25 @@ class Parts:
         if generate is None or not all(self.columns.values()):
             return
         found = [name for name, column in self.columns.items() if column.type == "image"]
-        if generate.image is None:
+        made = generate.image or generate.drawn
+        if made is None:
             if found:
                 yield (
                     f"columns.{found[0]}: type image, but generate.method {generate.method!r} makes no pictures; "
-                    f"accepted: generate.image with method auto or {', '.join(IMAGE_METHODS)}, or ignore: true for "
-                    "the column"
+                    f"accepted: generate.image with method auto or {', '.join(IMAGE_METHODS)}, generate.text.pictures "
+                    f"with method auto or {', '.join(TEXT_METHODS)}, or ignore: true for the column"
                 )
             return
-        column = image_column_of(generate.image, self.columns)
+        column = image_column_of(made, self.columns)
         if column not in found:
-            shown = "missing" if column is None else repr(column)
-            yield f"generate.image.column: {shown}; accepted: one of {', '.join(found) or 'no declared column'}"
+            key, shown = "image" if generate.image else "text.pictures", "missing" if column is None else repr(column)
+            yield f"generate.{key}.column: {shown}; accepted: one of {', '.join(found) or 'no declared column'}"
         elif len(found) > 1:
             others = ", ".join(name for name in found if name != column)
             yield f"columns: {others}: a second image column; accepted: one, so declare the others with ignore: true"
+        if generate.image is None:
+            yield from self._drawn()
+            return
         yield from self._classes(generate.image)
         if self.privacy and self.privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
@@ -358,10 +362,21 @@ class Parts:
                 "by which pictures are made, or [] for none"
             )
         named = conditions_of(image, self.columns, modelled)
-        classes = math.prod(len(conditioning_values(self.columns[name])) for name in named)
+        yield from self._too_many("image", named)
+
+    def _drawn(self) -> Iterator[str]:
+        """Classes of pictures that are drawn from texts, whose conditioning columns are the texts' own."""
+        modelled = modelled_columns(self.columns, self.privacy)
+        given = self.generate.text.given if self.generate and self.generate.text else None
+        yield from self._too_many("text", [name for name in modelled if given is None or name in given])
+
+    def _too_many(self, part: str, named: Sequence[str]) -> Iterator[str]:
+        """More classes of pictures than there may be."""
+        listed = [name for name in named if conditioning_values(self.columns[name])]
+        classes = math.prod(len(conditioning_values(self.columns[name])) for name in listed)
         if classes > MOST_CLASSES:
             yield (
-                f"generate.image.given: {', '.join(named)} make {classes} classes; accepted: at most {MOST_CLASSES}, "
+                f"generate.{part}.given: {', '.join(listed)} make {classes} classes; accepted: at most {MOST_CLASSES}, "
                 "so fewer columns"
             )
 

@@ -19,7 +19,7 @@ from dpsynth_platform.contracts.methods import (
     TRAINED_METHODS,
     MethodName,
 )
-from dpsynth_platform.contracts.text_generation import Endpoint, TextGeneration, Training
+from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
 NO_COLUMN = "none, so leave the key out"
 DEFAULT_BASE_MODEL = "smollm2-135m"
@@ -170,7 +170,10 @@ class Generate(Part):
             f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
         }
         if self.text is not None and self.image is not None:
-            yield "image: beside text; accepted: one of both, so declare the other column with ignore: true"
+            yield (
+                "image: beside text; accepted: one of both, so declare the other column with ignore: true; or "
+                "text.pictures, by which an endpoint draws pictures from the texts"
+            )
         for key, (value, methods) in parts.items():
             if value is not None and self.method not in methods and not self.method_unresolved:
                 yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"
@@ -203,6 +206,11 @@ class Generate(Part):
         """The endpoint whose model writes texts or makes pictures, if one is declared."""
         part = self.text or self.image
         return None if part is None or part.evolution is None else part.evolution.endpoint
+
+    @property
+    def drawn(self) -> DrawnPictures | None:
+        """How pictures are drawn from written texts, if they are."""
+        return None if self.text is None else self.text.pictures
 
     @field_validator("rows", mode="before")
     @classmethod

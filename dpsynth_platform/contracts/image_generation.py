@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.columns import conditioning_values
-from dpsynth_platform.contracts.text_generation import Endpoint
+from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint
 
 MOST_CLASSES = 1000
 """The most classes of pictures."""
@@ -318,7 +318,7 @@ class ImageGeneration(Part):
     )
 
 
-def image_column_of(image: ImageGeneration, columns: Mapping[str, Any]) -> str | None:
+def image_column_of(image: ImageGeneration | DrawnPictures, columns: Mapping[str, Any]) -> str | None:
     """The named image column, else the only one, else None."""
     found = [name for name, column in columns.items() if column and column.type == "image"]
     return image.column or (found[0] if len(found) == 1 else None)

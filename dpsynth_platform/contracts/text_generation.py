@@ -201,6 +201,33 @@ class Endpoint(Part):
         return url
 
 
+class CaptionEndpoint(Endpoint):
+    """A remote public model that draws pictures. Requests hold written texts and public words, no picture."""
+
+    url: str = Field(max_length=500, description="Address that answers POST requests for `/images/random`; https.")
+    model: str = Field(min_length=1, max_length=200, description="Its name there.")
+
+
+class DrawnPictures(Part):
+    """Pictures that a public model draws from the written texts (captions), after the mechanism.
+
+    No mechanism reads the real pictures: captions are paid for as any text, and drawing them is post-processing.
+    """
+
+    column: ColumnName | None = Field(default=None, description="The image column; by default the only one.")
+    endpoint: CaptionEndpoint = Field(description="The remote public model that draws them.")
+    style: str | None = Field(
+        default=None, min_length=1, max_length=500, description="Public words before the caption in each request."
+    )
+    most_missing: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of rows that are left out if the endpoint draws no picture of their caption; of more, the "
+        "step stops, keeps what is drawn, and continues in the next run.",
+    )
+
+
 class Evolution(Part):
     """Private evolution (Aug-PE): the writer of candidates, its public words, and the votes of private records."""
 
@@ -342,6 +369,11 @@ class TextGeneration(Part):
     evolution: Evolution | None = Field(default=None, description="For `aug_pe`.")
     resample: Resample | None = Field(
         default=None, description="Choose texts among more by votes for clusters; by default not."
+    )
+    pictures: DrawnPictures | None = Field(
+        default=None,
+        exclude_if=lambda part: part is None,
+        description="Pictures that a remote public model draws from the texts, for the image column.",
     )
     temperature: float = Field(default=1.0, gt=0, le=5)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000)

@@ -40,6 +40,7 @@ JOINTLY = "Rows are drawn from one model of all modelled columns together."
 WRITTEN = "Written by a language model that was trained on this column, differentially privately."
 DECODED = "Decoded to pixels of the declared form, without metadata; what the pixels show is not scrubbed."
 PICTURED = "Made by a model of this column's pictures, differentially privately."
+ILLUSTRATED = "Drawn by a public model from the synthetic texts that descend from this column; no real picture is read."
 CLASSIFIED = "Decides of which class the picture is."
 CONDITIONING = "Told to the language model before it writes."
 WEIGHED = "Each of an owner's records counts as a part of one."
@@ -53,8 +54,8 @@ LEFT_EMPTY = "Present for the schema's sake and empty: the model does not know t
 SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
-        JOINTLY, WRITTEN, DECODED, PICTURED, CLASSIFIED, CONDITIONING, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN,
-        FRESH_IDS, LEFT_EMPTY,
+        JOINTLY, WRITTEN, DECODED, PICTURED, ILLUSTRATED, CLASSIFIED, CONDITIONING, WEIGHED, PUBLISHED,
+        FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip
 """Every sentence of a column's lineage. All are fixed, so that none can depend on the data."""
@@ -190,8 +191,9 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     """Columns of the synthetic table: through the model, from those of the bounded table `before`.
 
     A written column comes from a language model that was trained on its texts and the conditioning columns. A modelled
-    column comes from its own counts. Rows are drawn from one joint model, so every modelled column (and the owner, if
-    an owner's records share one weight) affects all rows.
+    column comes from its own counts. Pictures that are drawn from texts come from the written column. Rows are drawn
+    from one joint model, so every modelled column (and the owner, if an owner's records share one weight) affects all
+    rows.
 
     Args:
         source: the source's schema.
@@ -202,7 +204,9 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
     written = [name for name, treatment in treatments.items() if treatment == "written"]
     pictured = [name for name, treatment in treatments.items() if treatment == "pictured"]
-    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", CLASSIFIED if pictured else CONDITIONING)
+    captioned = contract.generate.drawn is not None
+    told = CLASSIFIED if pictured and not captioned else CONDITIONING
+    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", told)
     reasons = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":
@@ -210,7 +214,13 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     return ColumnDescent(
         {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled}
         | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *conditioning) for name in written}
-        | {name: (*_from(before, [name], "AGGREGATION", PICTURED), *conditioning) for name in pictured},
+        | {
+            name: (
+                *_from(before, written if captioned else [name], "AGGREGATION", ILLUSTRATED if captioned else PICTURED),
+                *conditioning,
+            )
+            for name in pictured
+        },
         {name: reasons[treatment] for name, treatment in treatments.items() if treatment in reasons},
         tuple(rows),
     )

@@ -96,7 +96,7 @@ def _attacked(
     canaries = read_canaries(records["canaries"].directory / "table")
     rows = _rows(step, contract, raw.facts["method"], attacked, records["synthetic"])
     model = attacked.directory
-    if contract.image_column is not None:
+    if contract.generate.image is not None:
         from dpsynth_platform.audit.picture_scoring import score_pictures
         from dpsynth_platform.synth.images.generator import COLUMNS
 
@@ -107,17 +107,26 @@ def _attacked(
     if contract.text_column is None:
         return _Attacked(canaries, rows, model, score_canaries(canaries, model, rows))
     # Late: these load a library of language models.
+    from dpsynth_platform.audit.attacks import PICTURE_DISTANCE
+    from dpsynth_platform.audit.picture_scoring import score_distances
+    from dpsynth_platform.audit.policy import attacks_on
     from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
+    from dpsynth_platform.synth.images.layout import ImageLayout
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
     step.progress("asking the language model about the canaries' texts")
     plan = step.plan(raw)
+    pictured = PICTURE_DISTANCE in attacks_on(contract)
+    released = rows
     canaries, rows = as_the_model_saw(plan, canaries, rows)
     return _Attacked(
         canaries,
         rows,
         columns_model(model),
-        score_texts(contract, plan, canaries, model, rows),
+        [
+            *score_texts(contract, plan, canaries, model, rows),
+            *([score_distances(ImageLayout.of(contract), canaries, released)] if pictured else []),
+        ],
         reconstructed_texts(plan, canaries, model),
     )
 

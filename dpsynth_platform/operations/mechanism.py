@@ -276,7 +276,14 @@ def _base_model(plan: SealedPlan) -> BaseModel | None:
 
 
 def _endpoint(contract: DataContract, plan: SealedPlan) -> Access | None:
-    """Access to the endpoint that makes samples, if there is one; tried before anything is spent."""
+    """Access to the endpoint that makes samples, if there is one; tried before anything is spent.
+
+    So is an endpoint that draws pictures from texts later: the mechanism gets no access to it.
+    """
+    if contract.generate.drawn is not None:
+        from dpsynth_platform.synth.images.captions import CaptionPainter
+
+        CaptionPainter.of(contract).trial()
     transport = transport_of(contract)
     return None if transport is None else generator(plan.method).tried_endpoint(plan, transport)
 

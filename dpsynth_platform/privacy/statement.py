@@ -454,7 +454,10 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     yield from (text.format(published_text=published) for text in texts["always"])
     if contract.image_column is not None:
         said = {"column": contract.image_column, "unscrubbed": contract.image.accept_unscrubbed}
-        yield from (text.format(**said, unit=contract.privacy.unit) for text in texts["pictures"])
+        if (drawn := contract.generate.drawn) is not None:
+            said |= {"text": column, "model": drawn.endpoint.model, "host": urlsplit(drawn.endpoint.url).hostname}
+        key = "pictures" if drawn is None else "drawn_pictures"
+        yield from (text.format(**said, unit=contract.privacy.unit) for text in texts[key])
         if (table := contract.public_pictures) is not None:
             use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
             yield _text("not_covered", use, directory=PurePath(table.directory).name, public=table.public)
@@ -463,7 +466,7 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             yield _text("not_covered", "public_checkpoint", directory=named, public=model.public)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
-        words = _TEXTS["endpoint_makes"]["texts" if contract.image_column is None else "pictures"]
+        words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
         yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts["endpoint"])
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))

@@ -166,13 +166,22 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
             for name in _written(dossier)
         ),
         *(
-            f"{column['name']} has synthetic pictures: what they show in detail is noise, or comes of public pictures."
+            f"{column['name']} has synthetic pictures: what they show in detail {_details(dossier)}."
             for column in _published(dossier)
             if column["treatment"] == "pictured"
         ),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]
+
+
+def _details(dossier: Mapping[str, Any]) -> str:
+    """Where the details of pictures come from."""
+    drawn = (dossier["contract"]["generate"].get("text") or {}).get("pictures")
+    if drawn is None:
+        return "is noise, or comes of public pictures"
+    texts = ", ".join(_written(dossier))
+    return f"comes of the model {drawn['endpoint']['model']}, which drew them from the synthetic texts in {texts}"
 
 
 def _field_id(number: int, name: str) -> str:

@@ -308,9 +308,10 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     generate = kept["generate"]
     if generate["base_model"] is not None and generate["base_model"].startswith(("/", ".", "~")):
         generate["base_model"] = PurePath(generate["base_model"]).name
-    endpoint = ((generate["text"] or generate.get("image") or {}).get("evolution") or {}).get("endpoint")
-    if endpoint is not None:
-        endpoint["url"] = urlsplit(endpoint["url"]).hostname
+    for part in ("evolution", "pictures"):
+        endpoint = ((generate["text"] or generate.get("image") or {}).get(part) or {}).get("endpoint")
+        if endpoint is not None:
+            endpoint["url"] = urlsplit(endpoint["url"]).hostname
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name

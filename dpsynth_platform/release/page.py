@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TREATMENTS = {
     "modelled": "modelled with differential privacy",
     "written": "written by a language model, with differential privacy",
-    "pictured": "made by a model of pictures, with differential privacy",
+    "pictured": "made by a model of pictures or drawn from synthetic texts, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
     "empty": "kept for the schema, without values",
     "absent": "not part of the release",

@@ -158,6 +158,7 @@ _COUNTED: Mapping[str, Mapping[str, str]] = {
     "synthetic": {
         "texts_drawn": "synthetic texts drawn",
         "texts_left_out": "of these, left out by the rules",
+        "captions_without_picture": "of these, without a picture",
         "rows": "synthetic rows",
     },
 }

@@ -60,8 +60,11 @@ class Access:
     transport: Transport = Transport()
 
     @classmethod
-    def of(cls, endpoint: Endpoint, transport: Transport, settings: Settings, part: str = "text") -> Access:
-        """The deployment's access to an endpoint, which a part of `generate` names.
+    def of(cls, endpoint: Endpoint, transport: Transport, settings: Settings, setting: str) -> Access:
+        """The deployment's access to an endpoint.
+
+        Args:
+            setting: the endpoint's path in a contract.
 
         Raises:
             ConfigurationError: the deployment does not list it, or the key's file cannot be used.
@@ -70,7 +73,7 @@ class Access:
         if address not in settings.text_endpoints:
             listed = ", ".join(settings.text_endpoints) or "none yet"
             raise ConfigurationError(
-                f"generate.{part}.evolution.endpoint.url: {address} is no endpoint of this deployment; accepted: "
+                f"{setting}.url: {address} is no endpoint of this deployment; accepted: "
                 f"{listed} (the deployment's operator adds one to DPSYNTH_TEXT_ENDPOINTS)"
             )
         return cls(read_key(settings.text_key), transport)
@@ -89,7 +92,7 @@ class Access:
 
 
 def transport_of(contract: DataContract) -> Transport | None:
-    """How requests reach a contract's endpoint; None if it names none."""
+    """How requests reach the endpoint of a contract's mechanism; None if it names none."""
     declared = contract.generate.endpoint
     return None if declared is None else Transport(declared.timeout, declared.attempts, declared.at_once)
 

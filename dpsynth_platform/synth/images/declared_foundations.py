@@ -25,7 +25,7 @@ from dpsynth_platform.synth.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.images.encoders import AveragedPixels, Encoder
 from dpsynth_platform.synth.images.encoders_network import NetworkEncoder, trained
 from dpsynth_platform.synth.images.foundations import ImageFoundation
-from dpsynth_platform.synth.images.foundations_endpoint import EndpointFoundation
+from dpsynth_platform.synth.images.foundations_endpoint import SETTING, EndpointFoundation
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.images.simulators import Fonts
 from dpsynth_platform.synth.images.simulators_shapes import Shapes
@@ -118,7 +118,7 @@ class DeclaredFoundation:
         """
         if self.endpoint is None:
             return None
-        return Access.of(self.endpoint, transport, Settings.from_environment(), "image")
+        return Access.of(self.endpoint, transport, Settings.from_environment(), SETTING)
 
     def tried(self, form: ImageForm, transport: Transport) -> Access | None:
         """The same, after the endpoint has made two pictures on trial. Raises as `access`, and if none came."""

@@ -90,6 +90,14 @@ class MadePicture:
         return written.getvalue()
 
 
+def answered_file(content: bytes | None) -> bytes:
+    """The encoded picture in an endpoint's answer, unchecked. Raises `UnusableAnswer` if there is none."""
+    try:
+        return base64.b64decode(json.loads(content or b"")["data"][0]["b64_json"], validate=True)
+    except (ValueError, LookupError, TypeError, RecursionError, binascii.Error):
+        raise UnusableAnswer("garbage") from None
+
+
 @dataclass
 class EndpointFoundation:
     """An endpoint as an `ImageFoundation`.
@@ -182,11 +190,4 @@ class EndpointFoundation:
         return Request(f"images/{path}", document | more)
 
     def _made(self, requests: Sequence[Request]) -> list[MadePicture | None]:
-        return self._calls.answers(requests, self._read)
-
-    def _read(self, content: bytes | None) -> MadePicture:
-        try:
-            encoded = base64.b64decode(json.loads(content or b"")["data"][0]["b64_json"], validate=True)
-        except (ValueError, LookupError, TypeError, RecursionError, binascii.Error):
-            raise UnusableAnswer("garbage") from None
-        return MadePicture.answered(encoded, self.form)
+        return self._calls.answers(requests, lambda content: MadePicture.answered(answered_file(content), self.form))

@@ -50,7 +50,7 @@ from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
-from dpsynth_platform.synth.text.endpoints import EndpointWriter
+from dpsynth_platform.synth.text.endpoints import SETTING, EndpointWriter
 from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import read_voters
@@ -95,7 +95,7 @@ class AugPe(TextGenerator[EvolutionParameters]):
             refuse_decoder(base, f"method {self.method}")
         else:
             endpoint = Endpoint(generate.endpoint.url, str(generate.base_model))
-            Access.of(endpoint, Transport(), Settings.from_environment())
+            Access.of(endpoint, Transport(), Settings.from_environment(), SETTING)
         return EvolutionParameters.calibrated(inputs, base).parts(inputs)
 
     def description(self, plan: SealedPlan, parameters: EvolutionParameters) -> tuple[str, dict[str, Any]]:
@@ -272,7 +272,7 @@ def _writer(
 
 def _access(parameters: EvolutionParameters, transport: Transport) -> Access | None:
     endpoint = parameters.endpoint
-    return None if endpoint is None else Access.of(endpoint, transport, Settings.from_environment())
+    return None if endpoint is None else Access.of(endpoint, transport, Settings.from_environment(), SETTING)
 
 
 def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:

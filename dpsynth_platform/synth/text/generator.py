@@ -144,6 +144,9 @@ def with_texts(
     if not places:
         raise MechanismFailed("no text was written that keeps the rules; the model learned too little")
     kept = table.take(pa.array(places, pa.int64()))
+    drawn_later = [name for name in release.schema.names if name not in kept.schema.names]  # pictures of the texts
+    for name in drawn_later:
+        kept = kept.append_column(name, pa.nulls(len(places), release.schema.field(name).type))
     arrays = [
         pa.array([chosen[row] for row in places], field.type) if field.name == written else kept.column(field.name)
         for field in release.schema

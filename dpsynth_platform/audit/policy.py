@@ -99,16 +99,18 @@ def unproven_gate(policy: Policy, attacks: Sequence[Attack]) -> str | None:
     """Why no deciding attack has been shown to detect a faulty mechanism, or None where one has.
 
     A trained model's texts may repeat what it memorized. A writer by votes never reads a record, and for tokens drawn
-    one by one for many owners the attack is untested: the absence of canaries' words proves nothing there.
+    one by one for many owners the attack is untested: the absence of canaries' words proves nothing there. A diffusion
+    model's loss finds the canaries of a training without privacy; how little noise it still finds is not measured.
     """
     deciding = [attack for attack in attacks if policy.decides(attack.name)]
-    unproven = (TEXT_OVERLAP, PICTURE_DISTANCE)
+    unproven = (TEXT_OVERLAP, PICTURE_DISTANCE, PICTURE_LOSS)
     if TEXT_LIKELIHOOD in attacks or not deciding or any(attack not in unproven for attack in deciding):
         return None
-    return (
-        f"The attack {deciding[0].name!r} is the only one that decides, and without a trained model it was not shown "
-        "to find anyone where noise is missing."
-    )
+    named = " and ".join(repr(attack.name) for attack in deciding)
+    only = f"attack {named} is the only one that decides, and it was"
+    if len(deciding) > 1:
+        only = f"attacks {named} are the only ones that decide, and they were"
+    return f"The {only} not shown to find anyone where noise is missing."
 
 
 def check_gates(contract: DataContract, attacks: Sequence[Attack]) -> None:

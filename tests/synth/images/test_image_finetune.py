@@ -20,14 +20,15 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.sources.pictures import read_pictures
-from dpsynth_platform.synth.images import diffusion_sampling, diffusion_training
+from dpsynth_platform.synth.images import diffusion_sampling, diffusion_training, picture_training
 from dpsynth_platform.synth.images.choice import image_method_for
 from dpsynth_platform.synth.images.diffusion_loss import losses
-from dpsynth_platform.synth.images.diffusion_training import load_network, read_records
+from dpsynth_platform.synth.images.diffusion_training import load_network
 from dpsynth_platform.synth.images.finetune import ImageFinetune
 from dpsynth_platform.synth.images.finetune_plan import FinetuneParameters
 from dpsynth_platform.synth.images.layout import Pictures
 from dpsynth_platform.synth.images.picture_codecs import TRIED, AsLatents
+from dpsynth_platform.synth.images.picture_training import read_records
 from dpsynth_platform.synth.interface import DrawRequest, SealedPlan
 from dpsynth_platform.training.grids import GridSums
 
@@ -129,7 +130,7 @@ def test_a_latent_model_is_planned_trained_continued_and_draws(tmp_path, monkeyp
         raise AssertionError("a file of records is opened")
 
     monkeypatch.setattr(AsLatents, "encoded", seen)
-    monkeypatch.setattr(diffusion_training, "_unnamed", refused)
+    monkeypatch.setattr(picture_training, "_unnamed", refused)
     if trained == "lora":  # the gate takes time, and tests of the network have it for low-rank matrices
         monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
     inputs = finetune_inputs(model, trained=trained, sampled="owners")
@@ -139,7 +140,7 @@ def test_a_latent_model_is_planned_trained_continued_and_draws(tmp_path, monkeyp
     bounded = bounded_pictures(tmp_path / "bounded")
     monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
     with monkeypatch.context() as patch:
-        patch.setattr(diffusion_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         encoded.clear()
         with pytest.raises(KeyboardInterrupt):
             GENERATOR.run(job(plan, bounded, directory))

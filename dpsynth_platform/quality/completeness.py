@@ -22,7 +22,9 @@ def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tupl
         yield "distances of columns", report["fidelity"]["not_available"]
         yield "similarity to held-out rows", None if report["similarity"] else "a table has no rows"
         yield "closeness to real rows", None if report["closeness"] else "a table has no rows"
-        if contract.quality.target is not None:
+        # A target alone is predicted from pictures or texts; their classifiers are in their own parts.
+        shown = contract.image_column is not None or contract.text_column is not None
+        if contract.quality.target is not None and (len(contract.modelled) > 1 or not shown):
             utility = report["utility"]
             yield f"classifiers of {contract.quality.target}", utility["not_available"]
             for kind in ("synthetic", "real"):

@@ -99,12 +99,13 @@ def unproven_gate(policy: Policy, attacks: Sequence[Attack]) -> str | None:
     """Why no deciding attack has been shown to detect a faulty mechanism, or None where one has.
 
     A trained model's texts may repeat what it memorized. A writer by votes never reads a record, and for tokens drawn
-    one by one for many owners the attack is untested: the absence of canaries' words proves nothing there. A diffusion
-    model's loss finds the canaries of a training without privacy; how little noise it still finds is not measured.
+    one by one for many owners the attack is untested: the absence of canaries' words proves nothing there. Pictures
+    drawn from texts follow from no record's picture, whatever the mechanism does. A diffusion model's loss finds the
+    canaries of a training without privacy; how little noise it still finds is not measured.
     """
     deciding = [attack for attack in attacks if policy.decides(attack.name)]
-    unproven = (TEXT_OVERLAP, PICTURE_DISTANCE, PICTURE_LOSS)
-    if TEXT_LIKELIHOOD in attacks or not deciding or any(attack not in unproven for attack in deciding):
+    unproven = [PICTURE_DISTANCE, PICTURE_LOSS, *([] if TEXT_LIKELIHOOD in attacks else [TEXT_OVERLAP])]
+    if not deciding or any(attack not in unproven for attack in deciding):
         return None
     named = " and ".join(repr(attack.name) for attack in deciding)
     only = f"attack {named} is the only one that decides, and it was"

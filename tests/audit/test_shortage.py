@@ -60,3 +60,25 @@ def test_a_domain_in_which_most_canaries_are_alike_is_known_beforehand(
     assert "declare columns with more values" in few
     assert shortage(2000) is None
     assert shortage(3, certain_shortage_of) is None, "what a draw shows refuses no run: another one may show less"
+
+
+def test_an_attack_on_pictures_that_no_mechanism_reads_proves_nothing_alone(
+    contract_of: Callable[..., DataContract],
+) -> None:
+    """Even a training without noise would pass: only the endpoint's pictures, which no record decides, are attacked."""
+    document = contract_of().snapshot()
+    document["columns"] |= {
+        "caption": {"type": "text"},
+        "photo": {"type": "image", "size": [8, 8], "accept_unscrubbed": "the photographs show no people"},
+    }
+    pictures = {"endpoint": {"url": "https://models.example.org/v1", "model": "painter"}}
+    text = {"given": ["insured"], "pictures": pictures}
+    document["generate"] = {"method": "dp_finetune", "rows": 100, "text": text}
+
+    def shortage(*gates: str) -> str | None:
+        return certain_shortage_of(DataContract.model_validate(document | {"audit": {"canaries": 500, "gates": gates}}))
+
+    alone = shortage("nearest pictures")
+    assert alone is not None
+    assert "The attack 'nearest pictures' is the only one that decides, and it was not shown to find anyone" in alone
+    assert shortage("nearest pictures", "text overlap") is None

@@ -180,6 +180,7 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
     said = " ".join(public["statement"]["not_covered"])
     assert "no mechanism read them, and the published ones were drawn by the model painter at 127.0.0.1" in said
     assert "reached the mechanism" not in said
+    assert "What the model painter at 127.0.0.1 was trained on" in said and "no lineage was checked" in said
     page = (folder / "dossier.html").read_text()
     assert (
         "The model painter at 127.0.0.1 drew them from the synthetic texts in letter; no mechanism read a real picture"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -199,6 +200,11 @@ class Endpoint(Part):
                 "(http for this machine only), without user, query or fragment"
             )
         return url
+
+
+def published_name(model: str) -> str:
+    """A model's name as releases show it: of a path, which names directories of a machine, the last part alone."""
+    return PurePath(model).name if model.startswith(("/", ".", "~")) else model
 
 
 class CaptionEndpoint(Endpoint):

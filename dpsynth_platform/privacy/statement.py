@@ -20,6 +20,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.image_generation import WarmUpPictures
+from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.foundation.yaml_files import read_yaml
@@ -455,7 +456,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if contract.image_column is not None:
         said = {"column": contract.image_column, "unscrubbed": contract.image.accept_unscrubbed}
         if (drawn := contract.generate.drawn) is not None:
-            said |= {"text": column, "model": drawn.endpoint.model, "host": urlsplit(drawn.endpoint.url).hostname}
+            named, host = published_name(drawn.endpoint.model), urlsplit(drawn.endpoint.url).hostname
+            said |= {"text": column, "model": named, "host": host}
         key = "pictures" if drawn is None else "drawn_pictures"
         yield from (text.format(**said, unit=contract.privacy.unit) for text in texts[key])
         if (table := contract.public_pictures) is not None:

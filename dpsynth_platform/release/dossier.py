@@ -24,6 +24,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
@@ -306,12 +307,14 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
     generate = kept["generate"]
-    if generate["base_model"] is not None and generate["base_model"].startswith(("/", ".", "~")):
-        generate["base_model"] = PurePath(generate["base_model"]).name
+    if generate["base_model"] is not None:
+        generate["base_model"] = published_name(generate["base_model"])
     for part in ("evolution", "pictures"):
         endpoint = ((generate["text"] or generate.get("image") or {}).get(part) or {}).get("endpoint")
         if endpoint is not None:
             endpoint["url"] = urlsplit(endpoint["url"]).hostname
+            if "model" in endpoint:
+                endpoint["model"] = published_name(endpoint["model"])
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name

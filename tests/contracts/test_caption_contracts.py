@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.loading import load_family, parse_contract
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.privacy.events import histogram_event
+from dpsynth_platform.privacy.statement import privacy_statement, words_of
+from dpsynth_platform.release.dossier import contract_summary
 
+FAMILY = load_family(Path(__file__).parents[2] / "deploy" / "families" / "household-surveys.yaml")
 ENDPOINT: dict[str, Any] = {"url": "https://models.example.org/v1", "model": "painter"}
 CAPTIONED: dict[str, Any] = {
     "dataset": "photographs",
@@ -119,3 +124,16 @@ def test_how_captions_are_drawn_is_no_new_spend(key: str, value: Any, same: bool
 
 def test_a_folder_of_pictures_may_be_published() -> None:
     assert captioned({"release.publish": [{"uri": "/elsewhere", "format": "images"}]}).release.publish
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"), [("/srv/models/painter", "painter"), ("some-lab/painter", "some-lab/painter")]
+)
+def test_no_public_file_has_the_place_of_the_drawing_model(model: str, shown: str) -> None:
+    contract = captioned({"generate.text.pictures.endpoint.model": model})
+    event = histogram_event(60.0, max_contributions=2, discrete=False)
+    said = privacy_statement(contract, FAMILY, event, words_of("aug_pe", event)).not_covered
+    assert any(f"drawn by the model {shown} at models.example.org" in line for line in said)
+    summary = contract_summary(contract)["generate"]
+    assert summary["text"]["pictures"]["endpoint"]["model"] == shown
+    assert "/srv" not in repr((said, summary))

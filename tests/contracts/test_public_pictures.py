@@ -49,7 +49,12 @@ def test_nor_is_it_by_another_spelling(uri: str) -> None:
 def test_a_public_summary_has_no_places() -> None:
     evolution = {"foundation": "fonts", "fonts": {"directory": "/srv/fonts/free"}, "encoder": "/srv/models/encoder.bin"}
     finetune = {"checkpoint": "/srv/models/strokes", "public": REASON}
-    for method, image in (("image_pe", {"evolution": evolution}), ("image_finetune", {"finetune": finetune})):
+    local = {"endpoint": {"url": "http://127.0.0.1:8000/v1", "model": "/srv/models/painter"}, "foundation": "endpoint"}
+    for method, image in (
+        ("image_pe", {"evolution": evolution}),
+        ("image_pe", {"evolution": local}),
+        ("image_finetune", {"finetune": finetune}),
+    ):
         declared = DRAWINGS | {"generate": {"method": method, "rows": 100, "image": image}}
         contract = parse_contract(declared, where="drawings.yaml", variables={})
         assert "/srv" not in repr(contract_summary(contract)["generate"])

@@ -188,8 +188,8 @@ class DrawnCaptions:
                 raise ConfigurationError(
                     f"{SETTING}: {painter.endpoint.host} drew no picture of {missing:,} among the first {done:,} of "
                     f"{rows:,} captions: {painter.calls.failures or 'they are blank'}; accepted: at most "
-                    f"{most_missing:g} of all (most_missing). What is drawn is kept for a day, and nothing is paid again: run "
-                    "again, and drawing continues"
+                    f"{most_missing:g} of all (most_missing). What is drawn is kept for a day, and nothing is paid "
+                    "again: run again, and drawing continues"
                 )
             told(done, rows)
         return missing

@@ -158,8 +158,9 @@ def test_an_owner_moves_latent_gradients_by_the_clipping_norm_at_most(tmp_path, 
     """With and without an owner of two records, whose gradients alone are longer, through the records of training.
 
     Planted mistakes are found: a sum that takes each unit twice, and a normalization over the batch in the encoder,
-    which moves the latents of all other owners, too.
+    which moves the latents of all other owners, too. The networks are the same each time.
     """
+    torch.manual_seed(7)
     plan = finetune_plan(saved_latent_model(tmp_path / "public"), sampled="owners", clipping_norm=1e-3)
     parameters = FinetuneParameters.checked(plan)
     with monkeypatch.context() as patch:
@@ -192,7 +193,7 @@ def test_an_owner_moves_latent_gradients_by_the_clipping_norm_at_most(tmp_path, 
     assert torch.allclose(latents[:10], fewer, atol=1e-5)
     assert 0.99 * bound < float((with_owner - without).norm()) <= bound * (1 + 1e-3)
     network.codec.autoencoder.encoder.conv_act = torch.nn.Sequential(torch.nn.BatchNorm2d(8), torch.nn.SiLU())
-    assert (summed(12)[1][:10] - summed(10)[1]).abs().max() > 1e-2
+    assert (summed(12)[1][:10] - summed(10)[1]).abs().max() > 1e-3  # a hundred times what is near above
     with pytest.raises(TrainingRefused, match="latents of random pictures are others alone"):
         network.codec.check("cpu")
 

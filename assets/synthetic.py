@@ -76,7 +76,7 @@ def body(step: StepContext) -> Outcome:
 
 
 def _texts(directory: Path) -> dict[str, object]:
-    """What became of drawn texts, for the asset page; nothing where none were drawn here."""
+    """How many texts were drawn and left out, for the asset page; nothing where none were drawn here."""
     file = directory / TEXTS_DRAWN
     return {"texts": json.loads(file.read_text(encoding="utf-8"))["in_words"]} if file.is_file() else {}
 

@@ -205,8 +205,8 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     written = [name for name, treatment in treatments.items() if treatment == "written"]
     pictured = [name for name, treatment in treatments.items() if treatment == "pictured"]
     captioned = contract.generate.drawn is not None
-    told = CLASSIFIED if pictured and not captioned else CONDITIONING
-    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", told)
+    purpose = CLASSIFIED if pictured and not captioned else CONDITIONING
+    conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", purpose)
     reasons = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":

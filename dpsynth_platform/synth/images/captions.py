@@ -163,12 +163,12 @@ class DrawnCaptions:
             for number in range(found.num_record_batches):
                 yield found.get_batch(number)
 
-    def draw(self, painter: CaptionPainter, rows: int, most_missing: float, told: Callable[[int, int], None]) -> int:
+    def draw(self, painter: CaptionPainter, rows: int, most_missing: float, counted: Callable[[int, int], None]) -> int:
         """Draws what is not drawn yet; returns for how many captions there is no picture.
 
         Args:
             most_missing: the share of the rows that may have none.
-            told: called with the numbers of rows that were looked at, and of all.
+            counted: called with the numbers of rows that were looked at, and of all.
 
         Raises:
             ConfigurationError: more have none, or the endpoint refuses. What is drawn is kept.
@@ -191,7 +191,7 @@ class DrawnCaptions:
                     f"{most_missing:g} of all (most_missing). What is drawn is kept for a day, and nothing is paid "
                     "again: run again, and drawing continues"
                 )
-            told(done, rows)
+            counted(done, rows)
         return missing
 
     def pictured(self, schema: pa.Schema, column: str) -> Iterator[pa.RecordBatch]:

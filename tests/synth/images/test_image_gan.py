@@ -260,10 +260,17 @@ def test_the_kept_state_is_all_that_the_generator_continues_from():
     assert not all(torch.equal(value, wanted[name]) for name, value in next_step(third).items())
 
 
-def test_the_generator_learns_what_the_discriminator_scores():
+@pytest.fixture
+def the_same_each_time(monkeypatch):
+    """All random numbers of networks and rows, so that a test of learning fails never or always."""
+    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+    torch.manual_seed(7)
+
+
+def test_the_generator_learns_what_the_discriminator_scores(the_same_each_time):
     """Bright pictures of class 0 and dark ones of class 1.
 
-    In ten runs the means were 134 to 168 grey levels apart, deviation 11: 75 is six deviations below.
+    With other random numbers, in ten runs, the means were 134 to 168 grey levels apart.
     """
 
     class Brightness(torch.nn.Module):
@@ -274,12 +281,12 @@ def test_the_generator_learns_what_the_discriminator_scores():
     follower = Follower(Brightness(), generator, 2, TrainingPlan(40, 8, 30, 1.0, learning_rate=0.01), 60, 0.5)
     for step in range(1, 31):
         follower.step(step)
-    bright, dark = (drawn(generator, number, 100, np.random.default_rng()).mean() for number in (0, 1))
+    bright, dark = (drawn(generator, number, 100, np.random.default_rng(7)).mean() for number in (0, 1))
     assert bright - dark > 75
 
 
-def test_the_discriminator_learns_to_tell_private_pictures_from_generated_ones():
-    """By the loss whose gradients training clips: in ten runs it was right for each of the 160 rows."""
+def test_the_discriminator_learns_to_tell_private_pictures_from_generated_ones(the_same_each_time):
+    """By the loss whose gradients training clips. With other random numbers, all 160 rows were right in ten runs."""
     form, (pixels, kinds) = ImageForm(8, 6, 1), pictures()
     network, rows = Discriminator(form, 2), Rows(fresh(form, 2), form, 2, CPU)
     records = PictureRecords(pixels, kinds).batch(range(len(kinds)))

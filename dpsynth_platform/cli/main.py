@@ -30,6 +30,7 @@ from dpsynth_platform.cli.ledger import ledger_app
 from dpsynth_platform.cli.lineage import lineage_app
 from dpsynth_platform.cli.privacy import privacy_app
 from dpsynth_platform.cli.quality import quality_app
+from dpsynth_platform.cli.query import query
 from dpsynth_platform.cli.release import release_app
 from dpsynth_platform.cli.retention import hold_app, owner_app, purge_app
 from dpsynth_platform.cli.scrub import scrub_app
@@ -57,6 +58,7 @@ app.add_typer(bound_app, name="bound")
 app.add_typer(scrub_app, name="scrub")
 app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
+app.command()(query)
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
 app.add_typer(hold_app, name="hold")

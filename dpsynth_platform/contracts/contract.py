@@ -6,10 +6,11 @@ the data.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dpsynth_platform.contracts.answers import MOST_QUERIES, Queries
 from dpsynth_platform.contracts.audit import Audit
 from dpsynth_platform.contracts.base import (
     FamilyName,
@@ -30,7 +31,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.constraints import gap_orders
 from dpsynth_platform.contracts.cross_checks import Parts
-from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.generation import Generate, with_generate
 from dpsynth_platform.contracts.image_generation import (
     ImageFinetune,
     ImageGeneration,
@@ -65,6 +66,11 @@ class DataContract(Part):
 
     dataset: Name
     description: str = Field(min_length=1)
+    kind: Literal["rows", "answers"] = Field(
+        default="rows",
+        exclude_if=lambda kind: kind == "rows",
+        description="What is released: synthetic `rows`, or `answers` to `queries`, with their intervals.",
+    )
     demo: bool = Field(default=False, description="Marks a demonstration dataset: its people are fictional.")
     owners: list[str] = Field(min_length=1, description="People to ask, not privacy units.")
     purpose: Sentences | None = Field(
@@ -83,6 +89,12 @@ class DataContract(Part):
     privacy: Privacy
     columns: dict[NameOrNone, Column] = Field(min_length=1)
     scrub: Scrub = Scrub()
+    queries: Queries = Field(
+        default_factory=dict,
+        max_length=MOST_QUERIES,
+        exclude_if=lambda queries: not queries,
+        description="For `kind: answers`: what is asked, by name; each a declaration, or one SELECT statement.",
+    )
     generate: Generate
     audit: Audit = Audit()
     quality: Quality = Quality()
@@ -113,6 +125,11 @@ class DataContract(Part):
             seen[alike] = name
         return columns
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_kind(cls, document: Any) -> Any:
+        return with_generate(document)
+
     @model_validator(mode="after")
     def _references(self) -> DataContract:
         refuse(self.parts.contradictions())
@@ -129,6 +146,8 @@ class DataContract(Part):
             self.release,
             self.generate,
             self.audit,
+            self.queries,
+            self.kind,
         )
 
     @property
@@ -273,6 +292,7 @@ class DataContract(Part):
         return parts | {
             "method": self.generate.method,
             "workload": whole["generate"]["workload"] if self.generate.method in WORKLOAD_METHODS else None,
+            **({"queries": whole["queries"]} if self.queries else {}),
             "canaries": self.canary_count,
             "holdout": self.quality.holdout,
             # Present only where declared, so that earlier runs keep their keys.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit
 from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, caseless, key_path
 from dpsynth_platform.contracts.columns import (
@@ -22,7 +23,7 @@ from dpsynth_platform.contracts.columns import (
     conditioning_values,
     modelled_columns,
 )
-from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload
+from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
 from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
@@ -34,6 +35,7 @@ from dpsynth_platform.contracts.methods import (
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
+from dpsynth_platform.contracts.query_checks import query_faults
 from dpsynth_platform.contracts.release import LONGEST_COLUMN, PERIOD, RELEASE, SYSTEM_COLUMNS, Release
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
@@ -60,11 +62,13 @@ class Parts:
     release: Release | None
     generate: Generate | None
     audit: Audit | None
+    queries: Mapping[str, Query | None] = field(default_factory=dict)
+    kind: str | None = "rows"
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Parts:
         """The valid parts of a document."""
-        columns = document.get("columns")
+        columns, queries = document.get("columns"), document.get("queries")
         return cls(
             parse_or_none(Source, document.get("source")),
             parse_or_none(Privacy, document.get("privacy")),
@@ -76,8 +80,13 @@ class Parts:
             parse_or_none(Scrub, document.get("scrub", {})),
             parse_or_none(Quality, document.get("quality", {})),
             parse_or_none(Release, document.get("release")),
-            parse_or_none(Generate, document.get("generate")),
+            parse_or_none(Generate, with_generate(document).get("generate")),
             parse_or_none(Audit, document.get("audit", {})),
+            {
+                str(name): parse_or_none(Query, query)
+                for name, query in (queries.items() if isinstance(queries, dict) else ())
+            },
+            document.get("kind", "rows"),
         )
 
     def contradictions(self) -> Iterator[str]:
@@ -92,7 +101,9 @@ class Parts:
         yield from self._image()
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
-        if not modelled_columns(self.columns, self.privacy) and all(self.columns.values()):
+        modelled = modelled_columns(self.columns, self.privacy)
+        yield from query_faults(self.kind, self.queries, self.generate, self.columns, modelled)
+        if not modelled and all(self.columns.values()):
             yield from self._unmodelled()
 
     def _undeclared(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, Part, TimeLim
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.contracts.image_generation import ImageGeneration
 from dpsynth_platform.contracts.methods import (
+    ANSWERS,
     DRAWN_BY,
     IMAGE_METHODS,
     PARTS_OF_IMAGE,
@@ -141,6 +142,11 @@ class Generate(Part):
         return filled
 
     @property
+    def answers(self) -> bool:
+        """Whether queries are answered, and no rows are made."""
+        return self.method == ANSWERS
+
+    @property
     def method_unresolved(self) -> bool:
         """Whether `auto` has yet to choose the method of a text or of pictures."""
         return self.method == "auto" and (self.text is not None or self.image is not None)
@@ -236,3 +242,10 @@ def _has_endpoint(document: Mapping[str, Any]) -> bool:
     for key in ("text", "evolution", "endpoint"):
         part = part.get(key) if isinstance(part, dict) else None
     return part is not None
+
+
+def with_generate(document: Any) -> Any:
+    """A contract's document with the only `generate` that `kind: answers` has, where it declares none."""
+    if isinstance(document, dict) and document.get("kind") == "answers" and document.get("generate") is None:
+        return document | {"generate": {"method": ANSWERS}}
+    return document

@@ -22,7 +22,10 @@ MethodName = Literal[
     "image_finetune",
     "image_embedding",
     "image_gan",
+    "answers",
 ]
+ANSWERS = "answers"
+"""The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")

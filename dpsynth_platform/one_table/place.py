@@ -33,7 +33,7 @@ from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.table_files import Format
 
 _T = TypeVar("_T")
-_NAMES: dict[Format, str] = {"parquet": "synthetic.parquet", "csv": "synthetic.csv", "delta": "synthetic"}
+_SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "delta": ""}
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Place:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def synthetic_path(root: Path, format_: Format) -> Path:
-    """The path of an output's synthetic table."""
-    return root / _NAMES[format_]
+def synthetic_path(root: Path, format_: Format, name: str = "synthetic") -> Path:
+    """The path of an output's table."""
+    return root / f"{name}{_SUFFIXES[format_]}"
 
 
 @contextmanager

@@ -28,12 +28,12 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.one_table.more_rows import Earlier, shape_text
 from dpsynth_platform.one_table.place import Place, held, synthetic_path
-from dpsynth_platform.one_table.statement import statement
+from dpsynth_platform.one_table.statement import Statement, statement
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
-from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.synth.tabular.missing import missing_in_words
 from dpsynth_platform.worker.job import WorkerJob
@@ -250,9 +250,9 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
     drawing = generator(task.plan.method).draw(
         place.model(entry.entry_id), options.rows, constraints=constraints, progress=progress
     )
-    synthetic = synthetic_path(place.root, options.format)
-    names = {name: task.given[name] for name in drawing.schema.names if name in task.given}
-    write_rows(synthetic, drawing, names, options.format, task.source.shape)
+    synthetic = synthetic_path(place.root, options.format, "answers" if task.answers else "synthetic")
+    names = dict(zip(drawing.schema.names, task.released.names, strict=True)) if task.answers else _names(task, drawing)
+    write_rows(synthetic, drawing, names, options.format, None if task.answers else task.source.shape)
     missing = tuple(missing_in_words(drawing.missing, task.given))
     others, attempts = runs_beside(budget.ledger, entry.entry_id)
     stated = statement(
@@ -265,17 +265,8 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         rows=drawing.rows,
         mostly_missing=missing,
     )
-    earlier = Earlier(
-        entry_id=entry.entry_id,
-        method=task.plan.method,
-        ledger=str(budget.directory.resolve()),
-        names=names,
-        constraints=[constraint.model_dump() for constraint in constraints],
-        statement=stated.to_json(),
-        ledger_head=asdict(stated.ledger_head),
-        shape=shape_text(task.source.shape),
-    )
-    earlier.save(place)
+    if not task.answers:  # there is no model of rows
+        _keep(task, budget, entry, place, names, stated)
     return Synthesis(
         synthetic=synthetic,
         statement=write_statement(place.root, stated),
@@ -291,3 +282,22 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         nullable=task.nullable,
         mostly_missing=missing,
     )
+
+
+def _names(task: Task, drawing: Drawing) -> dict[str, str]:
+    """The source's names of the released columns, by the contract's; the id of a row is in no output."""
+    return {name: task.given[name] for name in drawing.schema.names if name in task.given}
+
+
+def _keep(task: Task, budget: Budget, entry: Entry, place: Place, names: dict[str, str], stated: Statement) -> None:
+    """Keeps what further rows need."""
+    Earlier(
+        entry_id=entry.entry_id,
+        method=task.plan.method,
+        ledger=str(budget.directory.resolve()),
+        names=names,
+        constraints=[constraint.model_dump() for constraint in task.contract.generate.constraints],
+        statement=stated.to_json(),
+        ledger_head=asdict(stated.ledger_head),
+        shape=shape_text(task.source.shape),
+    ).save(place)

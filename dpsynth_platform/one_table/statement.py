@@ -22,6 +22,7 @@ from dpsynth_platform.privacy.statement import (
     privacy_statement,
     words_of,
 )
+from dpsynth_platform.synth.answers.estimates import OF_INTERVALS
 from dpsynth_platform.synth.tabular.domain import filled_in_words
 
 KNOWS_ONLY = (
@@ -208,7 +209,9 @@ def statement(
         ledger_head=head,
         covered=(
             f"{event[0].upper()}{event[1:]}.",
-            "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
+            "Everything computed from these: the answers with their intervals."
+            if task.answers
+            else "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             *([filled_in_words(task.filled, task.nullable)] if task.filled else []),
             *(
                 [f"Declared ignore: true, thus neither used nor contained: {', '.join(task.ignored)}."]
@@ -217,7 +220,11 @@ def statement(
             ),
             *([f"The data were read as {source.dialect.in_words}."] if source.format == "csv" else []),
         ),
-        table=f"{number_of(rows, 'synthetic row')}{number}.",
+        table=(
+            f"{number_of(rows, 'answer')}. {OF_INTERVALS}"
+            if task.answers
+            else f"{number_of(rows, 'synthetic row')}{number}."
+        ),
         not_covered=tuple(_not_covered(task, attempts)),
         assumptions=tuple(_assumptions(task, attempts)),
         account=(

@@ -7,16 +7,19 @@ reading rows (`rows`), paying (`budget`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
+from pydantic import Field
 
-from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
-from dpsynth_platform.contracts.columns import IdentifierColumn
+from dpsynth_platform.contracts.answers import MOST_QUERIES, Queries, Query
+from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
+from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
@@ -61,6 +64,8 @@ class Options:
         cap_epsilon: the ledger's epsilon for its lifetime, sealed by the first run; None: that of this run.
         learn_values: learn the frequent values of undeclared text columns with a part of the budget.
         assume_public_domain: read undeclared domains from the data, which no guarantee covers.
+        queries: what is asked of the table, by name, in place of rows: as a contract's `queries`. Columns that no query
+            names need no declaration.
         csv_separator: one character or `tab`; None: a comma. This and the following options: see `Dialect`.
         csv_quote: the quote around fields; empty: none.
         csv_decimal: the decimal mark, `.` or `,`.
@@ -88,6 +93,7 @@ class Options:
     cap_epsilon: float | None = None
     learn_values: bool = False
     assume_public_domain: bool = False
+    queries: Mapping[str, Any] | None = None
     csv_separator: str | None = None
     csv_quote: str = '"'
     csv_decimal: str = "."
@@ -128,14 +134,21 @@ class Task:
     not_covered: str
 
     @property
+    def answers(self) -> bool:
+        """Whether queries are answered, and no rows are made."""
+        return self.contract.generate.answers
+
+    @property
     def given(self) -> dict[str, str]:
         """The source's names of the released columns, by the contract's names."""
         return {plain: given for given, plain in self.source.names.items()}
 
     @property
     def released(self) -> pa.Schema:
-        """The synthetic table's columns, by the source's names."""
+        """The columns of the synthetic table, or of the answers, by the source's names."""
         schema = ReleaseSchema.from_json(self.plan.release).schema
+        if self.answers:
+            return pa.schema([item.with_name(self.given.get(item.name, item.name)) for item in schema])
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
 
     @property
@@ -151,6 +164,8 @@ class Task:
     @property
     def filled(self) -> tuple[str, ...]:
         """Columns without missing values in the synthetic table, whatever the data miss, by the source's names."""
+        if self.answers:
+            return ()
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
 
     @property
@@ -188,10 +203,15 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     schema = Path(options.schema) if isinstance(options.schema, str) else options.schema
     known = declaration.read_declared(schema or None, Path(options.constraints) if options.constraints else None)
     _check_options(options)
-    declared = known.columns
+    declared, queries = known.columns, _queries(options)
     named = {name for constraint in known.constraints for name in constraint.columns}
     named |= {name for name in (options.owners, options.target) if name is not None}
+    named |= {name for query in queries.values() for name in query.columns}
     source = open_source(table, declared, options.dialect, named)
+    if queries:
+        # Only what queries name is declared and read.
+        declared |= {name: IgnoredColumn(ignore=True) for name in source.found if name not in named}
+        source = open_source(table, declared, options.dialect, named)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:
         declared |= declaration.learned_columns(source, missing)
@@ -207,8 +227,7 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         columns[row] = IdentifierColumn(type="identifier")
     owner = str(row) if options.owners is None else source.names[options.owners]
     with declaration.in_options({plain: given for given, plain in source.names.items()}):
-        generate = _generate(options, source, known.constraints)
-        contract = declaration.contract_of(columns, _privacy(options, owner), generate=generate)
+        contract = declaration.contract_of(columns, _privacy(options, owner), **_asked(options, source, queries, known))
         modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
@@ -249,6 +268,28 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
     }
 
 
+def _queries(options: Options) -> Queries:
+    """The queries of the options. Raises `ContractError` if they are invalid."""
+    if options.queries is None:
+        return {}
+    if not options.queries:
+        raise ContractError("queries: none; accepted: at least one query")
+    return validated(_Asked, {"queries": dict(options.queries)}, "the queries").queries
+
+
+class _Asked(Part):
+    queries: Queries = Field(max_length=MOST_QUERIES)
+
+
+def _asked(
+    options: Options, source: Source, queries: Mapping[str, Query], known: declaration.Declared
+) -> dict[str, Any]:
+    """What is made of the rows, as parts of a contract."""
+    if not queries:
+        return {"generate": _generate(options, source, known.constraints)}
+    return {"kind": "answers", "queries": {name: query.renamed(source.names) for name, query in queries.items()}}
+
+
 def _generate(options: Options, source: Source, constraints: Sequence[Constraint]) -> dict[str, Any]:
     target = None if options.target is None else source.names.get(options.target, options.target)
     return {
@@ -262,6 +303,14 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
 
 def _check_options(options: Options) -> None:
     """Refuses what the contract's own checks would not refuse. Raises `ContractError`."""
+    if options.queries is not None:
+        rowwise = ("method", "target", "time_limit", "rows", "constraints")
+        defaults = {item.name: item.default for item in fields(Options)}
+        for name in rowwise:
+            if getattr(options, name) != defaults[name]:
+                raise ContractError(f"--{name.replace('_', '-')}: beside queries, which make no rows; accepted: none")
+        if options.learn_values:
+            raise ContractError("--learn-values: beside queries, whose groups are declared; accepted: --schema")
     methods = (AUTO, *METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")

@@ -423,6 +423,7 @@ _CLASSES = {
     "image_finetune": "images.finetune.ImageFinetune",
     "image_embedding": "images.image_embedding.ImageEmbedding",
     "image_gan": "images.image_gan.ImageGan",
+    "answers": "answers.generator.AnswerGenerator",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

@@ -66,7 +66,7 @@ class Records:
         """
         unknown = {index: self.domain.columns[index] for index in self.domain.unknown}
         counts: dict[int, Counter[str]] = {index: Counter() for index in unknown}
-        for batch, weights in self._read([column.name for column in unknown.values()]):
+        for batch, weights in self.rows([column.name for column in unknown.values()]):
             for index, column in unknown.items():
                 texts = column.texts(batch.column(column.name)).cast(pa.binary())
                 short = pc.fill_null(pc.less_equal(pc.binary_length(texts), LONGEST_VALUE), False)
@@ -151,11 +151,11 @@ class Records:
 
     def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
         """Cell codes, and each row's weight; None for equal weights."""
-        for batch, weights in self._read(self.domain.reads):
+        for batch, weights in self.rows(self.domain.reads):
             yield self.domain.encode(batch), weights
 
-    def _read(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:
-        """Rows of some columns, with their weights as in `_batches`."""
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:
+        """Rows of some columns, and each row's weight in `parts`; None for equal weights."""
         if self.weighting == "rows":
             for batch in read_table(self.bounded, columns=list(names)):
                 yield batch, None

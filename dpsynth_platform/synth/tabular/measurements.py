@@ -92,6 +92,10 @@ class MeasurementLog:
             }
         )
 
+    def table(self, values: Counts, sigma: float) -> None:
+        """Appends a table of noisy numbers whose meaning the plan says, in its order (`synth.answers`)."""
+        self._append({"kind": "table", "shape": list(values.shape), "values": values.ravel().tolist(), "sigma": sigma})
+
     def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
@@ -118,14 +122,7 @@ def is_complete(directory: Path) -> bool:
 
 def read_measurements(directory: Path, plan_digest: str) -> Measurements:
     """Complete measurements. Raises `MechanismFailed` if they are missing, incomplete, damaged or of another plan."""
-    lines = _lines(directory)
-    if not lines or lines[-1] != _COMPLETE:
-        raise MechanismFailed(
-            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
-            "is a new spend"
-        )
-    if lines[0] != {"kind": "header", "plan": plan_digest}:
-        raise MechanismFailed("the stored measurements belong to another plan")
+    lines = _complete_lines(directory, plan_digest)
     try:
         return Measurements(
             one_way=tuple(_noisy(line) for line in lines if line["kind"] == "one-way"),
@@ -135,6 +132,29 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None
+
+
+def read_tables(directory: Path, plan_digest: str) -> list[Counts]:
+    """The complete tables of `MeasurementLog.table`, in their order; raises as `read_measurements`."""
+    lines = _complete_lines(directory, plan_digest)
+    try:
+        return [
+            np.array(line["values"], dtype=np.int64).reshape(line["shape"]) for line in lines if line["kind"] == "table"
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise MechanismFailed("the stored measurements are damaged") from None
+
+
+def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
+    lines = _lines(directory)
+    if not lines or lines[-1] != _COMPLETE:
+        raise MechanismFailed(
+            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
+            "is a new spend"
+        )
+    if lines[0] != {"kind": "header", "plan": plan_digest}:
+        raise MechanismFailed("the stored measurements belong to another plan")
+    return lines
 
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:

@@ -1,0 +1,187 @@
+"""Queries in a small part of SQL, as declarations (`answers.Query`).
+
+What belongs here: the SELECT statements that can be answered, and why others cannot. What does not: their meaning.
+Statements are parsed, never run.
+
+    SELECT state, COUNT(*), AVG(hours), MEDIAN(income) FROM data WHERE age >= 18 AND sex IN ('f', 'm') GROUP BY state
+
+Accepted: COUNT(*), SUM, AVG, MEDIAN, PERCENTILE_CONT(share) WITHIN GROUP (ORDER BY column) and columns of GROUP BY; in
+WHERE, conditions joined by AND: =, <, <=, >, >=, BETWEEN, IN, IS NULL, each of a column with constants.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+ACCEPTED = (
+    "SELECT of COUNT(*), SUM(column), AVG(column), MEDIAN(column), PERCENTILE_CONT(share) WITHIN GROUP (ORDER BY "
+    "column) and the columns of GROUP BY, FROM one table, WHERE with =, <=, >=, BETWEEN, IN and IS NULL joined by AND"
+)
+_LONGEST = 10_000
+
+
+def query_of(text: str) -> dict[str, Any]:
+    """The declaration of a query in SQL. Raises `ValueError`, which names the part that cannot be answered."""
+    from sqlglot import exp
+
+    select = _parsed(text)
+    _refuse_clauses(select)
+    groups = [_column(item, "GROUP BY") for item in (select.args.get("group") or exp.Group()).expressions]
+    found: dict[str, Any] = {"count": False, "sum": [], "mean": [], "quantiles": {}, "by": groups}
+    for item in select.expressions:
+        item = item.this if isinstance(item, exp.Alias) else item
+        if isinstance(item, exp.Column):
+            name = _column(item, "SELECT")
+            if name not in groups:
+                _refuse(f"column {name!r} stands outside of an aggregate", "the columns of GROUP BY")
+        else:
+            _add(found, item)
+    where = select.args.get("where")
+    found["where"] = {} if where is None else _where(where.this)
+    return found
+
+
+def _parsed(text: str) -> Any:
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    if len(text) > _LONGEST:
+        _refuse(f"{len(text):,} characters", f"up to {_LONGEST:,}")
+    try:
+        statements = sqlglot.parse(text, read="postgres")
+    except (SqlglotError, RecursionError):  # its message quotes the text over several lines
+        statements = []
+    if len(statements) != 1 or not isinstance(statements[0], exp.Select):
+        _refuse("this is not one SELECT statement", ACCEPTED)
+    return statements[0]
+
+
+def _refuse_clauses(select: Any) -> None:
+    """Refuses clauses that cannot be answered, and tables beside one."""
+    from sqlglot import exp
+
+    known = {"expressions", "from_", "from", "where", "group", "kind", "hint", "operation_modifiers"}
+    for clause, part in select.args.items():
+        if part and clause not in known:
+            _refuse(f"{clause.upper().replace('_', ' ').strip()} cannot be answered", ACCEPTED)
+    source = select.args.get("from_") or select.args.get("from")
+    if source is None or not isinstance(source.this, exp.Table):
+        _refuse("FROM names no table", "FROM with the name of one table")
+    group = select.args.get("group")
+    if group is not None and any(part for name, part in group.args.items() if name != "expressions"):
+        _refuse("GROUP BY with more than columns", "names of columns")
+
+
+def _add(found: dict[str, Any], item: Any) -> None:
+    """Adds an aggregate to a declaration."""
+    from sqlglot import exp
+
+    if item.find(exp.Distinct) is not None:
+        _refuse(
+            f"{_shown(item)}: DISTINCT cannot be answered",
+            "COUNT(*); to count owners and not rows, declare privacy.weighting: owners",
+        )
+    if isinstance(item, exp.Count):
+        if not isinstance(item.this, exp.Star | exp.Literal):
+            _refuse(_shown(item), "COUNT(*); rows without a missing value: WHERE with the column's range or values")
+        found["count"] = True
+    elif isinstance(item, exp.Sum | exp.Avg):
+        key = "sum" if isinstance(item, exp.Sum) else "mean"
+        found[key].append(_column(item.this, type(item).__name__.upper()))
+    elif isinstance(item, exp.Median):
+        _quantile(found, _column(item.this, "MEDIAN"), 0.5)
+    elif isinstance(item, exp.WithinGroup) and isinstance(item.this, exp.PercentileCont | exp.PercentileDisc):
+        ordered = item.expression.expressions if item.expression is not None else []
+        if len(ordered) != 1 or ordered[0].args.get("desc"):
+            _refuse(_shown(item), "WITHIN GROUP (ORDER BY column)")
+        _quantile(found, _column(ordered[0].this, "ORDER BY"), _constant(item.this.this))
+    else:
+        _refuse(_shown(item), ACCEPTED)
+
+
+def _quantile(found: dict[str, Any], column: str, share: Any) -> None:
+    found["quantiles"].setdefault(column, []).append(share)
+
+
+def _where(condition: Any) -> dict[str, Any]:
+    """Values by column, of conditions that are joined by AND."""
+    from sqlglot import exp
+
+    found: dict[str, Any] = {}
+    left = [condition]
+    while left:
+        item = left.pop().unnest()
+        if isinstance(item, exp.And):
+            left += [item.right, item.left]
+            continue
+        column, values = _condition(item)
+        earlier = found.get(column)
+        if earlier is None:
+            found[column] = values
+        elif isinstance(earlier, dict) and isinstance(values, dict) and not set(earlier) & set(values):
+            found[column] = earlier | values
+        else:
+            _refuse(f"two conditions on column {column!r}", "one for each column, or a lower and an upper limit")
+    return found
+
+
+def _condition(item: Any) -> tuple[str, Any]:
+    from sqlglot import exp
+
+    if isinstance(item, exp.Between):
+        return _column(item.this, "WHERE"), {"min": _constant(item.args["low"]), "max": _constant(item.args["high"])}
+    if isinstance(item, exp.In) and item.expressions:
+        return _column(item.this, "WHERE"), [_constant(value) for value in item.expressions]
+    if isinstance(item, exp.Is) and isinstance(item.expression, exp.Null):
+        return _column(item.this, "WHERE"), [None]
+    if isinstance(item, exp.Column):  # a boolean by itself
+        return _column(item, "WHERE"), [True]
+    if isinstance(item, exp.Not) and isinstance(item.this, exp.Column):
+        return _column(item.this, "WHERE"), [False]
+    sides = {exp.EQ: "", exp.GTE: "min", exp.LTE: "max"}
+    turned = {"": "", "min": "max", "max": "min"}
+    side = sides.get(type(item))
+    if side is None:
+        strict = isinstance(item, exp.GT | exp.LT)
+        _refuse(_shown(item), "<= or >= with the next value" if strict else ACCEPTED)
+    if isinstance(item.right, exp.Column):
+        column, value, side = _column(item.right, "WHERE"), _constant(item.left), turned[side]
+    else:
+        column, value = _column(item.left, "WHERE"), _constant(item.right)
+    return column, {side: value} if side else [value]
+
+
+def _column(item: Any, where: str) -> str:
+    from sqlglot import exp
+
+    if not isinstance(item, exp.Column) or isinstance(item.this, exp.Star):
+        _refuse(f"{where}: {_shown(item)}", "the name of one column")
+    return str(item.name)
+
+
+def _constant(item: Any) -> Any:
+    from sqlglot import exp
+
+    sign = 1
+    if isinstance(item, exp.Neg):
+        sign, item = -1, item.this
+    if isinstance(item, exp.Cast):  # DATE '2026-01-31'
+        item = item.this
+    if isinstance(item, exp.Boolean):
+        return bool(item.this)
+    if not isinstance(item, exp.Literal):
+        _refuse(_shown(item), "a number, a text in single quotes, true or false")
+    if item.is_string:
+        return str(item.this)
+    return sign * (float(item.this) if not str(item.this).isdigit() else int(item.this))
+
+
+def _shown(item: Any) -> str:
+    """A part of the statement, shortened for a message."""
+    shown = " ".join(item.sql(dialect="postgres").split())
+    return shown if len(shown) <= 100 else f"{shown[:100]}..."
+
+
+def _refuse(problem: str, accepted: str) -> NoReturn:
+    raise ValueError(f"{problem}; accepted: {accepted}")

@@ -1,0 +1,237 @@
+"""The method `answers`: noisy tables for queries, and the table of answers that follows from them.
+
+What belongs here: the sealed plan of queries, the mechanism and the released table. What does not: which tables are
+measured (`layout`), exact numbers (`measuring`), and intervals (`estimates`).
+
+All tables are planned beforehand, each with Gaussian noise, and their precisions add up to that of the event: a
+mechanism without choices of `privacy.selection`. A table that one unit may move farther than counts (`Table.stretch`)
+has its noise stretched likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.privacy.events import event_to_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
+from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.synth.answers.estimates import Answers, Noisy, answers
+from dpsynth_platform.synth.answers.layout import Table, check_tables, queries_of, tables_of
+from dpsynth_platform.synth.answers.measuring import exact_tables
+from dpsynth_platform.synth.interface import (
+    Drawing,
+    DrawRequest,
+    Generator,
+    MechanismRun,
+    PlanInputs,
+    PlanParts,
+    SealedPlan,
+)
+from dpsynth_platform.synth.tabular.counting import Records
+from dpsynth_platform.synth.tabular.domain import Domain, domain_of
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, is_complete, read_tables
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+from dpsynth_platform.synth.tabular.rounds import SelectionParameters
+
+MISSING = "missing or unlisted"
+"""The group of rows without a declared value."""
+PLAN_FILE = "plan.json"
+"""Beside the measurements: with them, it is all that the answers follow from."""
+
+
+@dataclass(frozen=True)
+class AnswerParameters(SelectionParameters):
+    """The parameters of a plan, with its queries as documents; JSON values."""
+
+    queries: dict[str, Any]
+
+
+class AnswerGenerator(Generator):
+    """The method `answers`."""
+
+    method = "answers"
+
+    def parts(self, inputs: PlanInputs) -> PlanParts:
+        """Calibrates the noise to the guarantee.
+
+        Raises:
+            ContractError: more groups than can be measured, or values that a column cannot have.
+            AccountingError: no noise scale meets the guarantee.
+        """
+        contract, guarantee = inputs.contract, inputs.guarantee
+        read = {name for query in contract.queries.values() for name in query.columns}
+        domain = Domain(tuple(column for column in domain_of(contract, inputs.period) if column.name in read))
+        queries = {name: query.model_dump(mode="json") for name, query in contract.queries.items()}
+        parameters = AnswerParameters(**asdict(calibrate_selection(guarantee, 0, 0.0)), queries=queries)
+        tables = tables_of(contract.queries, domain, guarantee.adjacency)
+        check_tables(tables, contract.dataset)
+        _check_noise(parameters, tables, guarantee)
+        return PlanParts(
+            columns=domain.to_json(),
+            release=ReleaseSchema(answer_schema(contract), {}).to_json(),
+            parameters=asdict(parameters),
+            event=selection_event(parameters, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting),
+        )
+
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        parameters, tables = _sealed(plan), _tables(plan)
+        weighting = Guarantee.from_json(plan.guarantee).weighting
+        cells = sum(table.size for table in tables)
+        return {
+            "event": f"{len(tables)} tables of {cells} counts and sums with rounded Gaussian noise, for "
+            f"{len(parameters.queries)} queries",
+            "rho": parameters.rho,
+            "sigma_total": parameters.sigma_total,
+            "columns": [
+                {"column": column.name, "cells": column.size, "expected_l1_error": 0.0}
+                for column in Domain.from_json(plan.columns)
+            ],
+            "queries": [
+                {
+                    "query": table.groups.name,
+                    "measured": table.what,
+                    "column": table.column,
+                    "groups": table.groups.number,
+                    "standard_error": Noisy.of(
+                        table, np.zeros((0, 1), np.int64), parameters.noise(table.share), weighting
+                    ).deviation,
+                }
+                for table in tables
+            ],
+            "most_cells_measured": cells,
+            "predicted_memory_bytes": 2**26 + 40 * cells,
+            "predicted_noise_seconds": cells / 5_000_000,
+        }
+
+    def check(self, plan: SealedPlan) -> None:
+        guarantee = Guarantee.from_json(plan.guarantee)
+        event = selection_event(_sealed(plan), guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
+        if event_to_json(event) != plan.event:
+            raise GrantRefused(
+                "the plan's privacy event is not that of its noise scales; materialize the line from raw"
+            )
+
+    def run(self, run: MechanismRun) -> None:
+        self.measure(run.plan, run.bounded, run.directory, run.progress)
+        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+
+    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+        """Everything that reads the data. Raises as `MarginalGenerator.measure`."""
+        self.check(plan)
+        parameters, tables = _sealed(plan), _tables(plan)
+        weighting = Guarantee.from_json(plan.guarantee).weighting
+        left = parameters.precision
+        with MeasurementLog.create(directory, plan.digest) as log:
+            progress("counting groups", 0, 1)
+            exact = exact_tables(Records(bounded, Domain.from_json(plan.columns), weighting), tables)
+            progress("counting groups", 1, 1)
+            for number, (table, values) in enumerate(zip(tables, exact, strict=True), 1):
+                sigma = parameters.noise(table.share)
+                left = left.spend(sigma)
+                noise = sigma * table.stretch * table.scale(weighting)
+                log.table(sample_rounded_gaussian(values, noise), sigma)
+                progress("measuring queries", number, len(tables))
+            log.complete()
+
+    def is_complete(self, directory: Path) -> bool:
+        return is_complete(directory)
+
+    def can_resume(self, directory: Path) -> bool:
+        """Never: interrupted measurements are not drawn a second time."""
+        return False
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        from dpsynth_platform.foundation.storage import write_durably
+
+        read_tables(directory, plan.digest)
+        write_durably(directory / PLAN_FILE, plan.to_json())
+
+    def drawn(self, request: DrawRequest) -> Drawing:
+        """The table of answers. Raises `ContractError` for a number of rows, constraints or given values."""
+        if request.rows is not None or request.constraints or request.given:
+            raise ContractError(
+                "the table of answers has a row for each answer; accepted: no number of rows, constraints or given "
+                "values"
+            )
+        plan = SealedPlan.from_json((request.directory / PLAN_FILE).read_text(encoding="utf-8"))
+        schema = ReleaseSchema.from_json(plan.release).schema
+        batches = [_rows(found, schema) for found in answers(noisy_tables(plan, request.directory))]
+        return Drawing(schema, sum(batch.num_rows for batch in batches), iter(batches))
+
+
+def noisy_tables(plan: SealedPlan, directory: Path) -> list[Noisy]:
+    """The noisy tables in a model's directory. Raises `MechanismFailed` if they are incomplete or of another plan."""
+    parameters, weighting = _sealed(plan), Guarantee.from_json(plan.guarantee).weighting
+    stored = read_tables(directory, plan.digest)
+    return [
+        Noisy.of(table, values, parameters.noise(table.share), weighting)
+        for table, values in zip(_tables(plan), stored, strict=True)
+    ]
+
+
+def answer_schema(contract: DataContract) -> pa.Schema:
+    """The columns of the table of answers: those of `contracts.answers`, and a text for each column of a group."""
+    by = dict.fromkeys(name for query in contract.queries.values() for name in query.by)
+    return pa.schema(
+        [
+            pa.field("query", pa.string(), nullable=False),
+            *(pa.field(name, pa.string()) for name in by),
+            pa.field("measure", pa.string(), nullable=False),
+            pa.field("of_column", pa.string()),
+            pa.field("at_share", pa.float64()),
+            *(pa.field(name, pa.float64()) for name in ("answer", "low", "high", "standard_error")),
+        ]
+    )
+
+
+def _rows(found: Answers, schema: pa.Schema) -> pa.RecordBatch:
+    """A row for each group; a group's column is null where the query does not group by it."""
+    number = found.groups.number
+    columns: dict[str, pa.Array] = {
+        "query": pa.array([found.groups.name] * number, pa.string()),
+        "measure": pa.array([found.measure] * number, pa.string()),
+        "of_column": pa.array([found.column] * number, pa.string()),
+        "at_share": pa.array([found.share] * number, pa.float64()),
+    }
+    for name, codes in found.groups.labels():
+        column = found.groups.column(name)
+        labels = [*(column.label(code) for code in range(column.missing)), MISSING]
+        columns[name] = pa.array(labels, pa.string()).take(pa.array(codes))
+    numbers = {"answer": found.answer, "low": found.low, "high": found.high, "standard_error": found.error}
+    columns |= {name: pa.array(values, from_pandas=True) for name, values in numbers.items()}
+    arrays = [columns.get(item.name, pa.nulls(number, item.type)) for item in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _sealed(plan: SealedPlan) -> AnswerParameters:
+    return AnswerParameters(**plan.parameters)
+
+
+def _tables(plan: SealedPlan) -> tuple[Table, ...]:
+    adjacency = Guarantee.from_json(plan.guarantee).adjacency
+    return tables_of(queries_of(plan.parameters), Domain.from_json(plan.columns), adjacency)
+
+
+def _check_noise(parameters: AnswerParameters, tables: tuple[Table, ...], guarantee: Guarantee) -> None:
+    """Raises `AccountingError` for tables that cannot all be measured, before anything is spent."""
+    from dpsynth_platform.privacy.accounting import SIGMA_RANGE
+
+    left = parameters.precision
+    for table in tables:
+        sigma = parameters.noise(table.share)
+        left = left.spend(sigma)
+        if sigma * table.stretch * table.scale(guarantee.weighting) > SIGMA_RANGE[1] * RECORD_PARTS:
+            raise AccountingError(
+                f"queries.{table.groups.name}: its noise ({sigma:,.0f} records) is more than can be drawn; accepted: a "
+                "larger epsilon, fewer queries, or a larger weight"
+            )

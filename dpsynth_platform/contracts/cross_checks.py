@@ -164,7 +164,8 @@ class Parts:
         if generate.text is None and generate.image is None:
             kept = any(column.type == "text" and column.pii != "drop" for column in self.columns.values())
             texts = f"; texts alone are written for a contract with generate.text, by auto or {', '.join(TEXT_METHODS)}"
-            needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
+            what = "count" if generate.answers else "model"
+            needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to {what} anything"
             yield needed + (texts if kept else "")
             return
         if generate.rows == "auto" and generate.method not in INFERENCE_METHODS:

@@ -209,8 +209,8 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     named |= {name for query in queries.values() for name in query.columns}
     source = open_source(table, declared, options.dialect, named)
     if queries:
-        # Only what queries name is declared and read.
-        declared |= {name: IgnoredColumn(ignore=True) for name in source.found if name not in named}
+        others = [name for name in source.found if name not in named and name not in declared]
+        declared |= {name: IgnoredColumn(ignore=True) for name in others}
         source = open_source(table, declared, options.dialect, named)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:

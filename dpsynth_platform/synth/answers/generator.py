@@ -51,9 +51,9 @@ PLAN_FILE = "plan.json"
 
 @dataclass(frozen=True)
 class AnswerParameters(SelectionParameters):
-    """The parameters of a plan, with its queries as documents; JSON values."""
+    """The parameters of a plan, with name and document of each query, in their order; JSON values."""
 
-    queries: dict[str, Any]
+    queries: list[list[Any]]
 
 
 class AnswerGenerator(Generator):
@@ -71,7 +71,7 @@ class AnswerGenerator(Generator):
         contract, guarantee = inputs.contract, inputs.guarantee
         read = {name for query in contract.queries.values() for name in query.columns}
         domain = Domain(tuple(column for column in domain_of(contract, inputs.period) if column.name in read))
-        queries = {name: query.model_dump(mode="json") for name, query in contract.queries.items()}
+        queries = [[name, query.model_dump(mode="json")] for name, query in contract.queries.items()]
         parameters = AnswerParameters(**asdict(calibrate_selection(guarantee, 0, 0.0)), queries=queries)
         tables = tables_of(contract.queries, domain, guarantee.adjacency)
         check_tables(tables, contract.dataset)

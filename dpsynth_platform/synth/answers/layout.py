@@ -127,7 +127,7 @@ class Table:
 
 
 def tables_of(queries: Mapping[str, Query], domain: Domain, adjacency: str) -> tuple[Table, ...]:
-    """All tables, in the order in which they are measured."""
+    """All tables, in the order in which they are measured: that of the queries."""
     whole = sum(query.weight for query in queries.values())
     found = []
     for name, query in queries.items():
@@ -141,7 +141,8 @@ def tables_of(queries: Mapping[str, Query], domain: Domain, adjacency: str) -> t
             part = _part_of_present(query, groups.column(column), stretch)
             found.append(Table(groups, "present", column, share * part))
             found.append(Table(groups, "amount", column, share * (1 - part), stretch))
-        found += [Table(groups, "prefixes", column, share) for column in query.quantiles]
+        # Sorted, since JSON does not keep the order of keys.
+        found += [Table(groups, "prefixes", column, share) for column in sorted(query.quantiles)]
     return tuple(found)
 
 
@@ -199,4 +200,4 @@ def prefixes(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def queries_of(parameters: Mapping[str, Any]) -> dict[str, Query]:
     """The queries of a sealed plan's parameters."""
-    return {name: Query(**document) for name, document in parameters["queries"].items()}
+    return {name: Query(**document) for name, document in parameters["queries"]}

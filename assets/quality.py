@@ -28,14 +28,16 @@ NUMBERS = {
     "classifier on synthetic rows, ROC AUC": "utility.synthetic.mean.roc_auc",
     "classifier on real rows, ROC AUC": "utility.real.mean.roc_auc",
     "rows held out": "rows.held_out",
+    "intervals that contain the exact answer, share": "answers.contained",
 }
 """Numbers of the report that asset page and check plot over time, by their labels."""
 
 
 def body(step: StepContext) -> Outcome:
     """Measures, or reuses the report of the same inputs."""
+    from dpsynth_platform.quality.answers import AnswersReport, measure_answers
     from dpsynth_platform.quality.plots import plots
-    from dpsynth_platform.quality.report import measure_quality
+    from dpsynth_platform.quality.report import QualityReport, measure_quality
 
     contract, raw = step.sealed()
     scrubbed, bounded, synthetic = step.same_run(raw, "scrubbed", "bounded", "synthetic")
@@ -51,15 +53,21 @@ def body(step: StepContext) -> Outcome:
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
             _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
         )
-        report = measure_quality(contract, step.place.period, *tables)
-        texts, rows = _texts(step, contract, *tables)
-        pictures, more, drawings, nearest = _pictures(step, contract, *tables)
+        report: AnswersReport | QualityReport
+        rows: Sequence[tuple[str, ...]]
+        if contract.generate.answers:
+            report = measure_answers(step.plan(raw), *tables[:2])
+            document, rows, drawings, nearest = report.to_json(), report.table(), {}, None
+        else:
+            report = measure_quality(contract, step.place.period, *tables)
+            texts, of_texts = _texts(step, contract, *tables)
+            pictures, of_pictures, drawings, nearest = _pictures(step, contract, *tables)
+            document, drawings = report.to_json() | texts | pictures, plots(report) | drawings
+            rows = [*report.table(), *of_texts, *of_pictures]
         with step.storage.new_output(step.place, "quality") as directory:
-            (directory / "report.json").write_text(
-                json.dumps(report.to_json() | texts | pictures, indent=1), encoding="utf-8"
-            )
-            (directory / "rows.json").write_text(json.dumps([*report.table(), *rows, *more]), encoding="utf-8")
-            for name, drawn in (plots(report) | drawings).items():
+            (directory / "report.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+            (directory / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+            for name, drawn in drawings.items():
                 (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
             _keep_nearest(step, nearest, [scrubbed, bounded, synthetic])
             record = step.record(

@@ -59,6 +59,13 @@ MEASUREMENTS = Attack(
     0.0,
     0.2,
 )
+ANSWERED = Attack(
+    "answers",
+    "model",
+    "the least noisy number of rows, by its deviation, of all groups that the canary's record belongs to",
+    0.0,
+    0.2,
+)
 NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.125, 0.125)
 TEXT_LIKELIHOOD = Attack(
     "text likelihood",
@@ -87,6 +94,8 @@ PICTURE_LOSS = Attack(
     0.125,
     0.125,
 )
+ANSWER_ATTACKS = (ANSWERED,)
+"""On answers to queries."""
 ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 """On tables."""
 TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)

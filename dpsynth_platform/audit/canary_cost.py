@@ -65,6 +65,7 @@ class CanaryCost:
     Attributes:
         counted: number of the included canaries' records, or of `owners` where these have equal weight.
         share: canaries' share of all that the mechanism counted, by its noisy counts; None where it counted no column.
+        subtracted: whether what they add is taken out of what is released.
         declared: the share by the contract alone, if all expected units that are not held out take part with one
             record each (less with more records); None where records have several owners.
     """
@@ -75,6 +76,7 @@ class CanaryCost:
     declared: float | None
     columns: tuple[ColumnCost, ...]
     echo: Echo | None = None
+    subtracted: bool = False
 
     @property
     def words(self) -> str:
@@ -82,7 +84,12 @@ class CanaryCost:
         what = number_of(self.counted, "owner" if self.owners else "record")
         expected = "if all expected units take part with one record each"
         declared = "" if self.declared is None else f"{_percent(self.declared)} {expected}"
-        if self.share is None:
+        if self.subtracted:
+            text = (
+                f"What the canaries cost: they were {what}{declared and f' ({declared})'}; what they add to the "
+                "answers is subtracted."
+            )
+        elif self.share is None:
             text = f"What the canaries cost: they were {what}{declared and f' ({declared})'}; no column was counted."
         else:
             text = (
@@ -120,7 +127,8 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
     echo = _echo(contract, canaries, included, synthetic.slice(0, MOST_ROWS))
     if model is None:
         counted = int(included.sum()) * canaries.records_per_owner
-        return CanaryCost(counted, False, None, _declared_share(contract, counted), (), echo)
+        share = _declared_share(contract, counted)
+        return CanaryCost(counted, False, None, share, (), echo, subtracted=contract.generate.answers)
     evidence = canary_evidence(canaries, model, synthetic)
     counted = int(included.sum()) * evidence.counted
     # With much noise on few records the noisy total may be any number; the canaries are part of it.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import (
+    ANSWER_ATTACKS,
     ATTACKS,
     PICTURE_ATTACKS,
     PICTURE_DISTANCE,
@@ -78,6 +79,8 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     """The attacks that the asset line runs: on columns only where some are counted."""
     from dpsynth_platform.synth.counted import counts_columns  # late: most commands need no attack
 
+    if contract.generate.answers:
+        return ANSWER_ATTACKS
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.image_column is not None and contract.generate.drawn is None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None

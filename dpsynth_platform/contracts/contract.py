@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpsynth_platform.contracts.answers import MOST_QUERIES, Queries
+from dpsynth_platform.contracts.answers import ANSWER_COLUMNS, MOST_QUERIES, Queries
 from dpsynth_platform.contracts.audit import Audit
 from dpsynth_platform.contracts.base import (
     FamilyName,
@@ -208,6 +208,12 @@ class DataContract(Part):
         """Names of the columns that the mechanism reads: no pictures where these are drawn from texts."""
         pictures = None if self.generate.drawn is not None else self.image_column
         return [*self.modelled, *(name for name in (self.text_column, pictures) if name is not None)]
+
+    @property
+    def answer_columns(self) -> tuple[str, ...]:
+        """Names of the columns of the table of answers; empty where rows are made."""
+        by = dict.fromkeys(name for query in self.queries.values() for name in query.by)
+        return (ANSWER_COLUMNS[0], *by, *ANSWER_COLUMNS[1:]) if self.generate.answers else ()
 
     @property
     def canary_count(self) -> int:

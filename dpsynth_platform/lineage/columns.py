@@ -14,7 +14,7 @@ data has a reason (`ColumnDescent.without`): fresh ids, text that is left empty,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ PICTURED = "Made by a model of this column's pictures, differentially privately.
 ILLUSTRATED = "Drawn by a public model from the synthetic texts that descend from this column; no real picture is read."
 CLASSIFIED = "Decides of which class the picture is."
 CONDITIONING = "Told to the language model before it writes."
+ANSWERED = "Computed from noisy counts and sums of this column, differentially privately."
 WEIGHED = "Each of an owner's records counts as a part of one."
 PUBLISHED = "Published as it was drawn."
 
@@ -55,6 +56,7 @@ SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
         JOINTLY, WRITTEN, DECODED, PICTURED, ILLUSTRATED, CLASSIFIED, CONDITIONING, WEIGHED, PUBLISHED,
+        ANSWERED,
         FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip
@@ -200,6 +202,13 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     """
     from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 
+    weighed = (
+        [ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED)]
+        if contract.privacy.weighting == "owners"
+        else []
+    )
+    if contract.generate.answers:
+        return _answers(contract, before, weighed)
     treatments = treatments_of(contract, source)
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
     written = [name for name, treatment in treatments.items() if treatment == "written"]
@@ -208,9 +217,7 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     purpose = CLASSIFIED if pictured and not captioned else CONDITIONING
     conditioning = _from(before, contract.conditioning_columns, "CONDITIONAL", purpose)
     reasons = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
-    rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
-    if contract.privacy.weighting == "owners":
-        rows.append(ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED))
+    rows = [*_from(before, modelled, "CONDITIONAL", JOINTLY), *weighed]
     return ColumnDescent(
         {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled}
         | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *conditioning) for name in written}
@@ -226,13 +233,26 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
     )
 
 
+def _answers(contract: DataContract, before: DatasetName, weighed: Sequence[ColumnOrigin]) -> ColumnDescent:
+    """Columns of the table of answers: every answer comes of all columns that its query names."""
+    from dpsynth_platform.scrub.fingerprints import RECORD_COLUMN
+
+    read = list(dict.fromkeys(name for query in contract.queries.values() for name in query.columns))
+    origin = _from(before, read or [RECORD_COLUMN], "AGGREGATION", ANSWERED)
+    numbers = ("answer", "low", "high", "standard_error")
+    others = [name for name in contract.answer_columns if name not in numbers]
+    return ColumnDescent(dict.fromkeys(numbers, origin), dict.fromkeys(others, FROM_CONTRACT), tuple(weighed))
+
+
 def released(before: DatasetName, columns: Iterable[str]) -> ColumnDescent:
     """The same columns as those of the synthetic table."""
     return ColumnDescent({name: (ColumnOrigin(before, name, description=PUBLISHED),) for name in columns})
 
 
 def treatments_of(contract: DataContract, source: pa.Schema) -> dict[str, str]:
-    """How each column of the source is released: modelled, written, regenerated, empty or absent."""
+    """How each column of the source is released: modelled, written, regenerated, empty or absent; or `answered`."""
+    if contract.generate.answers:
+        return dict.fromkeys(contract.answer_columns, "answered")
     from dpsynth_platform.synth.tabular.restore import release_schema
 
     return dict(release_schema(contract, source).treatments)

@@ -98,7 +98,7 @@ _TAG_VALUES: Mapping[str, Rule] = {
     "ignored": one_of("true"),
     "pseudonym": one_of("true"),
     "image": one_of("unscrubbed"),
-    "treatment": one_of("modelled", "written", "pictured", "regenerated", "empty", "absent"),
+    "treatment": one_of("modelled", "written", "pictured", "answered", "regenerated", "empty", "absent"),
 }
 
 

@@ -104,6 +104,10 @@ def _attacked(
         return _Attacked(
             canaries, rows, model / COLUMNS, score_pictures(contract, step.plan(raw), canaries, model, rows)
         )
+    if contract.generate.answers:
+        from dpsynth_platform.audit.answer_scoring import score_answers
+
+        return _Attacked(canaries, rows, model, [score_answers(canaries, step.plan(raw), model)])
     if contract.text_column is None:
         return _Attacked(canaries, rows, model, score_canaries(canaries, model, rows))
     # Late: these load a library of language models.

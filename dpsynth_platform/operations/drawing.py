@@ -37,6 +37,8 @@ _FACTS, _BESIDE = "facts.json", "beside"
 def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
     """Rows of a model, in the number and by the settings of a release; without pictures that are drawn from texts."""
     asked = contract.generate
+    if asked.answers:
+        return _answered(step, contract, model)
     rows = None if asked.rows == "auto" else asked.rows
     if asked.text is None and asked.image is None:
         return generator(method).draw(model, rows, constraints=asked.constraints)
@@ -62,6 +64,19 @@ def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model
         device=resolve_device(step.device),
         progress=lambda stage, done, total, beside="": counted(done, total) if stage == SHOWN else None,
     )
+
+
+def _answered(step: StepContext, contract: DataContract, model: Path) -> Drawing:
+    """The table of answers, without what the canaries add to them."""
+    from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.synth.answers.generator import answered
+
+    if contract.separate_audit_model:
+        return answered(model)
+    _, raw = step.sealed()
+    (canaries,) = step.same_run(raw, "canaries")
+    joining = read_canaries(canaries.directory / "table").joining
+    return answered(model, joining if joining.num_rows else None)
 
 
 def write_rows(

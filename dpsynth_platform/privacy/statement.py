@@ -86,6 +86,7 @@ class MechanismWords:
         noise: how continuous Gaussian noise is drawn.
         branches: what keeps a unit in one parallel branch.
         votes: what records vote for.
+        computed: what is computed from the result.
         rounds_of_votes: whether there are votes in rounds, of which each decides what the next one is about.
     """
 
@@ -98,6 +99,7 @@ class MechanismWords:
     noise: Assumption = _UNSTATED["noise"]
     branches: Assumption = _UNSTATED["branches"]
     votes: str = "of votes"
+    computed: str = _text("computed_from_these")
     rounds_of_votes: bool = False
 
 
@@ -372,6 +374,8 @@ def _output(contract: DataContract, words: MechanismWords) -> str:
 def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
     rows, text = contract.generate.rows, contract.generate.text
+    if contract.generate.answers:
+        return _text("rows", "answers")
     if rows != "auto":
         return _text("rows", "given", rows=rows)
     if text is None or text.inference is None:
@@ -430,7 +434,7 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
             )
             for leaf, times in steps.items()
         ),
-        _text("computed_from_these"),
+        words.computed,
     )
 
 

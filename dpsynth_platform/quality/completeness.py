@@ -18,6 +18,9 @@ def missing_comparisons(contract: DataContract, report: Mapping[str, Any]) -> li
 
 
 def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    if contract.generate.answers:
+        yield "answers", None if report["answers"]["compared"] else "no exact answer is known"
+        return
     if contract.modelled:
         yield "distances of columns", report["fidelity"]["not_available"]
         yield "similarity to held-out rows", None if report["similarity"] else "a table has no rows"

@@ -306,6 +306,7 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     """The contract's public declarations, without places."""
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
+    kept |= {key: whole[key] for key in ("kind", "queries") if key in whole}
     generate = kept["generate"]
     if generate["base_model"] is not None:
         generate["base_model"] = published_name(generate["base_model"])

@@ -27,6 +27,7 @@ TREATMENTS = {
     "modelled": "modelled with differential privacy",
     "written": "written by a language model, with differential privacy",
     "pictured": "made by a model of pictures or drawn from synthetic texts, with differential privacy",
+    "answered": "part of the answers, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
     "empty": "kept for the schema, without values",
     "absent": "not part of the release",

@@ -40,8 +40,13 @@ _EPOCH = dt.date(1970, 1, 1)
 
 
 def treatment(contract: DataContract, name: str) -> str:
-    """How a column is published: `modelled`, `written`, `pictured`, `regenerated` (fresh ids), `absent` or `empty`."""
+    """How a column is published: `modelled`, `written`, `pictured`, `regenerated` (fresh ids), `absent` or `empty`.
+
+    In a table of answers all columns are `answered`, and the source's others `absent`.
+    """
     column = contract.columns.get(name)
+    if contract.generate.answers:
+        return "answered" if name in contract.answer_columns else "absent"
     if column is None:
         return "empty"
     if name == contract.text_column:
@@ -68,7 +73,8 @@ class Profiler:
         self.fidelity = None if measured is None else FidelityCounter(measured)
         self.sample: dict[str, Any] | None = None
         self.pictures = None if contract.image_column is None else FirstPictures(ImageLayout.of(contract))
-        self._columns = {name: contract.columns[name] for name in contract.modelled}
+        modelled = [] if contract.generate.answers else contract.modelled
+        self._columns = {name: contract.columns[name] for name in modelled}
         self._domains = {column.name: column for column in domain_of(contract)}
         self._edges = {name: _edges(column) for name, column in self._columns.items()}
         self._bins = {

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpsynth_platform.contracts import columns
+from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.contracts.periods import CADENCES
@@ -66,7 +67,10 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "why it is public", model.public
     if (table := contract.public_pictures) is not None:
         yield "public pictures", f"{table.directory}, declared public: {table.public}"
-    yield "rows", _rows(contract)
+    if contract.generate.answers:
+        yield from (("query " + name, query_words(query)) for name, query in contract.queries.items())
+    else:
+        yield "rows", _rows(contract)
     yield "audit", _audit(contract)
     if (limit := release.max_missing) is not None:
         limits = {"any column": limit} if isinstance(limit, float) else limit
@@ -82,6 +86,28 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "copied to", "; ".join(f"{target.place} ({target.format})" for target in release.publish)
     kept = contract.retention
     yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
+
+
+def query_words(query: Query) -> str:
+    """What a query asks, in words."""
+    asked = [
+        *(["the number of rows"] if query.count else []),
+        *(f"the sum of {name}" for name in query.sum),
+        *(f"the mean of {name}" for name in query.mean),
+        *(
+            f"{', '.join(f'{share:g}' for share in shares)} quantile of {name}"
+            for name, shares in query.quantiles.items()
+        ),
+    ]
+    where = " and ".join(
+        f"{name} from {values.get('min', 'its least')} to {values.get('max', 'its largest')}"
+        if isinstance(values, dict)
+        else f"{name} is {' or '.join('missing' if value is None else str(value) for value in values)}"
+        for name, values in query.where.items()
+    )
+    return "; ".join(
+        [", ".join(asked), *([f"where {where}"] if where else []), *([f"by {', '.join(query.by)}"] if query.by else [])]
+    )
 
 
 def column_words(contract: DataContract, name: str) -> str:

@@ -38,8 +38,10 @@ Columns = SealedPlan | None
 
 
 def counts_columns(contract: DataContract) -> bool:
-    """Whether a contract's plan counts modelled columns or the topics that texts are sorted by."""
+    """Whether a contract's plan counts modelled columns or the topics that texts are sorted by; not for answers."""
     text = contract.generate.text
+    if contract.generate.answers:
+        return False
     return bool(contract.modelled) or (text is not None and text.topics is not None)
 
 

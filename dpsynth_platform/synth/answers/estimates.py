@@ -20,7 +20,7 @@ the declared range.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,10 @@ class Noisy:
     table: Table
     values: Array
     deviation: float
+
+    def less(self, known: Counts, weighting: str) -> Noisy:
+        """Without the exact numbers of known records, such as canaries: their part is no secret of the data."""
+        return replace(self, values=self.values - known / self.table.scale(weighting))
 
     @classmethod
     def of(cls, table: Table, values: Counts, sigma: float, weighting: str) -> Noisy:

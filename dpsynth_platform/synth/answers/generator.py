@@ -10,6 +10,7 @@ has its noise stretched likewise.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.foundation.storage import write_durably, write_table
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
@@ -39,12 +41,14 @@ from dpsynth_platform.synth.interface import (
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, is_complete, read_tables
-from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.tabular.rounds import SelectionParameters
 
 MISSING = "missing or unlisted"
 """The group of rows without a declared value."""
+NO_NOISE = 1e-9
+"""The deviation of exact numbers, where a quotient needs one."""
 PLAN_FILE = "plan.json"
 """Beside the measurements: with them, it is all that the answers follow from."""
 
@@ -151,8 +155,6 @@ class AnswerGenerator(Generator):
         return False
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
-        from dpsynth_platform.foundation.storage import write_durably
-
         read_tables(directory, plan.digest)
         write_durably(directory / PLAN_FILE, plan.to_json())
 
@@ -163,10 +165,46 @@ class AnswerGenerator(Generator):
                 "the table of answers has a row for each answer; accepted: no number of rows, constraints or given "
                 "values"
             )
-        plan = SealedPlan.from_json((request.directory / PLAN_FILE).read_text(encoding="utf-8"))
-        schema = ReleaseSchema.from_json(plan.release).schema
-        batches = [_rows(found, schema) for found in answers(noisy_tables(plan, request.directory))]
-        return Drawing(schema, sum(batch.num_rows for batch in batches), iter(batches))
+        return answered(request.directory)
+
+
+def answered(directory: Path, known: pa.Table | None = None) -> Drawing:
+    """The table of answers of a model's directory; raises as `noisy_tables`.
+
+    Args:
+        known: records that the mechanism read and that are no data, such as canaries, with their owners: what they add
+            is subtracted. None: there are none.
+    """
+    plan = SealedPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
+    noisy, schema = noisy_tables(plan, directory), ReleaseSchema.from_json(plan.release).schema
+    if known is not None:
+        weighting = Guarantee.from_json(plan.guarantee).weighting
+        noisy = [item.less(values, weighting) for item, values in zip(noisy, _exact(plan, known), strict=True)]
+    batches = [_rows(found, schema) for found in answers(noisy)]
+    return Drawing(schema, sum(batch.num_rows for batch in batches), iter(batches))
+
+
+def exact_answers(plan: SealedPlan, records: pa.Table) -> pa.Table:
+    """The answers without noise, as `answered` gives them. Sensitive: for reviewers, of data that they may see.
+
+    Args:
+        records: with their owners.
+    """
+    weighting, schema = Guarantee.from_json(plan.guarantee).weighting, ReleaseSchema.from_json(plan.release).schema
+    exact = [
+        Noisy(table, values / table.scale(weighting), NO_NOISE)
+        for table, values in zip(_tables(plan), _exact(plan, records), strict=True)
+    ]
+    return pa.Table.from_batches([_rows(found, schema) for found in answers(exact)], schema)
+
+
+def _exact(plan: SealedPlan, records: pa.Table) -> list[Counts]:
+    """The exact numbers of all tables for records in memory. Sensitive, if these are."""
+    weighting = Guarantee.from_json(plan.guarantee).weighting
+    with tempfile.TemporaryDirectory(prefix="dpsynth-") as directory:
+        write_table(Path(directory) / "records", records.schema, records.to_batches())
+        counted = Records(Path(directory) / "records", Domain.from_json(plan.columns), weighting)
+        return exact_tables(counted, _tables(plan))
 
 
 def noisy_tables(plan: SealedPlan, directory: Path) -> list[Noisy]:
@@ -180,16 +218,12 @@ def noisy_tables(plan: SealedPlan, directory: Path) -> list[Noisy]:
 
 
 def answer_schema(contract: DataContract) -> pa.Schema:
-    """The columns of the table of answers: those of `contracts.answers`, and a text for each column of a group."""
-    by = dict.fromkeys(name for query in contract.queries.values() for name in query.by)
+    """The columns of the table of answers; groups are named by texts."""
+    numbers, always = ("at_share", "answer", "low", "high", "standard_error"), ("query", "measure")
     return pa.schema(
         [
-            pa.field("query", pa.string(), nullable=False),
-            *(pa.field(name, pa.string()) for name in by),
-            pa.field("measure", pa.string(), nullable=False),
-            pa.field("of_column", pa.string()),
-            pa.field("at_share", pa.float64()),
-            *(pa.field(name, pa.float64()) for name in ("answer", "low", "high", "standard_error")),
+            pa.field(name, pa.float64() if name in numbers else pa.string(), nullable=name not in always)
+            for name in contract.answer_columns
         ]
     )
 

@@ -30,13 +30,13 @@ def exact_tables(records: Records, tables: Sequence[Table]) -> list[Counts]:
         for table, total in zip(tables, sums, strict=True):
             name = table.groups.name
             if name not in kept:
-                kept[name] = _groups(table.groups, batch)
+                kept[name] = groups_of(table.groups, batch)
             inside, groups = kept[name]
             np.add.at(total.reshape(-1), *_of_table(table, batch, inside, groups, weights))
     return [prefixes(total) if table.what == "prefixes" else total for table, total in zip(tables, sums, strict=True)]
 
 
-def _groups(groups: Groups, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], Counts]:
+def groups_of(groups: Groups, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], Counts]:
     """Which rows count, and each row's group."""
     rows = batch.num_rows
     inside = np.ones(rows, dtype=np.bool_)

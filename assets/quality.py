@@ -55,9 +55,11 @@ def body(step: StepContext) -> Outcome:
         )
         report: AnswersReport | QualityReport
         rows: Sequence[tuple[str, ...]]
+        drawings: dict[str, str] = {}
+        nearest = None
         if contract.generate.answers:
             report = measure_answers(step.plan(raw), *tables[:2])
-            document, rows, drawings, nearest = report.to_json(), report.table(), {}, None
+            document, rows = report.to_json(), report.table()
         else:
             report = measure_quality(contract, step.place.period, *tables)
             texts, of_texts = _texts(step, contract, *tables)

@@ -47,6 +47,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
     """The release as Croissant metadata (JSON-LD)."""
     release = dossier["release"]
     license_id = release["license"]
+    what = "answers" if _answers(dossier) else "synthetic data"
     url = "" if license_id and license_id.startswith(_OWN_LICENSE) else "https://spdx.org/licenses/"
     objects = [
         {
@@ -74,7 +75,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
         "version": "1.0.0",
         "datePublished": release["created_at"][:10],
         "creator": [_person(owner) for owner in release["owners"]],
-        "citeAs": f"{release['id']}: differentially private synthetic data, {release['created_at'][:4]}",
+        "citeAs": f"{release['id']}: differentially private {what}, {release['created_at'][:4]}",
         "keywords": _tags(dossier),
         "isLiveDataset": False,
         "distribution": objects if len(objects) == 1 else [*objects, whole],
@@ -83,7 +84,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
                 "@type": "cr:RecordSet",
                 "@id": "records",
                 "name": "records",
-                "description": "The synthetic rows.",
+                "description": "Answers to the declared queries." if _answers(dossier) else "The synthetic rows.",
                 "field": [
                     {
                         "@type": "cr:Field",
@@ -130,6 +131,7 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         published=_published(dossier),
         written=_written(dossier),
         limits=_limits(dossier),
+        answers=_answers(dossier),
         treatments=page.TREATMENTS,
         layout=layout,
         key_fingerprint=key_fingerprint,
@@ -151,16 +153,23 @@ def _written(dossier: Mapping[str, Any]) -> list[str]:
 
 def _tags(dossier: Mapping[str, Any]) -> list[str]:
     return [
-        "synthetic",
+        "statistics" if _answers(dossier) else "synthetic",
         "image" if "pictures" in dossier["synthetic"] else "text" if _written(dossier) else "tabular",
         "differential-privacy",
         dossier["mechanism"]["method"],
     ]
 
 
+def _answers(dossier: Mapping[str, Any]) -> bool:
+    """Whether answers to queries are published, and no rows."""
+    return bool(dossier["contract"].get("kind") == "answers")
+
+
 def _limits(dossier: Mapping[str, Any]) -> list[str]:
     return [
-        "Drawn from noisy statistics: patterns of few records may be missing, or appear by chance.",
+        "Answers with noise: what few records say is drowned by it, and an interval is of the noise alone."
+        if _answers(dossier)
+        else "Drawn from noisy statistics: patterns of few records may be missing, or appear by chance.",
         *(
             f"{name} is written by a language model: it may be untrue, make no sense or break off."
             for name in _written(dossier)

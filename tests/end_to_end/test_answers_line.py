@@ -50,7 +50,7 @@ def test_a_release_of_answers(tmp_path: Path) -> None:
         "answers"
     ]["compared"] == len([row for row in rows if row["answer"] is not None])
     folder = released(deployment)
-    assert verification.verify(folder).ok
+    assert verification.verify(deployment.settings, str(folder), None).ok
     dossier = json.loads((folder / "dossier.json").read_text())
     assert dossier["contract"]["kind"] == "answers"
     assert dossier["contract"]["queries"]["high"]["where"] == {"score": {"min": 5}}

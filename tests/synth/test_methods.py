@@ -15,7 +15,7 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.cli.synth import MethodName
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.methods import IMAGE_METHODS, TEXT_METHODS
+from dpsynth_platform.contracts.methods import ANSWERS, IMAGE_METHODS, TEXT_METHODS
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.one_table.task import Method
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -52,7 +52,7 @@ def exact(monkeypatch):
 
 def test_all_lists_of_methods_agree():
     assert set(get_args(Generate.model_fields["method"].annotation)) == {AUTO, *METHODS}
-    assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS} == set(METHODS)
+    assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
     assert set(get_args(Method)) == {AUTO, *TABLE_METHODS}
     assert set(get_args(MethodName)) == {AUTO, *TABLE_METHODS}
     assert set(WORDS) == set(METHODS)

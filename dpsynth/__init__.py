@@ -24,7 +24,7 @@ and may change.
 from dpsynth.contracts import Contract
 from dpsynth.evaluation import Evaluation, evaluate
 from dpsynth.releases import Release, load_release, verify
-from dpsynth.synthesis import Result, Synthesizer, plan, sample, synthesize
+from dpsynth.synthesis import Result, Synthesizer, plan, query, sample, synthesize
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     BudgetExceeded,
@@ -65,6 +65,7 @@ __all__ = [
     "evaluate",
     "load_release",
     "plan",
+    "query",
     "sample",
     "synthesize",
     "verify",

@@ -160,6 +160,54 @@ def synthesize(
 
 
 @in_python
+def query(
+    data: Any,
+    queries: str | Mapping[str, Any],
+    out: str | Path = OUT,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Result:
+    """Answers counts, sums, means and quantiles of a table with differential privacy, each with its 95% interval.
+
+    The budget is that of `synthesize`: the first call seals the cap (`cap_epsilon`), the same queries on the same data
+    spend nothing, and others are another spend.
+
+    Args:
+        data, out, progress, options: as `synthesize`; options of rows, such as `method`, are refused.
+        queries: one SELECT statement, or queries by name: statements, or declarations as in a contract.
+        columns: the public declaration of the columns that queries name; others need none.
+
+    Returns:
+        A result whose `data` has a row for each answer: query, groups, measure, answer, low, high, standard_error.
+
+    Raises:
+        ContractError: queries, options or declarations are invalid, or a declaration is missing.
+        SourceError, BudgetExceeded, LedgerError, SpendRepeated, MechanismFailed, DpsynthError: as `synthesize`.
+
+    Examples:
+        >>> answers = dpsynth.query(
+        ...     people,
+        ...     "SELECT city, COUNT(*), AVG(age) FROM people GROUP BY city",
+        ...     "answers",
+        ...     epsilon=1,
+        ...     delta=1e-6,
+        ...     columns=columns,
+        ... )
+        >>> list(answers.data.columns)
+        ['query', 'city', 'measure', 'of_column', 'at_share', 'answer', 'low', 'high', 'standard_error']
+        >>> bool((answers.data.low <= answers.data.high).all())
+        True
+    """
+    named = {"q1": queries} if isinstance(queries, str) else dict(queries)
+    chosen = _options(options | {"queries": named}, columns, ())
+    table, kind = frames.read(data)
+    with _bars() if progress else nullcontext(silent) as report:
+        return Result(Path(out), synthesize_table(table, out, chosen, progress=report), kind)
+
+
+@in_python
 def plan(
     data: Any,
     out: str | Path = OUT,

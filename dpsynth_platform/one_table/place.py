@@ -33,6 +33,9 @@ from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.table_files import Format
 
 _T = TypeVar("_T")
+SYNTHETIC, ANSWERS = "synthetic", "answers"
+"""Names of an output's tables, of which a directory can have both."""
+STATEMENT, ANSWERS_STATEMENT = "statement", "answers-statement"
 _SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "delta": ""}
 
 
@@ -84,7 +87,7 @@ class Place:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def synthetic_path(root: Path, format_: Format, name: str = "synthetic") -> Path:
+def synthetic_path(root: Path, format_: Format, name: str = SYNTHETIC) -> Path:
     """The path of an output's table."""
     return root / f"{name}{_SUFFIXES[format_]}"
 

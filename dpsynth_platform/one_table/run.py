@@ -27,7 +27,15 @@ from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.one_table.more_rows import Earlier, shape_text
-from dpsynth_platform.one_table.place import Place, held, synthetic_path
+from dpsynth_platform.one_table.place import (
+    ANSWERS,
+    ANSWERS_STATEMENT,
+    STATEMENT,
+    SYNTHETIC,
+    Place,
+    held,
+    synthetic_path,
+)
 from dpsynth_platform.one_table.statement import Statement, statement
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -250,7 +258,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
     drawing = generator(task.plan.method).draw(
         place.model(entry.entry_id), options.rows, constraints=constraints, progress=progress
     )
-    synthetic = synthetic_path(place.root, options.format, "answers" if task.answers else "synthetic")
+    synthetic = synthetic_path(place.root, options.format, ANSWERS if task.answers else SYNTHETIC)
     names = dict(zip(drawing.schema.names, task.released.names, strict=True)) if task.answers else _names(task, drawing)
     write_rows(synthetic, drawing, names, options.format, None if task.answers else task.source.shape)
     missing = tuple(missing_in_words(drawing.missing, task.given))
@@ -269,7 +277,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         _keep(task, budget, entry, place, names, stated)
     return Synthesis(
         synthetic=synthetic,
-        statement=write_statement(place.root, stated),
+        statement=write_statement(place.root, stated, ANSWERS_STATEMENT if task.answers else STATEMENT),
         rows=drawing.rows,
         guarantee=stated.common.guarantee,
         method=task.plan.method,

@@ -7,9 +7,9 @@ ledger's own verification (`ledger.verification`).
 | file | what the ledger must have |
 | --- | --- |
 | OUT/restricted/models/<entry>/ | the entry, started or spent |
-| OUT/restricted/table.json, OUT/statement.json | the entry, spent; the link that was the chain's last |
+| OUT/restricted/table.json, OUT/statement.json, OUT/answers-statement.json | the entry, spent; the link then last |
 | LEDGER/head.json | the link that was the chain's last at the last reservation or the last end of a run |
-| OUT/synthetic.parquet, .csv, synthetic | any entry that was started |
+| OUT/synthetic.parquet, .csv, synthetic; OUT/answers likewise | any entry that was started |
 
 A run writes the ledger before these files: none of them is ahead of an intact ledger, even if the run is killed. An
 unreadable file counts as missing. Nothing detects a ledger that was deleted together with all of them.
@@ -32,7 +32,7 @@ from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.ledger.chain import SPENT, STARTED
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table.place import Place, synthetic_path
+from dpsynth_platform.one_table.place import ANSWERS, ANSWERS_STATEMENT, STATEMENT, SYNTHETIC, Place, synthetic_path
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.sources.table_files import Format
 
@@ -105,11 +105,13 @@ def _lost(path: Path, problem: str, directory: Path) -> LedgerError:
 
 
 def _tables(place: Place) -> list[Path]:
-    return [path for name in get_args(Format) if (path := synthetic_path(place.root, name)).exists()]
+    paths = (synthetic_path(place.root, of, name) for of in get_args(Format) for name in (SYNTHETIC, ANSWERS))
+    return [path for path in paths if path.exists()]
 
 
 def _witnesses(place: Place, directory: Path) -> Iterator[Witness]:
-    for path in (place.record, place.root / "statement.json"):
+    stated = (place.root / f"{name}.json" for name in (STATEMENT, ANSWERS_STATEMENT))
+    for path in (place.record, *stated):
         document = _read(path)
         entry = document.get("entry_id", document.get("ledger_entry"))
         if isinstance(entry, str):

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deployment import Deployment
-from line_cases import PEOPLE, SMALL, ledger_of, lineage_of, released, run_here, small_table, storage_of
+from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.reviewing import verification

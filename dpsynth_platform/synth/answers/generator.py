@@ -74,6 +74,7 @@ class AnswerGenerator(Generator):
         """
         contract, guarantee = inputs.contract, inputs.guarantee
         read = {name for query in contract.queries.values() for name in query.columns}
+        read = read or {contract.modelled[0]}  # rows of no column cannot be read
         domain = Domain(tuple(column for column in domain_of(contract, inputs.period) if column.name in read))
         queries = [[name, query.model_dump(mode="json")] for name, query in contract.queries.items()]
         parameters = AnswerParameters(**asdict(calibrate_selection(guarantee, 0, 0.0)), queries=queries)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.answers.layout import AMOUNT_UNIT, Groups, Table, middle_of, prefixes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import ColumnDomain
@@ -25,7 +24,7 @@ from dpsynth_platform.synth.tabular.noise import Counts
 def exact_tables(records: Records, tables: Sequence[Table]) -> list[Counts]:
     """The exact numbers of all tables, each of shape (groups, `Table.width`), in whole parts of `Table.scale`."""
     sums = [np.zeros((table.groups.number, table.width), dtype=np.int64) for table in tables]
-    for batch, weights in records.rows(records.domain.names or (OWNER_COLUMN,)):  # a count of all rows needs no column
+    for batch, weights in records.rows(records.domain.names):
         kept: dict[str, tuple[npt.NDArray[np.bool_], Counts]] = {}
         for table, total in zip(tables, sums, strict=True):
             name = table.groups.name

@@ -12,8 +12,13 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.lineage import columns
+from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.reviewing import verification
+from dpsynth_platform.reviewing.contract_words import contract_words
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 
@@ -25,7 +30,7 @@ QUERIES = {
 
 
 def deployment_of(root: Path, queries: Any = None, **parts: Any) -> Deployment:
-    contract = copy.deepcopy(SMALL) | {"kind": "answers", "queries": queries or QUERIES} | parts
+    contract = copy.deepcopy(SMALL) | {"kind": "answers", "queries": copy.deepcopy(queries or QUERIES)} | parts
     del contract["generate"]
     contract["quality"] = {"holdout": 0.1}
     return Deployment(root, contract=contract).write().with_source(small_table())
@@ -59,6 +64,52 @@ def test_a_release_of_answers(tmp_path: Path) -> None:
     assert "what they add to the answers is subtracted" in public
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
-    # Another query is another spend, which this cap has no room for a third time; the same ones cost nothing.
-    assert run_here(deployment).success
+    assert run_here(deployment).success  # the same queries cost nothing
     assert len(ledger_of(deployment).entries()) == 1
+    answer = columns_of(deployment)["answer"]
+    assert {origin.column for origin in answer} >= {"region", "score", "outcome"}
+
+
+def columns_of(deployment: Deployment) -> Any:
+    contract = DataContract.model_validate(storage_of(deployment).require(PEOPLE, "raw").facts["contract"])
+    return columns.synthetic(contract, DatasetName("file", "/bounded"), small_table().schema).origins
+
+
+def test_another_query_is_another_spend_until_the_cap_is_reached(tmp_path: Path) -> None:
+    deployment = deployment_of(tmp_path)
+    deployment.family["cap"]["epsilon"] = 1.3
+    assert run_here(deployment.write()).success
+    deployment.contract["queries"]["high"]["where"]["score"]["min"] = 6
+    ran = run_here(deployment.write())
+    assert set(ran.failures) == {"raw"}  # before a record is read
+    assert len([entry for entry in ledger_of(deployment).entries() if entry.state == "spent"]) == 1
+
+
+def test_answers_of_owners_with_an_audit_model_of_their_own(tmp_path: Path) -> None:
+    deployment = deployment_of(tmp_path, audit=SMALL["audit"] | {"model": "separate"})
+    deployment.contract["privacy"] |= {"weighting": "owners", "guarantee": {"epsilon": 0.5, "delta": 1e-6}}
+    ran = run_here(deployment.write())
+    assert ran.success, ran.failures
+    counts = [row["answer"] for row in answers_of(deployment) if row["query"] == "high"]
+    # A thousand owners, a tenth of them held out; each weighs one row at most, and some half of their rows are high.
+    assert 100 < sum(counts) < 900
+    assert verification.verify(deployment.settings, str(released(deployment)), None).ok
+
+
+def test_bad_queries_are_named_by_contract_check(tmp_path: Path) -> None:
+    deployment = deployment_of(tmp_path, {"a": {"sum": ["region"]}, "b": "SELECT COUNT(*) FROM t LIMIT 3"})
+    found = deployment.here("contract", "check", "people")
+    said = found.stdout + found.stderr
+    assert found.returncode == 1
+    assert "queries.a.sum: 'region' is of type categorical" in said
+    assert "queries.b: LIMIT cannot be answered" in said
+
+
+def test_a_plan_says_what_is_measured_for_queries(tmp_path: Path) -> None:
+    deployment = deployment_of(tmp_path)
+    found = deployment.here("plan", "people")
+    assert found.returncode == 0, found.stderr
+    assert "for 3 queries" in found.stdout
+    contract, _ = load_dataset(deployment.settings, "people")
+    words = "the number of rows; where score from 5 to its largest; by outcome"
+    assert ("query high", words) in list(contract_words(contract))

@@ -10,7 +10,6 @@ has its noise stretched likewise.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.storage import write_durably, write_table
+from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
@@ -202,10 +201,7 @@ def exact_answers(plan: SealedPlan, records: pa.Table) -> pa.Table:
 def _exact(plan: SealedPlan, records: pa.Table) -> list[Counts]:
     """The exact numbers of all tables for records in memory. Sensitive, if these are."""
     weighting = Guarantee.from_json(plan.guarantee).weighting
-    with tempfile.TemporaryDirectory(prefix="dpsynth-") as directory:
-        write_table(Path(directory) / "records", records.schema, records.to_batches())
-        counted = Records(Path(directory) / "records", Domain.from_json(plan.columns), weighting)
-        return exact_tables(counted, _tables(plan))
+    return exact_tables(Records(records, Domain.from_json(plan.columns), weighting), _tables(plan))
 
 
 def noisy_tables(plan: SealedPlan, directory: Path) -> list[Noisy]:

@@ -43,12 +43,13 @@ class Records:
     """The counts of the bounded table.
 
     Attributes:
+        bounded: a Delta table, or one in memory.
         weighting: `rows`, or `owners`: each row weighs `units.row_weight` of its owner's rows in this table, so that an
             owner weighs at most one record.
         engine: an engine to count with, open during the counting; None: this process counts.
     """
 
-    bounded: Path
+    bounded: Path | pa.Table
     domain: Domain
     weighting: str = "rows"
     engine: Engine | None = None
@@ -141,7 +142,7 @@ class Records:
     @cached_property
     def _sql(self) -> SqlCounter | None:
         """The engine's counter, None if SQL cannot express all cells exactly. Raises `EngineError`."""
-        if self.engine is None:
+        if self.engine is None or isinstance(self.bounded, pa.Table):
             return None
         owners = self.weighting == "owners"
         coding = coding_of(self.domain, table_schema(self.bounded), [OWNER_COLUMN] if owners else [])
@@ -157,19 +158,25 @@ class Records:
     def rows(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:
         """Rows of some columns, and each row's weight in `parts`; None for equal weights."""
         if self.weighting == "rows":
-            for batch in read_table(self.bounded, columns=list(names)):
+            for batch in self._batches_of(list(names)):
                 yield batch, None
             return
         owners, weights = self._owners
-        for batch in read_table(self.bounded, columns=[*names, OWNER_COLUMN]):
+        for batch in self._batches_of([*names, OWNER_COLUMN]):
             yield batch, weights[_places(batch, owners)]
+
+    def _batches_of(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.bounded, pa.Table):
+            yield from self.bounded.select(names).to_batches()
+        else:
+            yield from read_table(self.bounded, columns=names)
 
     @cached_property
     def _owners(self) -> tuple[Fingerprints, Counts]:
         """The owners, sorted, and the weight of each of their rows."""
-        owners = distinct_owners(read_table(self.bounded, columns=[OWNER_COLUMN]))
+        owners = distinct_owners(self._batches_of([OWNER_COLUMN]))
         rows = np.zeros(owners.size, dtype=np.int64)
-        for batch in read_table(self.bounded, columns=[OWNER_COLUMN]):
+        for batch in self._batches_of([OWNER_COLUMN]):
             rows += np.bincount(_places(batch, owners), minlength=owners.size)
         return owners, row_weight(rows)
 

@@ -129,7 +129,7 @@ def test_what_is_no_directory_of_pictures_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     root.mkdir()
     known = contract(root)
-    with pytest.raises(SourceError, match="there is no images file, or directory of such files"):
+    with pytest.raises(SourceError, match="there is no directory of pictures at this place"):
         schema_of(known)
     (root / "metadata.csv").write_text("name,label\n1.png,cat\n")
     with pytest.raises(SourceError):

@@ -52,7 +52,8 @@ class PictureEndpoint(Endpoint):
 
     url: str = Field(
         max_length=500,
-        description="Address that answers POST requests for `/images/random` and `/images/variation`; https.",
+        description="Address that answers POST requests for `/images/random` and `/images/variation`; https, or http "
+        "on this machine.",
     )
     model: str = Field(min_length=1, max_length=200, description="Its name there.")
     words: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(

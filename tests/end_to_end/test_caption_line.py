@@ -127,7 +127,7 @@ def test_a_plan_says_who_draws_and_refuses_an_unlisted_endpoint(
     told = dict(forecast(deployment.settings, "people", None).rows())
     assert "painter, behind 127.0.0.1, draws drawing from each synthetic letter" in told["who draws pictures"]
     monkeypatch.delenv("DPSYNTH_TEXT_ENDPOINTS")
-    with pytest.raises(ConfigurationError, match=r"text\.pictures\.endpoint\.url: .* is no endpoint of this deployment"):
+    with pytest.raises(ConfigurationError, match=r"text\.pictures\.endpoint\.url: .* is no endpoint"):
         forecast(deployment.settings, "people", None)
 
 

@@ -459,7 +459,10 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     published = _text("published_text", "none" if column is None else "one", column=column)
     yield from (text.format(published_text=published) for text in texts["always"])
     if contract.image_column is not None:
-        said = {"column": contract.image_column, "unscrubbed": _within(contract.image.accept_unscrubbed)}
+        said: dict[str, str | None] = {
+            "column": contract.image_column,
+            "unscrubbed": _within(contract.image.accept_unscrubbed),
+        }
         if (drawn := contract.generate.drawn) is not None:
             named, host = published_name(drawn.endpoint.model), urlsplit(drawn.endpoint.url).hostname
             said |= {"text": column, "model": named, "host": host}

@@ -150,9 +150,9 @@ def test_what_people_see_of_pictures(tmp_path: Path) -> None:
     quality = storage_of(deployment).require(PEOPLE, "nearest")
     nearest = (quality.directory / "nearest.svg").read_text()
     assert "data:image/png;base64," in nearest and "Restricted" in nearest
-    why, left_out, sheet = decisions.review(deployment.settings, PEOPLE).pictures
+    why, left_out, place = decisions.review(deployment.settings, PEOPLE).pictures
     assert why.endswith(deployment.contract["columns"]["drawing"]["accept_unscrubbed"])
-    assert left_out.endswith("none") and sheet.endswith(str(quality.directory / "nearest.svg"))
+    assert left_out.endswith("none") and place.endswith(str(quality.directory / "nearest.svg"))
     words = {step: " ".join(map(str, metadata.values())) for step, metadata in ran.materializations.items()}
     inline = {step for step, text in words.items() if "data:image/png" in text}
     assert inline == {"synthetic"}

@@ -304,6 +304,7 @@ class Parts:
         if generate is None or not all(self.columns.values()):
             return
         found = [name for name, column in self.columns.items() if column.type == "image"]
+        yield from self._source_of_pictures(found)
         made = generate.image or generate.drawn
         if made is None:
             if found:
@@ -340,6 +341,16 @@ class Parts:
             yield f"generate.time_limit: {generate.method!r} plans by its own parameters; accepted: none"
         if self.audit and self.audit.canary_rows and "plausible" in self.audit.canary_rows:
             yield "audit.canary_rows: 'plausible' with pictures; accepted: random"
+
+    def _source_of_pictures(self, found: list[str]) -> Iterator[str]:
+        """Image columns that the source cannot have, or that it names as its key."""
+        if self.source is None:
+            return
+        for name in found:
+            if self.source.format == "images" and self.columns[name].stored == "raw":
+                yield f"columns.{name}.stored: 'raw' with source.format images, which are files; accepted: files"
+            if name in self.source.key:
+                yield f"source.key: column {name!r} holds pictures; accepted: columns whose values identify a record"
 
     def _public_pictures(self, image: ImageGeneration) -> Iterator[str]:
         """Public pictures that overlap with the source: private ones would be published nearly as they are."""

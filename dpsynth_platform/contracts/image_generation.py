@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from dpsynth_platform.contracts.base import ColumnName, Part
+from dpsynth_platform.contracts.base import ColumnName, Part, text_like
 from dpsynth_platform.contracts.columns import conditioning_values
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint
 
@@ -52,7 +52,8 @@ class PictureEndpoint(Endpoint):
 
     url: str = Field(
         max_length=500,
-        description="Address that answers POST requests for `/images/random` and `/images/variation`; https.",
+        description="Address that answers POST requests for `/images/random` and `/images/variation`; https, or http "
+        "on this machine.",
     )
     model: str = Field(min_length=1, max_length=200, description="Its name there.")
     words: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
@@ -226,10 +227,8 @@ class ImageDiffusion(DiffusionTraining):
 class ImageFinetune(DiffusionTraining):
     """A public diffusion model from disk, a part of which is trained by DP-SGD."""
 
-    checkpoint: str = Field(
-        min_length=1,
+    checkpoint: Annotated[str, text_like("^/", "an absolute path, such as /srv/models/digits")] = Field(
         max_length=500,
-        pattern="^/",
         description="Absolute path of a directory that diffusers saved: a pipeline of a `UNet2DModel` on pixels of the "
         "column's form, or on latents of an `AutoencoderKL` or `VQModel` beside it, and a scheduler; weights as "
         "safetensors. Clearance checks its lineage.",

@@ -185,7 +185,8 @@ class Endpoint(Part):
 
     url: str = Field(
         max_length=500,
-        description="Address of an OpenAI-compatible endpoint, without `/chat/completions`; https.",
+        description="Address of an OpenAI-compatible endpoint, without `/chat/completions`; https, or http on this "
+        "machine.",
     )
     timeout: float = Field(default=60.0, gt=0, le=600, description="Most seconds for an answer.")
     attempts: int = Field(default=4, ge=1, le=20, description="Most attempts of a request.")
@@ -210,7 +211,10 @@ def published_name(model: str) -> str:
 class CaptionEndpoint(Endpoint):
     """A remote public model that draws pictures. Requests hold written texts and public words, no picture."""
 
-    url: str = Field(max_length=500, description="Address that answers POST requests for `/images/random`; https.")
+    url: str = Field(
+        max_length=500,
+        description="Address that answers POST requests for `/images/random`; https, or http on this machine.",
+    )
     model: str = Field(min_length=1, max_length=200, description="Its name there.")
 
 

@@ -117,7 +117,8 @@ def _removed(model: type[BaseModel], document: Any, problem: Any) -> list[str]:
         key, free, n=1
     ):
         part[meant] = value
-    return [unknown_key(outer, key, accepted)]
+    comma = "; a text with a comma inside of { } needs quotes" if value is None and " " in key else ""
+    return [unknown_key(outer, key, accepted) + comma]
 
 
 def unknown_key(outer: Sequence[str], key: str, accepted: Sequence[str]) -> str:

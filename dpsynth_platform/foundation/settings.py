@@ -20,7 +20,7 @@ its contract), and OpenLineage's transport, which its client reads from the stan
 | DPSYNTH_NOTIFY_MAIL | mail server: `smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS` | none |
 | DPSYNTH_MEMORY | memory of a mechanism, such as `8GB`; a plan that may need more is refused unpaid | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
-| DPSYNTH_TEXT_ENDPOINTS | endpoints that contracts may name: `https://HOST[:PORT]`, separated by commas | none |
+| DPSYNTH_TEXT_ENDPOINTS | endpoints for contracts, with commas: `https://HOST[:PORT]`, `http://localhost:PORT` | none |
 | DPSYNTH_TEXT_KEY | file (mode 0600) with the key of these endpoints | none |
 | DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step writes rows to a disk that is not encrypted | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |

@@ -453,12 +453,20 @@ def _verification(event: DpEvent) -> str:
     )
 
 
+def _within(reason: str | None) -> str:
+    """A contract's sentence inside of another, which has a full stop of its own."""
+    return (reason or "").strip().removesuffix(".")
+
+
 def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related: RelatedMechanisms) -> Iterator[str]:
     texts, column = _TEXTS["not_covered"], contract.text_column
     published = _text("published_text", "none" if column is None else "one", column=column)
     yield from (text.format(published_text=published) for text in texts["always"])
     if contract.image_column is not None:
-        said = {"column": contract.image_column, "unscrubbed": contract.image.accept_unscrubbed}
+        said: dict[str, str | None] = {
+            "column": contract.image_column,
+            "unscrubbed": _within(contract.image.accept_unscrubbed),
+        }
         if (drawn := contract.generate.drawn) is not None:
             named, host = published_name(drawn.endpoint.model), urlsplit(drawn.endpoint.url).hostname
             said |= {"text": column, "model": named, "host": host}
@@ -466,10 +474,10 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         yield from (text.format(**said, unit=contract.privacy.unit) for text in texts[key])
         if (table := contract.public_pictures) is not None:
             use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
-            yield _text("not_covered", use, directory=PurePath(table.directory).name, public=table.public)
+            yield _text("not_covered", use, directory=PurePath(table.directory).name, public=_within(table.public))
         if (model := contract.public_model) is not None:
             named = PurePath(model.checkpoint).name
-            yield _text("not_covered", "public_checkpoint", directory=named, public=model.public)
+            yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]

@@ -27,6 +27,11 @@ LEGEND = (
     "difference between their false positive (negative) rate and that of all rows."
 )
 """Explains the measures below the table."""
+DATASET_LEGEND = (
+    f"{LEGEND} Rows are compared by the modelled columns alone, without ids, texts and pictures: where these columns "
+    "are few, many rows equal a real one."
+)
+"""The same for a dataset with a contract."""
 _WORST = 5
 _SIMILARITY = {
     "histogram": "similarity of columns (HIST), mean of 20 and 50 bins",

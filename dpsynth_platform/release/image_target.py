@@ -4,7 +4,8 @@ What belongs here: the pictures and `metadata.csv` of a release's table below `<
 below `<release>/release`, apart from the pictures so that readers of folders find these alone. What does not: other
 targets.
 
-    <release>/pictures/metadata.csv             file_name, and the other columns
+    <release>/pictures/metadata.csv             file_name, and the other columns; the table's own file_name is there
+                                                as released_file_name
     <release>/pictures/<class>/<number>.png
     <release>/release/dossier.json, ...         the attestation comes last
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 PICTURES, DOCUMENTS = "pictures", "release"
 """Directories of a release."""
-METADATA = "metadata.csv"
+METADATA, FILE_NAME = "metadata.csv", "file_name"
 _PLAIN = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -70,7 +71,7 @@ def _rows(release: SignedRelease, pictures: ImageLayout) -> Iterator[tuple[str, 
         for batch in pq.ParquetFile(release.check(file)).iter_batches(batch_size=1000):
             if names is None:
                 names = [name for name in batch.schema.names if name != pictures.column]
-                yield "", None, ["file_name", *names]
+                yield "", None, [FILE_NAME, *_named_apart(names)]
             values = zip(*(batch.column(name).to_pylist() for name in names), strict=True) if names else iter(())
             others = list(values) or [()] * batch.num_rows
             files = batch.column(pictures.column).to_pylist()
@@ -78,6 +79,14 @@ def _rows(release: SignedRelease, pictures: ImageLayout) -> Iterator[tuple[str, 
                 number += 1
                 folder = "other" if place == NO_CLASS else folders[place]
                 yield f"{folder}/{number:07d}.png", content, ["" if value is None else value for value in row]
+
+
+def _named_apart(names: list[str]) -> list[str]:
+    """Names of the table's columns beside `file_name`: one of that name, as a source of pictures has, gets another."""
+    other = f"released_{FILE_NAME}"
+    while other in names:
+        other = f"_{other}"
+    return [other if name == FILE_NAME else name for name in names]
 
 
 def _put(store: fs.FileSystem, path: str, content: bytes) -> bool:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ReleaseRefused, StaleInput
-from dpsynth_platform.foundation.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
+from dpsynth_platform.foundation.storage import (
+    NEAREST,
+    NEAREST_DRAWING,
+    STEPS,
+    Place,
+    StepRecord,
+    Storage,
+    digest_directory,
+    write_durably,
+)
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.release import evidence, schema
@@ -84,6 +93,21 @@ def write_reviewers_dossier(
 def directory_name(candidate: str) -> str:
     """The directory's name of the dossier of a candidate, by the candidate's digest."""
     return candidate[:16]
+
+
+def nearest_sheet(storage: Storage, document: Mapping[str, Any]) -> Path | None:
+    """The drawing of the real pictures that are nearest to a candidate's rows, as long as it is kept. Restricted.
+
+    Args:
+        document: the candidate's reviewers' dossier.
+    """
+    candidate = document["candidate"]
+    record = storage.read(Place(candidate["dataset"], candidate["period"]), NEAREST)
+    synthetic = next((step for step in document["steps"] if step["step"] == "synthetic"), None)
+    if record is None or synthetic is None or not storage.exists(record):
+        return None
+    same = record.inputs.get("synthetic") == synthetic["content_hash"]
+    return record.directory / NEAREST_DRAWING if same else None
 
 
 def reviewers_document(

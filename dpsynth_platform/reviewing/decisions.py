@@ -7,7 +7,7 @@ publishing, and finding everything that is published (`releases`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class Review:
     Attributes:
         standing: whether it can be released, or why not; of a release, whether its evidence still holds.
         dossier: the page of the reviewers' dossier; `reviewers.json` beside it has the same content.
+        pictures: of a dataset with pictures, what is to be known of the real ones.
     """
 
     place: str
@@ -77,6 +78,7 @@ class Review:
     mostly_missing: tuple[str, ...] = ()
     purpose: str | None = None
     recipients: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -219,7 +221,20 @@ def review(settings: Settings, place: Place) -> Review:
         mostly_missing=found.mostly_missing,
         purpose=found.contract.purpose,
         recipients=tuple(found.contract.recipients),
+        pictures=tuple(_pictures(Storage(settings.restricted), found.contract, dossier.document)),
     )
+
+
+def _pictures(storage: Storage, contract: DataContract, document: Mapping[str, Any]) -> Iterator[str]:
+    """What a reviewer should know of the real pictures. Restricted."""
+    if contract.image_column is None:
+        return
+    yield f"what they show was not scrubbed; it was accepted because: {contract.image.accept_unscrubbed}"
+    left_out = document["scrubbing"].get("pictures_left_out") or {}
+    kinds = ", ".join(f"{kind} {number}" for kind, number in left_out.items())
+    yield f"rows left out, since their picture cannot be used: {kinds or 'none'}"
+    if (sheet := reviewers.nearest_sheet(storage, document)) is not None:
+        yield f"synthetic ones beside the nearest real ones, not to be passed on: {sheet}"
 
 
 def approve(

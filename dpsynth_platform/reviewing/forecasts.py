@@ -11,10 +11,12 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.periods import CADENCES
+from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
@@ -47,6 +49,7 @@ class Forecast:
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         preparation: which columns are counted finely first, in words.
         training: who writes texts and how it learns or is prompted, in words; None without texts.
+        drawing: who draws pictures from synthetic texts, and what is shown to it, in words; None without.
         filled: columns without missing values in a release, whatever the data lack; `nullable`: the other columns.
         cap: of the account, or of the family's file before there is one.
         left: what is left of the cap for releases like this one, at its own delta, before this run.
@@ -78,6 +81,7 @@ class Forecast:
     error: dict[str, float]
     preparation: str
     training: str | None
+    drawing: str | None
     filled: tuple[str, ...]
     nullable: tuple[str, ...]
     size: dict[str, float]
@@ -134,6 +138,7 @@ class Forecast:
             ("method", f"{self.mechanism}: {why_in_words(self.why_mechanism, 'above')}"),
             ("what is counted", self.preparation),
             *([("who writes texts", self.training)] if self.training else []),
+            *([("who draws pictures", self.drawing)] if self.drawing else []),
             *([("training", self.lost_training)] if self.lost_training else []),
             *([("votes", self.lost_votes)] if self.lost_votes else []),
             *([("missing values", filled_in_words(self.filled, self.nullable))] if self.filled else []),
@@ -225,6 +230,17 @@ def _plain(name: str) -> str:
     return _PLAIN.get(name, name.replace("_", " "))
 
 
+def _drawing(contract: DataContract) -> str | None:
+    drawn = contract.generate.drawn
+    if drawn is None:
+        return None
+    return (
+        f"{published_name(drawn.endpoint.model)}, behind {urlsplit(drawn.endpoint.url).hostname}, draws "
+        f"{contract.image_column} from each synthetic {contract.text_column}, at no further cost in privacy. It is "
+        "shown these texts before anybody approves their release. No mechanism reads the pictures of the source"
+    )
+
+
 def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """Calibrates a dataset's plan from its contract alone and compares it with the family's account.
 
@@ -276,6 +292,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         error=numbers("expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
         preparation=domain.preparation,
         training=described.get("training_in_words"),
+        drawing=_drawing(contract),
         filled=domain.filled,
         nullable=domain.nullable,
         size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds"),

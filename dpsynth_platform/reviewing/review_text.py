@@ -8,7 +8,7 @@ from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, AUDIT_LEGEND, QUA
 
 def review_text(output: Output, review: Review) -> None:
     """Prints a candidate, for the demonstration and `dpsynth release show`."""
-    from dpsynth_platform.quality.report_rows import LEGEND
+    from dpsynth_platform.quality.report_rows import DATASET_LEGEND
 
     output.heading("Purpose and recipients")
     output.print(review.purpose or "the contract declares no purpose")
@@ -23,7 +23,11 @@ def review_text(output: Output, review: Review) -> None:
     output.heading("Quality (restricted: compares with real data)")
     output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
-        output.print(LEGEND)
+        output.print(DATASET_LEGEND)
+    if review.pictures:
+        output.heading("Pictures of the source (restricted)")
+        for sentence in review.pictures:
+            output.print(sentence)
     if review.mostly_missing:
         output.heading("Columns with hardly any usable value")
         for sentence in review.mostly_missing:

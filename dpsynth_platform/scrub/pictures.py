@@ -31,6 +31,7 @@ class PictureReader:
         self.column = contract.image_column
         self._dataset = contract.dataset
         self._declared = None if self.column is None else contract.image
+        self._in_folder = contract.source.format == "images"
         self.left_out: Counter[str] = Counter()
         self._read, self._unread = OwnerCount(), OwnerCount()
 
@@ -75,8 +76,11 @@ class PictureReader:
         assert declared is not None  # noqa: S101  (only pictures have faults)
         form = declared.form
         resize = "" if declared.resize != "refuse" else ", or resize: fit or crop for pictures of other sizes"
+        raw, named = f" (stored: files) or {form.values} bytes each (stored: raw)", ""
+        if self._in_folder:
+            raw, named = "", "; a file_name of metadata.csv is a path below the directory"
         out = "; or damaged: leave-out" if declared.damaged == "refuse" else ""
         return (
-            f"{self._dataset}: columns.{self.column}: {what}; accepted: PNG, JPEG or WebP files (stored: files) or "
-            f"{form.values} bytes each (stored: raw) of {form.height} x {form.width} pixels{resize}{out}"
+            f"{self._dataset}: columns.{self.column}: {what}; accepted: PNG, JPEG or WebP files{raw} "
+            f"of {form.height} x {form.width} pixels{resize}{named}{out}"
         )

@@ -28,6 +28,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -122,6 +123,7 @@ def data_files(directory: Path, names: tuple[str, ...] = PARQUET_NAMES) -> list[
     entries = 0
     for place, inner, files in os.walk(directory, onerror=_unreadable):
         here = Path(place)
+        shown = directory if names == PICTURE_NAMES else here
         entries += len(inner) + len(files)
         if entries > MOST_ENTRIES:
             raise _refused(
@@ -129,30 +131,34 @@ def data_files(directory: Path, names: tuple[str, ...] = PARQUET_NAMES) -> list[
             )
         if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
             raise _refused(
-                here,
+                shown,
                 f"has a {log}, so it is a table of another layout, some of whose files may hold deleted rows; "
                 "accepted: the path of a Delta table, or a directory of Parquet files alone",
             )
         if any((here / name).is_symlink() for name in inner):
-            raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")
+            raise _refused(shown, "has links to directories, which are not followed; accepted: directories and files")
         if names == PICTURE_NAMES:
-            _check_all_are_read(here, inner, files)
+            _check_all_are_read(directory, inner, files)
         inner[:] = sorted(name for name in inner if not name.startswith(_NOT_READ))
         if names != PARQUET_NAMES and any("=" in name for name in inner):
             raise _refused(
-                here, "has directories named column=..., whose values only Parquet files get; accepted: other names"
+                shown, "has directories named column=..., whose values only Parquet files get; accepted: other names"
             )
-        found += [here / name for name in files if not name.startswith(_NOT_READ) and _holds_rows(here / name, names)]
+        for name in files:
+            if not name.startswith(_NOT_READ) and _holds_rows(here / name, names, directory):
+                found.append(here / name)
     return sorted(found)
 
 
-def _check_all_are_read(here: Path, inner: list[str], files: list[str]) -> None:
+def _check_all_are_read(directory: Path, inner: list[str], files: list[str]) -> None:
     """Refuses pictures and folders that would be passed over for their names: a class would be lost."""
-    passed = [name for name in inner if name.startswith(_NOT_READ)]
-    passed += [name for name in files if name.startswith(_NOT_READ) and name.casefold().endswith(PICTURE_NAMES)]
-    if passed:
-        raise _refused(
-            here / min(passed), "begins with . or _, as what is not read; accepted: another name, or this elsewhere"
+    passed = any(name.startswith(_NOT_READ) for name in inner)
+    if passed or any(name.startswith(_NOT_READ) and name.casefold().endswith(PICTURE_NAMES) for name in files):
+        raise _picture_refused(
+            directory,
+            "a picture or folder whose name begins with . or _, as what is not read; accepted: another name, or this "
+            "elsewhere",
+            "-name '[._]*'",
         )
 
 
@@ -160,13 +166,21 @@ def _unreadable(error: OSError) -> None:
     raise error
 
 
-def _holds_rows(path: Path, names: tuple[str, ...]) -> bool:
-    name = path.name.casefold()
+def _holds_rows(path: Path, names: tuple[str, ...], directory: Path) -> bool:
+    name, pictures = path.name.casefold(), names == PICTURE_NAMES
     if name.endswith(names):
-        if names == PICTURE_NAMES and path.is_symlink():
-            raise _refused(path, "is a link, which is not followed; accepted: files in this directory")
+        if pictures and path.is_symlink():
+            raise _picture_refused(
+                directory, "a link, which is not followed; accepted: files in this directory", "-type l"
+            )
         if path.is_file():
             return True
+        if pictures:
+            raise _picture_refused(
+                directory,
+                "something that has the name of a picture and is no file; accepted: files",
+                "! -type f ! -type d",
+            )
         raise _refused(path, "has the name of a data file and is none; accepted: files, or this elsewhere")
     if name.endswith(_LEFTOVERS) or not path.is_file():
         return False
@@ -174,6 +188,12 @@ def _holds_rows(path: Path, names: tuple[str, ...]) -> bool:
         if name.endswith(".md"):
             return False
         packed = " (compressed files are not read: unpack it)" if is_packed(name) else ""
+        if pictures:
+            raise _picture_refused(
+                directory,
+                f"a file that is no picture by its name{packed}; accepted: {', '.join(names)}; move others elsewhere",
+                "-type f" + "".join(f" ! -iname '*{end}'" for end in names),
+            )
         raise _refused(
             path,
             f"is in the directory of a table, and is no file of it by its name{packed}; accepted: {', '.join(names)}",
@@ -311,6 +331,13 @@ def _kind(type_: pa.DataType) -> str | None:
 
 def _both(directory: Path, *files: Path) -> str:
     return " and ".join(_shown(path.relative_to(directory)) for path in files)
+
+
+def _picture_refused(directory: Path, what: str, tests: str) -> SourceError:
+    """A refusal that names no file: names of pictures are values of `file_name`. `tests` are those of find(1)."""
+    return _refused(
+        directory, f"holds {what}. Its name may be personal and is not shown: find {quote(str(directory))} {tests}"
+    )
 
 
 def _refused(place: Path, why: str) -> SourceError:

@@ -95,7 +95,8 @@ def open_files(source: Source, columns: Mapping[str, Column], copy: Path | None 
         schema = text_schema(COPIED.raw_names(rows), columns)
         return PlainFiles(Files(rows, (rows,)), CsvTable((rows,), schema, COPIED, columns, copied=True))
     path = copy or local_path(source.uri)
-    problem = f"there is no {source.format} file, or directory of such files, at this place"
+    wanted = f"{source.format} file, or directory of such files,"
+    problem = f"there is no {'directory of pictures' if source.format == 'images' else wanted} at this place"
     try:
         check_no_part(path)
         found = _files(path, source)

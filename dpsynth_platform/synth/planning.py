@@ -68,12 +68,17 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
     """Calibrates the contract's method, or the one that `auto` selects, to its guarantee and seals the result.
 
     Raises `ContractError` if the method cannot do what the contract asks for, or may need more memory than there is,
-    and `AccountingError` if no noise scale meets the guarantee.
+    `AccountingError` if no noise scale meets the guarantee, and `ConfigurationError` if the deployment does not list an
+    endpoint.
     """
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.interface import generator
 
     contract = resolve_method(contract, Settings.from_environment())
+    if contract.generate.drawn is not None:
+        from dpsynth_platform.synth.images.captions import CaptionPainter
+
+        CaptionPainter.of(contract)  # an endpoint that the deployment does not list is refused before any spend
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
     schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)

@@ -137,3 +137,11 @@ def test_no_public_file_has_the_place_of_the_drawing_model(model: str, shown: st
     summary = contract_summary(contract)["generate"]
     assert summary["text"]["pictures"]["endpoint"]["model"] == shown
     assert "/srv" not in repr((said, summary))
+
+
+@pytest.mark.parametrize("why", ["The photographs show no people", "The photographs show no people."])
+def test_a_reason_ends_with_one_full_stop_in_the_statement(why: str) -> None:
+    contract = captioned({"columns.photo.accept_unscrubbed": why})
+    event = histogram_event(60.0, max_contributions=2, discrete=False)
+    said = " ".join(privacy_statement(contract, FAMILY, event, words_of("aug_pe", event)).not_covered)
+    assert "accepted because: The photographs show no people." in said and ".." not in said

@@ -173,6 +173,27 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "generate.image.columns_share: 0.2, but no column is modelled, and the pictures have the whole budget; "
         "accepted: none",
     ),
+    (
+        "raw-in-a-directory",
+        {"source.format": "images", "columns.picture.stored": "raw"},
+        "columns.picture.stored: 'raw' with source.format images, which are files; accepted: files",
+    ),
+    (
+        "key",
+        {"source.key": ["picture"]},
+        "source.key: column 'picture' holds pictures; accepted: columns whose values identify a record",
+    ),
+    (
+        "relative-checkpoint",
+        {"generate.method": "image_finetune", "generate.image": {"finetune": {"checkpoint": "a/b", "public": WHY}}},
+        "generate.image.finetune.checkpoint: 'a/b'; accepted: an absolute path, such as /srv/models/digits",
+    ),
+    (
+        "comma",  # {accept_unscrubbed: landscapes, and no people}
+        {"columns.picture": IMAGE | {"and no people": None}},
+        "columns.picture.and no people: unknown key; accepted: accept_unscrubbed, channels, damaged, resize, size, "
+        "stored, type; a text with a comma inside of { } needs quotes",
+    ),
     ("target", {"quality.target": "picture"}, "quality.target: column 'picture' is not modelled; accepted: kind"),
 ]
 

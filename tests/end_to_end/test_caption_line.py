@@ -20,6 +20,7 @@ from picture_cases import SIDE, drawings
 from text_line_cases import TRAINING, declare_base_public, letters_table, text_deployment
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.lineage import columns
@@ -29,6 +30,7 @@ from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.quality.images import classifier, report
 from dpsynth_platform.release import cards
 from dpsynth_platform.reviewing import verification
+from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.sources.pictures import decoded, encoded
 from dpsynth_platform.synth import endpoint_calls
 
@@ -115,6 +117,18 @@ def captioned(root: Path, server: Server, method: dict[str, Any], text: dict[str
     deployment.contract["release"]["publish"] = [{"format": "images", "uri": str(root / "home" / "out")}]
     deployment.contract["quality"] = {"holdout": 0.4}  # fewer than the 20 that a comparison takes once in 10^14
     return deployment.write()
+
+
+def test_a_plan_says_who_draws_and_refuses_an_unlisted_endpoint(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evolution = {"about": "short letters", "population": 8, "variations": 1, "rounds": 2}
+    deployment = captioned(tmp_path, server, {"method": "aug_pe", "training": None}, {"evolution": evolution})
+    told = dict(forecast(deployment.settings, "people", None).rows())
+    assert "painter, behind 127.0.0.1, draws drawing from each synthetic letter" in told["who draws pictures"]
+    monkeypatch.delenv("DPSYNTH_TEXT_ENDPOINTS")
+    with pytest.raises(ConfigurationError, match=r"text\.pictures\.endpoint\.url: .* is no endpoint"):
+        forecast(deployment.settings, "people", None)
 
 
 def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server: Server) -> None:

@@ -20,7 +20,7 @@ from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.quality.images import classifier, report
-from dpsynth_platform.reviewing import verification
+from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.sources.pictures import encoded, read_pictures
 from dpsynth_platform.synth.images import moments_plan
 from resources.accelerator import AcceleratorResource
@@ -150,6 +150,9 @@ def test_what_people_see_of_pictures(tmp_path: Path) -> None:
     quality = storage_of(deployment).require(PEOPLE, "nearest")
     nearest = (quality.directory / "nearest.svg").read_text()
     assert "data:image/png;base64," in nearest and "Restricted" in nearest
+    why, left_out, place = decisions.review(deployment.settings, PEOPLE).pictures
+    assert why.endswith(deployment.contract["columns"]["drawing"]["accept_unscrubbed"])
+    assert left_out.endswith("none") and place.endswith(str(quality.directory / "nearest.svg"))
     words = {step: " ".join(map(str, metadata.values())) for step, metadata in ran.materializations.items()}
     inline = {step for step, text in words.items() if "data:image/png" in text}
     assert inline == {"synthetic"}

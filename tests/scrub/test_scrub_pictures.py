@@ -134,6 +134,16 @@ def test_a_column_without_pictures_stops_the_run_only_by_enough_owners() -> None
     assert table.num_rows == LEAST_OWNERS
 
 
+def test_a_directory_whose_metadata_names_no_picture_says_what_a_name_is() -> None:
+    known = contract()
+    known = known.model_copy(update={"source": known.source.model_copy(update={"format": "images"})})
+    table = rows([None] * LEAST_OWNERS)
+    _, batches, _ = scrub_batches(table.to_batches(), known, table.schema, KEYS, processes=1)
+    with pytest.raises(SourceError, match=r"a file_name of metadata\.csv is a path below the directory") as stopped:
+        list(batches)
+    assert "stored" not in str(stopped.value)
+
+
 def test_damaged_refuse_stops_by_enough_owners_and_by_no_fewer() -> None:
     some = [photo(1)] * 50
     table, _ = scrubbed(rows([*some, *[SECRET] * (LEAST_OWNERS - 1)]), damaged="refuse")

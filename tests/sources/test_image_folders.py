@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +129,7 @@ def test_what_is_no_directory_of_pictures_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     root.mkdir()
     known = contract(root)
-    with pytest.raises(SourceError, match="there is no images file, or directory of such files"):
+    with pytest.raises(SourceError, match="there is no directory of pictures at this place"):
         schema_of(known)
     (root / "metadata.csv").write_text("name,label\n1.png,cat\n")
     with pytest.raises(SourceError):
@@ -141,5 +144,41 @@ def test_another_file_in_the_directory_is_refused_and_not_passed_over(tmp_path: 
     root.mkdir()
     (root / "1.png").write_bytes(b"one")
     (root / "2.gif").write_bytes(b"two")
-    with pytest.raises(SourceError, match=r"2\.gif: is in the directory of a table, and is no file of it by its name"):
+    with pytest.raises(SourceError, match="holds a file that is no picture by its name"):
         schema_of(contract(root, label={"ignore": True}))
+
+
+def _other_file(root: Path) -> None:
+    (root / "ward" / "zaphodina.gif").write_bytes(b"two")
+
+
+def _packed(root: Path) -> None:
+    (root / "ward" / "zaphodina.zip").write_bytes(b"two")
+
+
+def _link(root: Path) -> None:
+    (root / "ward" / "zaphodina.png").symlink_to(root / "1.png")
+
+
+def _pipe(root: Path) -> None:
+    os.mkfifo(root / "ward" / "zaphodina.png")
+
+
+def _passed_over(root: Path) -> None:
+    (root / "ward" / "_zaphodina.png").write_bytes(b"two")
+
+
+@pytest.mark.parametrize("add", [_other_file, _packed, _link, _pipe, _passed_over])
+def test_a_refusal_names_no_picture_and_says_how_to_find_it(tmp_path: Path, add: Callable[[Path], None]) -> None:
+    root = tmp_path / "photos of o'brien"
+    (root / "ward").mkdir(parents=True)
+    (root / "1.png").write_bytes(b"one")
+    (root / "metadata.csv").write_text("file_name\n1.png\n")
+    add(root)
+    with pytest.raises(SourceError, match="holds") as refused:
+        schema_of(contract(root))
+    said = str(refused.value)
+    assert "zaphodina" not in said and "ward" not in said
+    command = said[said.index("is not shown: ") + len("is not shown: ") :]
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert "zaphodina" in found.stdout and "1.png" not in found.stdout and "metadata.csv" not in found.stdout

@@ -19,14 +19,15 @@ from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, Storage
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import DESCRIPTIONS
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.quality.report_rows import LEGEND
+from dpsynth_platform.quality.report_rows import DATASET_LEGEND
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 from dpsynth_platform.release.page import TREATMENTS
+from dpsynth_platform.release.reviewers import nearest_sheet
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.reviewing.chronicle import Publication
@@ -407,16 +408,9 @@ def _finding(item: Mapping[str, Any]) -> str:
 
 def nearest_pictures(settings: Settings, document: Mapping[str, Any]) -> dict[str, str]:
     """The nearest real pictures of this candidate's rows, as long as they are kept: for `READ_QUALITY`."""
-    storage = Storage(settings.restricted)
-    candidate = document["candidate"]
-    record = storage.read(Place(candidate["dataset"], candidate["period"]), NEAREST)
-    if record is None or not storage.exists(record):
-        return {}
-    synthetic = next((step for step in document["steps"] if step["step"] == "synthetic"), None)
-    if synthetic is None or record.inputs.get("synthetic") != synthetic["content_hash"]:
-        return {}
+    sheet = nearest_sheet(Storage(settings.restricted), document)
     title = "Some synthetic pictures with the nearest real ones: not to be passed on"
-    return {title: (record.directory / NEAREST_DRAWING).read_text(encoding="utf-8")}
+    return {} if sheet is None else {title: sheet.read_text(encoding="utf-8")}
 
 
 def _quality(settings: Settings, document: Mapping[str, Any], previous: Publication | None) -> QualityView | None:
@@ -427,7 +421,7 @@ def _quality(settings: Settings, document: Mapping[str, Any], previous: Publicat
     return QualityView(
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
-        legend=LEGEND,
+        legend=DATASET_LEGEND,
         plots=safe_plots(found["plots"]) | safe_plots(nearest, pictures=True),
         measures=measures(found["report"]),
         copies=copies(found["report"]),

@@ -104,10 +104,11 @@ class Parts:
             "privacy.owner_columns": self.privacy.owner_columns if self.privacy else [],
             "quality.target": [quality.target] if quality and quality.target else [],
             "quality.protected": quality.protected if quality else [],
+            "quality.findings": [name for each in quality.findings for name in each.columns] if quality else [],
             "release.max_missing": self.release.limited if self.release else [],
         }
         for path, names in named.items():
-            for name in names:
+            for name in dict.fromkeys(names):
                 if name not in self.columns:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif self.columns[name] and self.columns[name].type == "ignored":

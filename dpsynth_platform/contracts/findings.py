@@ -106,11 +106,17 @@ def read_findings(path: Path) -> list[Finding]:
     return list(validated(FindingsFile, read_yaml(path), str(path)).findings)
 
 
-def findings_of(documents: Iterable[Any]) -> list[Finding]:
-    """Findings from mappings. Raises `ContractError` with a line for each fault."""
+def findings_of(given: Iterable[Any]) -> list[Any]:
+    """Findings from mappings; functions stay as they are. Raises `ContractError` with a line for each fault."""
     from dpsynth_platform.contracts.validation import validated
 
-    return list(validated(FindingsFile, {"findings": list(documents)}, "findings").findings)
+    found = list(given)
+    places = [place for place, each in enumerate(found) if not callable(each)]
+    if places:
+        declared = validated(FindingsFile, {"findings": [found[place] for place in places]}, "findings").findings
+        for place, finding in zip(places, declared, strict=True):
+            found[place] = finding
+    return found
 
 
 def _canonical(quantity: Any) -> Any:

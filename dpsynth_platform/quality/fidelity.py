@@ -169,7 +169,7 @@ def marginal_distances(
 
 def distance(real: Codes, synthetic: Codes, cells: int) -> float:
     """Total variation distance of two samples of cell numbers below `cells`, neither empty."""
-    if cells > _MOST_CELLS:
+    if cells > min(_MOST_CELLS, max(4096, 4 * (len(real) + len(synthetic)))):  # more would mostly be empty
         both = _ranked(np.concatenate([real, synthetic]))
         real, synthetic, cells = both[: len(real)], both[len(real) :], int(both.max()) + 1
     first, second = (np.bincount(rows, minlength=cells).astype(np.float64) for rows in (real, synthetic))

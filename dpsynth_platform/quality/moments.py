@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class PartDistance:
-    """Distance of a column's hours of the day, weekdays, calendar months or months of all years, in [0, 1]; 0: the same.
+    """Distance of a column's hours of the day, weekdays, calendar months or months, in [0, 1]; 0: the same.
 
     `resampled` is that of a bootstrap of the real rows, `flat` that of the uniform distribution.
     """

@@ -75,7 +75,7 @@ def measure_regression(columns: Sequence[Column], target: str) -> Regression:
         return Regression(target, len(truth), not_available=problem)
     rows = of_rows(columns, *known)
     trained = [_train_and_test(of_tables(rows, 0, table), target) for table in range(1, len(goal.parts))]
-    return Regression(target, len(truth), *trained)
+    return Regression(target, len(truth), trained[0], trained[1] if len(trained) > 1 else None)
 
 
 def _train_and_test(columns: Sequence[Column], target: str) -> Predicted:

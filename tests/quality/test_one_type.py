@@ -102,7 +102,7 @@ def figures(
 def without_draws(found: dict[str, Any]) -> dict[str, Any]:
     for item in (*found["fidelity"]["columns"], *found["fidelity"]["pairs"]):
         del item["resampled"]
-    del found["fidelity"]["resampled_triples"]
+    del found["fidelity"]["resampled_triples"], found["fidelity"]["resampled_more"]
     for item in (found["moments"] or {"parts": []})["parts"]:
         del item["resampled"]
     return found

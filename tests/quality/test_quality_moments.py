@@ -129,7 +129,8 @@ def test_days_times_and_numbers() -> None:
     parts = {(item.column, item.part): item for item in found.parts}
     assert parts["day", "weekday"].synthetic == pytest.approx(6 / 7, abs=0.01)
     assert parts["opens", "hour of day"].synthetic == 0
-    assert set(parts) == {("day", "weekday"), ("end", "weekday"), ("opens", "hour of day")}
+    of_days = {(name, part) for name in ("day", "end") for part in ("weekday", "calendar month", "month")}
+    assert set(parts) == of_days | {("opens", "hour of day")}
     assert [(gap.unit, gap.real_median) for gap in found.gaps] == [("days", 1.0), ("", 5.0)]
     assert (found.gaps[0].broken, found.gaps[0].real_broken) == (pytest.approx(1 / 7, abs=0.001), 0)
     assert measure_moments(of_tables(real.select(["least"]), synthetic.select(["least"])), []) is None

@@ -174,7 +174,7 @@ def test_a_target_of_numbers_is_predicted_by_its_cells(contract_of: Callable[...
 def test_pictures(contract_of: Callable[..., DataContract]) -> None:
     report = measure_quality(contract_of(target="insured"), None, people(300), people(300), people(100))
     drawn = plots(report)
-    assert set(drawn) == {"marginals", "classifiers", "closeness"}
+    assert set(drawn) == {"marginals", "ways", "classifiers", "precision", "recall", "closeness"}
     for picture in drawn.values():
         assert picture.startswith("<svg")
         assert "synthetic" in picture
@@ -213,7 +213,8 @@ def test_without_training_rows_nothing_is_compared_with_them() -> None:
     assert report.similarity.histogram == report.similarity.pair == report.similarity.association_accuracy == 1.0
     measures = [row[0] for row in report.table()]
     assert "exact copies of real rows" not in measures
-    assert set(plots(report)) == {"marginals", "classifiers"}
+    assert set(plots(report)) == {"marginals", "ways", "classifiers", "precision", "recall"}
+    assert report.records.real is None
 
 
 def test_distances_are_from_the_training_rows_where_there_are_any() -> None:

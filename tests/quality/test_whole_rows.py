@@ -62,7 +62,7 @@ def test_rows_elsewhere_have_neither_precision_nor_recall() -> None:
 
 
 def test_only_typical_rows_are_not_precise_and_cover_little() -> None:
-    """All rows at the real mean lie inside every ball: the curve is 1, and the area between it and the diagonal whole."""
+    """All rows at the real mean lie inside every ball: the curve is 1 for every alpha but the first."""
     real = normal(500, 1)
     found = precision_recall(real, np.tile(real.mean(axis=0), (500, 1)) + normal(500, 2) * 1e-9)
     # The first ball has the radius of the most typical row; at alpha zero the diagonal is missed by one.

@@ -86,6 +86,7 @@ class Parts:
         yield from self._owners()
         yield from self._order()
         yield from self._periods()
+        yield from self._measured_numbers()
         yield from self._targets()
         yield from self._base_model()
         yield from self._text()
@@ -115,6 +116,21 @@ class Parts:
                     yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
                 elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+
+    def _measured_numbers(self) -> Iterator[str]:
+        """Texts that the quality report would have to take for numbers."""
+        if self.quality is None:
+            return
+        target = [self.quality.target] if self.quality.target and self.quality.task == "regression" else []
+        used = [name for finding in self.quality.findings for name in finding.numbers]
+        for path, names, unfit in (
+            ("quality.task: regression", target, {"categorical", "boolean"}),
+            ("quality.findings", used, {"categorical"}),
+        ):
+            for name in dict.fromkeys(names):
+                column = self.columns.get(name)
+                if column is not None and column.type in unfit:
+                    yield f"{path}: column {name!r} is {column.type}; accepted: a column of numbers, dates or times"
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

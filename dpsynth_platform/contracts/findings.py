@@ -81,6 +81,12 @@ class Finding(Part):
         return list(dict.fromkeys(name for each in [*quantities, self.where] for name in _names(each)))
 
     @property
+    def numbers(self) -> list[str]:
+        """Names of the columns whose numbers it uses."""
+        quantities = [self.compare, self.regress, *(self.correlate or ()), *(self.on or ())[:1]]
+        return [each for each in quantities if isinstance(each, str)]
+
+    @property
     def label(self) -> str:
         """Its name, or the columns that it is about, without a value."""
         if self.name is not None:

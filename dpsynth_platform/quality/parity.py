@@ -67,14 +67,11 @@ def measure_parity(real: pa.Table, synthetic: pa.Table, findings: Sequence[Findi
     """Draws each conclusion from equally many real and synthetic rows; None without findings or rows.
 
     1 is good. A share of about that of the bootstrap says that synthetic rows serve as well as a new sample of so many
-    rows. Raises `SourceError` for columns that the real table lacks, or that the finding cannot use.
+    rows. A finding that cannot be drawn (`check_findings` says why) does not count.
     """
     rows = min(len(real), len(synthetic), MOST_ROWS)
     if not findings or not rows:
         return None
-    for finding in findings:
-        if isinstance(finding, Finding):
-            _check(finding, real)
     rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
     kept = real.take(pa.array(rng.choice(len(real), rows, replace=False)))
     made = synthetic.take(pa.array(rng.choice(len(synthetic), rows, replace=False)))
@@ -108,14 +105,19 @@ def conclusion(finding: Finding, table: pa.Table) -> Conclusion | None:
 
 def _found(finding: Finding | Test, number: int, real: pa.Table, made: pa.Table, again: pa.Table) -> Found:
     if isinstance(finding, Finding):
-        kept, *others = (conclusion(finding, table) for table in (real, made, again))
-        return Found(finding.label, kept, kept is not None, *(kept == other for other in others))
+        declared = finding  # a name of its own, so that its type is known below
+        kept, *others = (_tried(lambda rows: conclusion(declared, rows), table) for table in (real, made, again))
+        return Found(finding.label, kept, kept is not None, *(kept is not None and kept == other for other in others))
     kept, *others = (_tried(finding, table) for table in (real, made, again))
     name = getattr(finding, "__name__", f"finding {number}")
-    return Found(name, None, kept is not None, *(kept is not None and bool(kept == other) for other in others))
+    return Found(name, None, kept is not None, *(kept is not None and _same(kept, other) for other in others))
 
 
-def _tried(test: Test, table: pa.Table) -> Any:
+def _same(first: Any, second: Any) -> bool:
+    return _tried(lambda _: bool(np.all(first == second)), None) or False
+
+
+def _tried(test: Test, table: pa.Table | None) -> Any:
     try:
         return test(table)
     except Exception:  # its message may quote a value, and a table may well lead to no conclusion
@@ -167,13 +169,13 @@ def _quantity(table: pa.Table, quantity: Any) -> Floats:
     """A column's numbers with NaN where missing, or 1 for rows that meet a condition, shape (rows,)."""
     if not isinstance(quantity, str):
         return _meets(table, quantity).astype(np.float64)
-    column = table.column(quantity)
-    return numbers_of(column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column)
+    column = plain(table.column(quantity))
+    return numbers_of(pa.chunked_array([column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column]))
 
 
 def _columns(table: pa.Table, quantity: Any) -> Floats:
     """A quantity as columns of a regression: categories without the most frequent one, shape (rows, columns)."""
-    if not isinstance(quantity, str) or not is_text(table.column(quantity).type):
+    if not isinstance(quantity, str) or not is_text(plain(table.column(quantity)).type):
         return _quantity(table, quantity)[:, None]
     codes = plain(table.column(quantity)).dictionary_encode()
     places = codes.indices.fill_null(len(codes.dictionary)).to_numpy(zero_copy_only=False)
@@ -225,17 +227,22 @@ def _known(values: Floats) -> Floats:
     return np.asarray(values[~np.isnan(values)])
 
 
-def _check(finding: Finding, table: pa.Table) -> None:
+def check_findings(findings: Sequence[Finding | Test], table: pa.Table) -> None:
     """Raises `SourceError` for columns that a table lacks, texts as numbers, and values of another kind."""
+    for finding in findings:
+        if isinstance(finding, Finding):
+            _check(finding, table)
+
+
+def _check(finding: Finding, table: pa.Table) -> None:
     for name in finding.columns:
         if name not in table.column_names:
             raise SourceError(
                 f"findings: {finding.label!r}: no column {name!r} in the real table; "
                 f"accepted: {', '.join(table.column_names)}"
             )
-    numbers = [finding.compare, finding.regress, *(finding.correlate or ()), *(finding.on or ())[:1]]
-    for name in numbers:
-        if isinstance(name, str) and is_text(plain(table.column(name)).type):
+    for name in finding.numbers:
+        if is_text(plain(table.column(name)).type):
             raise SourceError(
                 f"findings: {finding.label!r}: column {name!r} holds texts; accepted: a column of numbers, or a "
                 "condition such as {column: value}"

@@ -29,7 +29,7 @@ from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.one_type import in_one_type
-from dpsynth_platform.quality.parity import Parity, measure_parity
+from dpsynth_platform.quality.parity import Parity, check_findings, measure_parity
 from dpsynth_platform.quality.records import RecordMeasures, measure_records
 from dpsynth_platform.quality.regression import Regression, measure_regression
 from dpsynth_platform.quality.report_rows import HEADER, Row
@@ -215,6 +215,7 @@ def measure_tables(
     _check_target(by_name[target], numeric)
     codes, sizes = cells(coded(named, categorical))
     kept, made, reference = codes[-1 if train is not None else 0], codes[1], 0 if train is None else 2
+    check_findings(findings, kept_rows := named["real" if train is None else "train"])
     weights = {} if workload is None else asked_marginals(workload, _known_columns(workload, [*by_name]))
     moments = measure_moments(
         moments_of_tables(named["real" if train is None else "train"], named["synthetic"]), orders
@@ -236,7 +237,7 @@ def measure_tables(
         single_columns=_single_columns(of_tables(columns, reference, 1)),
         workload=measure_workload(kept, made, [*by_name], sizes, weights),
         records=measure_records(columns),
-        parity=measure_parity(named["real" if train is None else "train"], named["synthetic"], findings),
+        parity=measure_parity(kept_rows, named["synthetic"], findings),
         regression=measure_regression(columns, target) if numeric else None,
     )
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpsynth_platform.contracts.findings import Finding, findings_of, read_findings
 from dpsynth_platform.foundation.errors import ContractError, SourceError
-from dpsynth_platform.quality.parity import conclusion, measure_parity
+from dpsynth_platform.quality.parity import check_findings, conclusion, measure_parity
 
 ROWS = 1000
 
@@ -110,6 +110,9 @@ def test_python_code_is_a_finding_and_its_failure_none() -> None:
     def fails(table: pa.Table) -> bool:
         raise ValueError(table["sex"][0].as_py())
 
+    check_findings([median_is_high, fails], people(1))
+    (groups,) = measure_parity(people(1), people(1), [lambda table: np.unique(table["school"].to_pylist())]).findings
+    assert groups.drawn and groups.synthetic
     found = measure_parity(people(1), people(2, linked=False), findings_of([median_is_high, fails, LONGER]))
     assert [(each.name, each.drawn, each.synthetic) for each in found.findings] == [
         ("median_is_high", True, False),
@@ -182,8 +185,10 @@ def test_a_finding_with_a_fault_is_refused(tmp_path: Path, declared: dict[str, A
 )
 def test_a_finding_about_other_columns_is_refused(declared: dict[str, Any], said: str) -> None:
     with pytest.raises(SourceError) as caught:
-        measure_parity(people(1), people(2), findings_of([declared]))
+        check_findings(findings_of([declared]), people(1))
     assert said in str(caught.value)
+    (found,) = measure_parity(people(1), people(2), findings_of([declared])).findings
+    assert not found.drawn, "a report that was paid for does not fail by it"
 
 
 def test_findings_are_read_from_a_file(tmp_path: Path) -> None:

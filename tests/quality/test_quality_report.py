@@ -281,6 +281,11 @@ def test_findings_are_about_modelled_columns(contract_of: Callable[..., DataCont
         contract_of(findings=[{"correlate": ["age", "person"]}])
     with pytest.raises(ContractError, match=r"quality\.findings: column 'size' is not declared"):
         contract_of(findings=[{"correlate": ["age", "size"]}])
+    with pytest.raises(ContractError, match=r"quality\.findings: column 'place' is categorical; accepted: a column of"):
+        contract_of(findings=[{"correlate": ["age", "place"]}])
+    with pytest.raises(ContractError, match=r"quality\.task: regression: column 'insured' is boolean"):
+        contract_of(target="insured", task="regression")
+    assert contract_of(findings=[{"correlate": ["age", "insured"]}])
 
 
 def test_a_contract_may_predict_numbers(contract_of: Callable[..., DataContract]) -> None:

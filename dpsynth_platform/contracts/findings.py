@@ -1,6 +1,6 @@
 """Findings: the conclusions of a published analysis, declared so that they can be drawn again from other rows.
 
-What belongs here: the declaration and its faults. What does not: drawing a conclusion (`quality.parity`).
+What belongs here: the declaration and its faults. What does not: drawing a conclusion (`quality.conclusions`).
 
     findings:
       - {name: men work longer, compare: hours, groups: [{sex: Male}, {sex: Female}]}             # means

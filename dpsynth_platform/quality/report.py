@@ -24,12 +24,13 @@ from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.quality import purpose_rows, report_rows
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness
 from dpsynth_platform.quality.columns import CELL_BINS, Column, cells, coded, declared, of_tables, row_counts
+from dpsynth_platform.quality.conclusions import check_findings
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
 from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.one_type import in_one_type
-from dpsynth_platform.quality.parity import Parity, check_findings, measure_parity
+from dpsynth_platform.quality.parity import Parity, measure_parity
 from dpsynth_platform.quality.records import RecordMeasures, measure_records
 from dpsynth_platform.quality.regression import Regression, measure_regression
 from dpsynth_platform.quality.report_rows import HEADER, Row

@@ -12,7 +12,8 @@ from scipy import stats
 
 from dpsynth_platform.contracts.findings import Finding, findings_of, read_findings
 from dpsynth_platform.foundation.errors import ContractError, SourceError
-from dpsynth_platform.quality.parity import check_findings, conclusion, measure_parity
+from dpsynth_platform.quality.conclusions import check_findings, conclusion
+from dpsynth_platform.quality.parity import measure_parity
 
 ROWS = 1000
 
@@ -135,7 +136,7 @@ def test_conditions_by_numbers_dates_truth_and_missing_values() -> None:
     )
 
     def sides(condition: dict[str, Any]) -> list[float]:
-        from dpsynth_platform.quality.parity import _meets
+        from dpsynth_platform.quality.conclusions import _meets
 
         checked = of(compare="y", groups=[condition, {"n": 1}])
         return table.filter(pa.array(_meets(table, checked.groups[0])))["y"].to_pylist()

@@ -25,6 +25,9 @@ NUMBERS = {
     "similarity of histograms": "similarity.histogram",
     "similarity of pairs": "similarity.pair",
     "accuracy of associations": "similarity.association_accuracy",
+    "error on the workload": "workload.synthetic",
+    "detection, ROC AUC": "records.synthetic.detection_auc",
+    "findings that hold": "parity.synthetic",
     "classifier on synthetic rows, ROC AUC": "utility.synthetic.mean.roc_auc",
     "classifier on real rows, ROC AUC": "utility.real.mean.roc_auc",
     "rows held out": "rows.held_out",
@@ -203,14 +206,14 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
 STEP = Step(
     name="quality",
     description=(
-        "Distances of marginals, of hours, weekdays and gaps, similarity of values, classifiers trained on synthetic "
-        "rows compared with ones trained on real rows, differences between protected groups, and distances of "
-        "synthetic rows to real ones. Compares with real data: restricted, for reviewers."
+        "Distances of marginals, of the workload, of months, hours, weekdays and gaps; similarity of values; models "
+        "trained on synthetic rows compared with ones trained on real rows; declared findings; differences between "
+        "protected groups; measures of whole rows. Compares with real data: restricted, for reviewers."
     ),
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),
     zone="restricted",
-    code_version="3",
+    code_version="4",
     body=body,
     fields=(
         ("fidelity", "json", "total variation distance of marginals"),
@@ -218,6 +221,11 @@ STEP = Step(
         ("utility", "json", "classifiers on held-out real rows"),
         ("fairness", "json", "gaps between protected groups"),
         ("closeness", "json", "distances to, and copies of, real rows"),
-        ("moments", "json", "distances of hours, weekdays and the gaps of declared orders"),
+        ("moments", "json", "distances of hours, weekdays, months, and gaps of successive rows and declared orders"),
+        ("single_columns", "json", "Kolmogorov-Smirnov, Wasserstein and chi-squared of columns"),
+        ("workload", "json", "weighted distance of the declared workload's marginals"),
+        ("records", "json", "detection, mean discrepancy, precision, recall, authenticity, faithfulness"),
+        ("parity", "json", "declared findings that synthetic rows lead to, too"),
+        ("regression", "json", "models of a numeric target on held-out real rows"),
     ),
 )

@@ -5,11 +5,11 @@ What belongs here: the call and what it returns. What does not: the measures (`d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -78,20 +78,28 @@ def evaluate(
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
     orders: Sequence[Sequence[str]] = (),
+    task: Literal["classification", "regression"] = "classification",
+    workload: Mapping[str, Any] | Path | str | None = None,
+    findings: Sequence[Mapping[str, Any] | Callable[[pa.Table], Any]] | Path | str = (),
 ) -> Evaluation:
-    """Measures fidelity, similarity, utility, fairness and closeness of a synthetic table.
+    """Measures fidelity, similarity, utility, findings, fairness and closeness of a synthetic table.
 
     Args:
         real: rows that the generator never saw: a frame, an Arrow table or a path, as in `synthesize`.
-        target: the column that classifiers predict; at most 50 different values.
+        target: the column that classifiers predict; at most 50 different values. With `task="regression"`, numbers.
         train: the rows that the generator used, for the best possible figures.
         protected: columns to judge fairness by.
         categorical: columns whose numbers are codes.
         drop: columns to leave out, such as ids. The fields of a struct are columns, as `address.zip`.
         orders: lists of columns whose values do not decrease in a row, for the gaps between them.
+        task: what is done with the target.
+        workload: marginals that matter, as in a contract's `generate.workload`, or the path of a YAML file with it.
+        findings: conclusions of an analysis, as in a contract's `quality.findings`, or the path of a YAML file with
+            `findings`. A function of an Arrow table is one, too: its conclusion is what it returns (None: none).
 
     Raises:
         SourceError: a table cannot be read, or the tables cannot be compared.
+        ContractError: the workload or a finding is not declared as it should be.
         DpsynthError: any other failure, without any value of the data.
 
     Examples:
@@ -101,11 +109,21 @@ def evaluate(
         >>> found.frame.index[0]
         'one-way distance, mean'
     """
+    from dpsynth_platform.contracts.findings import findings_of, read_findings
+    from dpsynth_platform.contracts.generation import read_workload, workload_in
     from dpsynth_platform.quality.files import flat_without, read_file
     from dpsynth_platform.quality.one_type import in_one_type
     from dpsynth_platform.quality.report import measure_tables
     from dpsynth_platform.quality.report_rows import LEGEND
 
+    conclusions = read_findings(Path(findings)) if isinstance(findings, str | Path) else findings_of(findings)
+    asked = (
+        read_workload(Path(workload))
+        if isinstance(workload, str | Path)
+        else None
+        if workload is None
+        else workload_in({"workload": workload})
+    )
     given = {"real": real, **({} if train is None else {"train": train}), "synthetic": synthetic}
 
     def table(data: Any) -> pa.Table:
@@ -121,5 +139,8 @@ def evaluate(
         protected=protected,
         categorical=categorical,
         orders=orders,
+        task=task,
+        workload=asked,
+        findings=conclusions,
     )
     return Evaluation(report.notice, LEGEND, report)

@@ -6,6 +6,7 @@ aggregates of real rows, for people who may see those, and never a value of them
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, col
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import bars
 
+
+class TargetTask(StrEnum):
+    """What is done with the target."""
+
+    classification = "classification"
+    regression = "regression"
+
+
 quality_app = Commands(no_args_is_help=True, help="Quality of synthetic data, compared with real data.")
 
 
@@ -23,7 +32,12 @@ def quality_table(
     output: TerminalOutput,
     real: Annotated[Path, typer.Option(help="Real rows that the generator never saw: Delta, Parquet or CSV.")],
     synthetic: Annotated[Path, typer.Option(help="The synthetic table, with the same columns.")],
-    target: Annotated[str, typer.Option(help="Column that classifiers predict; at most 50 different values.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Column that classifiers predict; at most 50 different values. With --task regression, numbers."
+        ),
+    ],
     train: Annotated[
         Path | None,
         typer.Option(help="The real rows that the generator used: the best possible result, and distances."),
@@ -43,11 +57,29 @@ def quality_table(
             help="Columns, separated by commas, whose values do not decrease: compares gaps. Repeat it for each order."
         ),
     ] = None,
+    task: Annotated[
+        TargetTask, typer.Option(help="What is done with the target: classification or regression.")
+    ] = TargetTask.classification,
+    workload: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with `workload:` as in a contract's `generate`: the marginals that matter."),
+    ] = None,
+    findings: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with `findings:` as in a contract's `quality`: conclusions to draw from synthetic rows."
+        ),
+    ] = None,
 ) -> None:
-    """Measures fidelity, hours and gaps, similarity (HIST, Pair, CorAcc), utility, fairness and closeness.
+    """Measures fidelity, error on a workload, similarity (HIST, Pair, CorAcc), utility, findings, fairness, closeness.
+
+    Also of single columns (Kolmogorov-Smirnov, Wasserstein, chi-squared), of months, hours and gaps, and of whole rows
+    (detection, mean discrepancy, precision, recall, authenticity, faithfulness).
 
     Compares with real data: restricted.
     """
+    from dpsynth_platform.contracts.findings import read_findings
+    from dpsynth_platform.contracts.generation import read_workload
     from dpsynth_platform.one_table.declaration import read_declared
     from dpsynth_platform.quality.one_type import read_tables
     from dpsynth_platform.quality.report import measure_tables
@@ -68,6 +100,9 @@ def quality_table(
             protected=judged,
             categorical=coded,
             orders=[_columns("--ascending", [names]) for names in ascending or []],
+            task=task.value,
+            workload=None if workload is None else read_workload(workload),
+            findings=() if findings is None else read_findings(findings),
         )
     output.json(report.to_json())
     output.table(HEADER, report.table())

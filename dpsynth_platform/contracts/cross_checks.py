@@ -95,6 +95,7 @@ class Parts:
         yield from self._owners()
         yield from self._order()
         yield from self._periods()
+        yield from self._measured_numbers()
         yield from self._targets()
         yield from self._base_model()
         yield from self._text()
@@ -115,16 +116,32 @@ class Parts:
             "privacy.owner_columns": self.privacy.owner_columns if self.privacy else [],
             "quality.target": [quality.target] if quality and quality.target else [],
             "quality.protected": quality.protected if quality else [],
+            "quality.findings": [name for each in quality.findings for name in each.columns] if quality else [],
             "release.max_missing": self.release.limited if self.release else [],
         }
         for path, names in named.items():
-            for name in names:
+            for name in dict.fromkeys(names):
                 if name not in self.columns:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif self.columns[name] and self.columns[name].type == "ignored":
                     yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
                 elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+
+    def _measured_numbers(self) -> Iterator[str]:
+        """Texts that the quality report would have to take for numbers."""
+        if self.quality is None:
+            return
+        target = [self.quality.target] if self.quality.target and self.quality.task == "regression" else []
+        used = [name for finding in self.quality.findings for name in finding.numbers]
+        for path, names, unfit in (
+            ("quality.task: regression", target, {"categorical", "boolean"}),
+            ("quality.findings", used, {"categorical"}),
+        ):
+            for name in dict.fromkeys(names):
+                column = self.columns.get(name)
+                if column is not None and column.type in unfit:
+                    yield f"{path}: column {name!r} is {column.type}; accepted: a column of numbers, dates or times"
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -51,6 +52,26 @@ class Workload(Part):
     target: ColumnName | None = None
     weights: dict[ColumnName, Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=dict)
     queries: list[Query] = Field(default_factory=list, max_length=1000)
+
+
+class WorkloadFile(Part):
+    """A file with `workload:`, as in a contract's `generate`."""
+
+    workload: Workload
+
+
+def read_workload(path: Path) -> Workload:
+    """The workload that a YAML file declares. Raises `ContractError` with a line for each fault."""
+    from dpsynth_platform.foundation.yaml_files import read_yaml
+
+    return workload_in(read_yaml(path), str(path))
+
+
+def workload_in(document: Mapping[str, Any], where: str = "workload") -> Workload:
+    """The workload of a mapping with `workload:`. Raises `ContractError` with a line for each fault."""
+    from dpsynth_platform.contracts.validation import validated  # late: a contract is made of these
+
+    return validated(WorkloadFile, document, where).workload
 
 
 class Generate(Part):

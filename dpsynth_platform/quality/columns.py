@@ -10,7 +10,7 @@ outside the range are coded as the mechanism read them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,23 +40,24 @@ class Column:
     Attributes:
         size: number of categories, of which the last is for missing values; None: numbers.
         parts: one array per table, of shape (rows,): category codes, or float64 with NaN for missing numbers.
+        limits: the declared range of numbers; None without one.
     """
 
     name: str
     size: int | None
     parts: tuple[Values, ...]
+    limits: tuple[float, float] | None = None
 
 
 def of_tables(columns: Sequence[Column], *tables: int) -> tuple[Column, ...]:
     """The columns of these tables only, in this order."""
-    return tuple(Column(item.name, item.size, tuple(item.parts[table] for table in tables)) for item in columns)
+    return tuple(replace(item, parts=tuple(item.parts[table] for table in tables)) for item in columns)
 
 
 def of_rows(columns: Sequence[Column], *rows: Values) -> tuple[Column, ...]:
     """The columns with these rows (indices) of each table only."""
     return tuple(
-        Column(item.name, item.size, tuple(part[kept] for part, kept in zip(item.parts, rows, strict=True)))
-        for item in columns
+        replace(item, parts=tuple(part[kept] for part, kept in zip(item.parts, rows, strict=True))) for item in columns
     )
 
 
@@ -158,4 +159,5 @@ def _declared(domain: ColumnDomain, tables: Sequence[pa.Table], as_cells: bool) 
     parts = [table.column(domain.name) for table in tables]
     if as_cells or not domain.ordered:
         return Column(domain.name, domain.size, tuple(domain.encode(part).astype(np.int64) for part in parts))
-    return _of_numbers(domain.name, [domain.numbers(part) for part in parts])
+    found = _of_numbers(domain.name, [domain.numbers(part) for part in parts])
+    return found if max(map(abs, domain.limits)) > LARGEST else replace(found, limits=domain.limits)

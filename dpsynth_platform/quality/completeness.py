@@ -28,10 +28,14 @@ def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tupl
         # A target alone is predicted from pictures or texts; their classifiers are in their own parts.
         shown = contract.image_column is not None or contract.text_column is not None
         if contract.quality.target is not None and (len(contract.modelled) > 1 or not shown):
-            utility = report["utility"]
-            yield f"classifiers of {contract.quality.target}", utility["not_available"]
+            regression = contract.quality.task == "regression"
+            what = "models" if regression else "classifiers"
+            found = report["regression" if regression else "utility"]
+            yield f"{what} of {contract.quality.target}", found["not_available"]
             for kind in ("synthetic", "real"):
-                yield f"classifiers trained on {kind} rows", (utility[kind] or {}).get("not_available")
+                yield f"{what} trained on {kind} rows", (found[kind] or {}).get("not_available")
+        if contract.quality.findings:
+            yield "conclusions of findings", None if report["parity"] else "a table has no rows"
         for item in report["fairness"]:
             yield f"fairness by {item['column']}", item["not_available"]
     if contract.image_column is not None:

@@ -1,4 +1,4 @@
-"""Fidelity of moments: hours of the day, weekdays, and gaps between columns in a declared order.
+"""Fidelity of moments: hours, weekdays, months, gaps of successive rows, and gaps of columns in a declared order.
 
 What belongs here: their distances, with reference values as in `fidelity`. What does not: reading columns (`columns`),
 and distances of whole columns.
@@ -19,6 +19,7 @@ import pyarrow as pa
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.columns import numbers_of
 from dpsynth_platform.quality.fidelity import distance, total_variation
+from dpsynth_platform.quality.single_columns import kolmogorov_smirnov
 from dpsynth_platform.synth.tabular.derivation import DAY, HOUR
 from dpsynth_platform.synth.tabular.domain import Domain
 
@@ -28,8 +29,12 @@ Codes = npt.NDArray[np.int64]
 GAP_CELLS = 32
 """Cells with about equal numbers of real gaps; broken orders and missing gaps have further cells."""
 _MONDAY = 3
-_PARTS = {"date": ("weekday",), "datetime": ("hour of day", "weekday"), "time": ("hour of day",)}
-_SIZES = {"hour of day": 24, "weekday": 7}
+LEAST_ARRIVALS = 50
+MOST_ARRIVALS = 20_000
+"""Of fewer and of more moments in each half of the real rows, gaps of successive rows say little or take time."""
+_DAYS = ("weekday", "calendar month", "month")
+_PARTS = {"date": _DAYS, "datetime": ("hour of day", *_DAYS), "time": ("hour of day",)}
+_SIZES = {"hour of day": 24, "weekday": 7, "calendar month": 12}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class PartDistance:
-    """Distance of a column's hours of the day or weekdays, in [0, 1].
+    """Distance of a column's hours of the day, weekdays, calendar months or months, in [0, 1]; 0: the same.
 
     `resampled` is that of a bootstrap of the real rows, `flat` that of the uniform distribution.
     """
@@ -84,11 +89,27 @@ class GapDistance:
 
 
 @dataclass(frozen=True)
+class ArrivalDistance:
+    """Gaps between successive moments of a column: bursts and pauses, which shares of months do not show.
+
+    Kolmogorov-Smirnov distances, in [0, 1] (0: the same), of the gaps of a random half of the real rows (or as many as
+    there are synthetic ones) from those of as many synthetic rows, of rows of the other half, and of moments spread
+    evenly over the half's range.
+    """
+
+    column: str
+    synthetic: float
+    real: float
+    flat: float
+
+
+@dataclass(frozen=True)
 class MomentsFidelity:
-    """The distances of hours and weekdays, and of gaps."""
+    """The distances of hours, weekdays and months, of gaps in an order, and of gaps between successive rows."""
 
     parts: tuple[PartDistance, ...] = ()
     gaps: tuple[GapDistance, ...] = ()
+    arrivals: tuple[ArrivalDistance, ...] = ()
 
 
 def of_domain(domain: Domain, real: pa.Table, synthetic: pa.Table) -> dict[str, Series]:
@@ -116,7 +137,7 @@ def of_tables(real: pa.Table, synthetic: pa.Table) -> dict[str, Series]:
 
 
 def measure_moments(columns: Mapping[str, Series], orders: Sequence[Sequence[str]]) -> MomentsFidelity | None:
-    """Distances of all hours, weekdays and gaps; None if there are none, or a table has no rows.
+    """Distances of all hours, weekdays, months and gaps; None if there are none, or a table has no rows.
 
     Values must not decrease within an order. Raises `SourceError` for an order without two columns of one ordered kind.
     """
@@ -126,7 +147,8 @@ def measure_moments(columns: Mapping[str, Series], orders: Sequence[Sequence[str
     rng = np.random.default_rng()
     parts = [found for column in columns.values() for found in _parts(column, rng)]
     gaps = [_gaps(columns[earlier], columns[later], rng) for earlier, later in pairs]
-    return MomentsFidelity(tuple(parts), tuple(gaps)) if parts or gaps else None
+    arrivals = [found for column in columns.values() if (found := _arrivals(column))]
+    return MomentsFidelity(tuple(parts), tuple(gaps), tuple(arrivals)) if parts or gaps else None
 
 
 def _pairs(columns: Mapping[str, Series], names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -145,8 +167,11 @@ def _parts(column: Series, rng: np.random.Generator) -> Iterator[PartDistance]:
     if not real.size or not synthetic.size:
         return
     for part in _PARTS.get(column.kind, ()):
-        size = _SIZES[part]
         truth, made = (_part(values, column.kind, part) for values in (real, synthetic))
+        if part == "month":
+            first = min(truth.min(), made.min())
+            truth, made = truth - first, made - first
+        size = _SIZES.get(part) or int(max(truth.max(), made.max())) + 1
         counts = np.bincount(truth, minlength=size).astype(np.float64)
         yield PartDistance(
             column.name,
@@ -161,7 +186,26 @@ def _part(values: Values, kind: str, part: str) -> Codes:
     if part == "hour of day":
         return np.asarray(values.astype(np.int64) % DAY // HOUR)
     days = values.astype(np.int64) if kind == "date" else values.astype(np.int64) // DAY
-    return np.asarray((days + _MONDAY) % 7)
+    if part == "weekday":
+        return np.asarray((days + _MONDAY) % 7)
+    months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    return np.asarray(months % 12 if part == "calendar month" else months)
+
+
+def _arrivals(column: Series) -> ArrivalDistance | None:
+    """The gaps of as many moments of each kind, since gaps shrink with their number; None for too few moments."""
+    if column.kind not in ("date", "datetime"):
+        return None
+    rng = np.random.default_rng(0)  # reviewers can repeat it; it protects nothing
+    real, synthetic = (rng.permutation(values[~np.isnan(values)]) for values in column.parts)
+    size = min(real.size // 2, synthetic.size, MOST_ARRIVALS)
+    if size < LEAST_ARRIVALS:
+        return None
+    half = real[:size]
+    flat = rng.uniform(half.min(), half.max(), size)
+    flat = np.floor(flat) if column.kind == "date" else flat
+    gaps = [np.diff(np.sort(values)) for values in (half, synthetic[:size], real[size : 2 * size], flat)]
+    return ArrivalDistance(column.name, *(kolmogorov_smirnov(gaps[0], other) for other in gaps[1:]))
 
 
 def _gaps(earlier: Series, later: Series, rng: np.random.Generator) -> GapDistance:

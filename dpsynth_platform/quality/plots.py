@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from dpsynth_platform.foundation.svg import Line, bar_chart, line_chart
 from dpsynth_platform.quality.closeness import Closeness
 from dpsynth_platform.quality.fidelity import Fidelity
+from dpsynth_platform.quality.precision_recall import LEVELS
+from dpsynth_platform.quality.records import RecordMeasures
 from dpsynth_platform.quality.report import QualityReport
 from dpsynth_platform.quality.utility import Utility
 
@@ -55,7 +57,10 @@ def charts(report: QualityReport) -> dict[str, Chart]:
     """The available charts by name."""
     found = {
         "marginals": _marginals(report.fidelity),
+        "ways": _ways(report.fidelity),
         "classifiers": _classifiers(report.utility),
+        "precision": _curve(report.records, "precision"),
+        "recall": _curve(report.records, "recall"),
         "closeness": closeness_chart(report.closeness),
     }
     return {name: chart for name, chart in found.items() if chart is not None}
@@ -75,6 +80,50 @@ def _marginals(fidelity: Fidelity) -> Chart | None:
             "fresh sample of real rows": (names, [item.resampled for item in fidelity.columns]),
         },
         bars=True,
+    )
+
+
+def _ways(fidelity: Fidelity) -> Chart | None:
+    if fidelity.triples is None or fidelity.resampled_triples is None:
+        return None
+    drawn = [(item.resampled for item in fidelity.columns), (item.resampled for item in fidelity.pairs)]
+    best = [sum(values) / len(items) for values, items in zip(drawn, (fidelity.columns, fidelity.pairs), strict=True)]
+    made = [fidelity.mean_column, fidelity.mean_pair, fidelity.triples.mean]
+    ways = [str(number) for number in range(1, 4 + len(fidelity.more))]
+    return Chart(
+        title="Distances by number of columns",
+        description="Mean total variation distance of marginals of one to five columns from the real rows.",
+        x_label="columns together",
+        y_label="mean total variation distance",
+        series={
+            "synthetic": (ways, [*made, *(item.mean for item in fidelity.more)]),
+            "fresh sample of real rows": (
+                ways,
+                [*best, fidelity.resampled_triples.mean, *(item.mean for item in fidelity.resampled_more)],
+            ),
+        },
+        bars=True,
+    )
+
+
+def _curve(records: RecordMeasures | None, what: str) -> Chart | None:
+    """The curve of alpha-precision or beta-recall; None without rows."""
+    if records is None:
+        return None
+    sides = {"synthetic rows": records.synthetic, "held-out real rows": records.real}
+    level, typical = {"precision": ("alpha", "real"), "recall": ("beta", "synthetic")}[what]
+    counted = "rows inside" if what == "precision" else "real rows that they cover"
+    return Chart(
+        title=f"{level.capitalize()}-{what}",
+        description=f"Of the most typical {typical} rows, a share {level}: share of {counted}. The diagonal is ideal.",
+        x_label=level,
+        y_label=what,
+        series={
+            name: (LEVELS.tolist(), list(getattr(side.precision_recall, f"{what}s")))
+            for name, side in sides.items()
+            if side is not None
+        },
+        bars=False,
     )
 
 

@@ -20,11 +20,13 @@ Row = tuple[str, str, str, str]
 
 HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 LEGEND = (
-    "Distances are total variation (0: the same). Without any model, hours and weekdays are uniform, and gaps are of "
-    "columns combined at random. HIST and Pair: similarity of the histograms of columns and of pairs of columns "
-    "(1: the same). CorAcc: share of pairs whose association is as strong. Classifiers learn from synthetic rows (for "
-    "the best possible: from real ones) and are tested on held-out real rows. FPED, FNED: sum over groups of the "
-    "difference between their false positive (negative) rate and that of all rows."
+    "Distances are total variation (0: the same). Without any model, hours, weekdays and months are uniform, moments "
+    "evenly spread, and other gaps and rows are of columns combined at random. HIST and Pair: similarity of the "
+    "histograms of columns and of pairs of columns (1: the same). CorAcc: share of pairs whose association is as "
+    "strong. KS, Wasserstein: largest gap and area between distribution functions (0: the same). Classifiers learn "
+    "from synthetic rows (for the best possible: from real ones) and are tested on held-out real rows. FPED, FNED: sum "
+    "over groups of the difference between their false positive (negative) rate and that of all rows. Measures of "
+    "whole rows: for the best possible, held-out real rows take the place of synthetic ones."
 )
 """Explains the measures below the table."""
 DATASET_LEGEND = (
@@ -33,6 +35,7 @@ DATASET_LEGEND = (
 )
 """The same for a dataset with a contract."""
 _WORST = 5
+_WAYS = {4: "four", 5: "five"}
 _SIMILARITY = {
     "histogram": "similarity of columns (HIST), mean of 20 and 50 bins",
     "histogram_20": "similarity of columns (HIST), 20 bins",
@@ -56,41 +59,49 @@ def fidelity_rows(found: Fidelity) -> list[Row]:
     """Distances of marginals, and the pairs with the largest distances."""
     if found.not_available:
         return [unavailable("marginal distance", found.not_available)]
-    best_column = _mean([item.resampled for item in found.columns])
-    best_pair = _mean([item.resampled for item in found.pairs])
-    independent = _mean([item.independent for item in found.pairs])
+    best_column = mean_of([item.resampled for item in found.columns])
+    best_pair = mean_of([item.resampled for item in found.pairs])
+    independent = mean_of([item.independent for item in found.pairs])
     rows = [
-        ("one-way distance, mean", _number(found.mean_column), _number(best_column), ""),
-        ("two-way distance, mean", _number(found.mean_pair), _number(best_pair), _number(independent)),
+        ("one-way distance, mean", shown_number(found.mean_column), shown_number(best_column), ""),
+        ("two-way distance, mean", shown_number(found.mean_pair), shown_number(best_pair), shown_number(independent)),
     ]
     if found.triples is not None and found.resampled_triples is not None:
         part = "" if found.triples.measured == found.triples.marginals else f" of {found.triples.measured} drawn"
-        best = _number(found.resampled_triples.mean)
-        rows.append((f"three-way distance, mean{part}", _number(found.triples.mean), best, ""))
+        best = shown_number(found.resampled_triples.mean)
+        rows.append((f"three-way distance, mean{part}", shown_number(found.triples.mean), best, ""))
+    for made, drawn in zip(found.more, found.resampled_more, strict=True):
+        part = "" if made.measured == made.marginals else f" of {made.measured} drawn"
+        rows.append(
+            (f"{_WAYS[made.ways]}-way distance, mean{part}", shown_number(made.mean), shown_number(drawn.mean), "")
+        )
     for item in sorted(found.pairs, key=lambda pair: -pair.synthetic)[:_WORST]:
-        numbers = (_number(item.synthetic), _number(item.resampled), _number(item.independent))
+        numbers = (shown_number(item.synthetic), shown_number(item.resampled), shown_number(item.independent))
         rows.append((f"two-way distance, {item.first} and {item.second}", *numbers))
     for column in found.columns:
         if max(column.missing, column.real_missing) > MOSTLY:
-            shares = (_number(column.missing), _number(column.real_missing))
+            shares = (shown_number(column.missing), shown_number(column.real_missing))
             rows.append((f"share missing or unlisted, {column.column}", *shares, ""))
     return rows
 
 
 def moments_rows(found: MomentsFidelity | None) -> list[Row]:
-    """Distances of hours, weekdays and gaps, with the gaps' medians."""
+    """Distances of hours, weekdays, months and gaps, with the medians of gaps in an order."""
     if found is None:
         return []
     rows: list[Row] = []
     for part in found.parts:
-        numbers = (_number(part.synthetic), _number(part.resampled), _number(part.flat))
+        numbers = (shown_number(part.synthetic), shown_number(part.resampled), shown_number(part.flat))
         rows.append((f"{part.part} distance, {part.column}", *numbers))
+    for each in found.arrivals:
+        numbers = (shown_number(each.synthetic), shown_number(each.real), shown_number(each.flat))
+        rows.append((f"gaps of successive rows (KS), {each.column}", *numbers))
     for gap in found.gaps:
         name = f"{gap.earlier} to {gap.later}"
-        numbers = (_number(gap.synthetic), _number(gap.resampled), _number(gap.independent))
+        numbers = (shown_number(gap.synthetic), shown_number(gap.resampled), shown_number(gap.independent))
         rows.append((f"gap distance, {name}", *numbers))
         rows.append((f"gap, {name}: median", _duration(gap.median, gap), _duration(gap.real_median, gap), ""))
-        rows.append((f"gap, {name}: share out of order", _number(gap.broken), _number(gap.real_broken), ""))
+        rows.append((f"gap, {name}: share out of order", shown_number(gap.broken), shown_number(gap.real_broken), ""))
     return rows
 
 
@@ -109,7 +120,7 @@ def similarity_rows(synthetic: Similarity | None, real: Similarity | None) -> li
     if synthetic is None:
         return [unavailable("similarity (HIST, Pair, CorAcc)", "there are no rows to compare")]
     return [
-        (name, _number(getattr(synthetic, key)), _number(getattr(real, key)) if real else "", "")
+        (name, shown_number(getattr(synthetic, key)), shown_number(getattr(real, key)) if real else "", "")
         for key, name in _SIMILARITY.items()
     ]
 
@@ -127,8 +138,8 @@ def utility_rows(found: Utility) -> list[Row]:
     f1 = "F1 of the rarer class" if found.classes == 2 else "F1 (macro)"
     measures = {
         "f1": (f1, ""),
-        "roc_auc": ("ROC AUC", _number(0.5)),
-        "accuracy": ("accuracy", _number(found.majority_accuracy)),
+        "roc_auc": ("ROC AUC", shown_number(0.5)),
+        "accuracy": ("accuracy", shown_number(found.majority_accuracy)),
     }
     for model, model_name in _MODELS.items():
         for measure, (label, baseline) in measures.items():
@@ -160,13 +171,13 @@ def closeness_rows(found: Closeness | None) -> list[Row]:
         "neighbours_median": f"mean distance to the {NEIGHBOURS} nearest real rows, median",
     }
     distances = [
-        (name, _number(getattr(found.synthetic, key)), _number(getattr(found.real, key)), "")
+        (name, shown_number(getattr(found.synthetic, key)), shown_number(getattr(found.real, key)), "")
         for key, name in names.items()
     ]
     made, kept = (f"{item.copies} ({item.copied:.2%})" for item in (found.synthetic, found.real))
     return [
         *distances,
-        ("nearer to a real row than held-out rows are, share", _number(found.closer), _number(0.5), ""),
+        ("nearer to a real row than held-out rows are, share", shown_number(found.closer), shown_number(0.5), ""),
         ("exact copies of real rows", made, kept, ""),
     ]
 
@@ -180,16 +191,18 @@ def _score(trained: Trained | None, model: str, measure: str) -> str:
     if trained is None:
         return ""
     scores = getattr(trained, model)
-    return _number(None if scores is None else getattr(scores, measure))
+    return shown_number(None if scores is None else getattr(scores, measure))
 
 
 def _gap(gaps: Gaps | None, key: str) -> str:
-    return "" if gaps is None else _number(getattr(gaps, key))
+    return "" if gaps is None else shown_number(getattr(gaps, key))
 
 
-def _number(value: float | None) -> str:
+def shown_number(value: float | None) -> str:
+    """A figure with three decimals, or that there is none."""
     return "not available" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean; None of no value."""
     return sum(values) / len(values) if values else None

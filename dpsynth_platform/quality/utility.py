@@ -1,7 +1,8 @@
 """Utility: classifiers trained on synthetic rows against classifiers trained on real rows.
 
 What belongs here: training them, testing them on the same held-out real rows, and reasons why that is not possible.
-What does not: choosing the held-out rows (split by owner before the mechanism), or groups of people (`fairness`).
+What does not: choosing the held-out rows (split by owner before the mechanism), targets of numbers (`regression`), or
+groups of people (`fairness`).
 
 Classifiers and preprocessing are those of the DP-2Stage benchmark (Afonja et al., TMLR 2025, section 5.1.2) and its
 published code: XGBoost with defaults, and logistic regression with balanced classes and 50 iterations. Features are
@@ -24,9 +25,9 @@ from dpsynth_platform.quality.features import Matrix, for_training, width
 LEAST_HOLDOUT = 50
 """The least held-out rows that can test a classifier."""
 MOST_CLASSES = 50
-_MOST_NUMBERS = 50_000_000
+MOST_NUMBERS = 50_000_000
 """Limit for rows times features; of more rows a random sample is used."""
-_STATE = 1000
+STATE = 1000
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def measure_utility(columns: Sequence[Column], target: str | None) -> tuple[Util
     goal = next((column for column in columns if column.name == target), None)
     if goal is None or goal.size is None:
         return Utility(target=target, not_available="the target is no column of categories that is modelled"), None
-    known = [_some(np.flatnonzero(part != goal.size - 1), _MOST_NUMBERS // width(columns)) for part in goal.parts]
+    known = [some_rows(np.flatnonzero(part != goal.size - 1), MOST_NUMBERS // width(columns)) for part in goal.parts]
     truth = goal.parts[0][known[0]]
     present, counts = np.unique(truth, return_counts=True)
     problem = None
@@ -115,7 +116,8 @@ def measure_utility(columns: Sequence[Column], target: str | None) -> tuple[Util
     return found, Predictions(known[0], truth, guesses[0], guesses[1] if len(guesses) > 1 else None, minority)
 
 
-def _some(rows: Codes, most: int) -> Codes:
+def some_rows(rows: Codes, most: int) -> Codes:
+    """These rows, or a fixed random sample of so many, in order."""
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
@@ -130,7 +132,7 @@ def _train_and_test(columns: Sequence[Column], target: str) -> tuple[Trained, Co
         return Trained(not_available="no row to train on has a target"), None
     test, train = for_training([column for column in columns if column.name != target])
     # One thread gives the same trees, and does not wait for cores that other processes use.
-    trees = XGBClassifier(random_state=_STATE, n_jobs=1)
+    trees = XGBClassifier(random_state=STATE, n_jobs=1)
     scores, predicted = [], []
     for model in (trees, LogisticRegression(class_weight="balanced", max_iter=50)):
         values, chances = _predict(model, train, classes, test)

@@ -47,7 +47,10 @@ _NOT_FACTS = ("contract", "source_schema")
 """Long recorded facts that are shown elsewhere."""
 _QUALITY_PLOTS = {
     "marginals": "Distances of marginals",
+    "ways": "Distances by number of columns",
     "classifiers": "Classifiers on held-out real rows",
+    "precision": "Alpha-precision: rows as typical as real ones",
+    "recall": "Beta-recall: real rows that are covered",
     "closeness": "Nearness to real rows",
 }
 

@@ -97,7 +97,8 @@ def test_reviewers_are_shown_exact_counts_quality_spend_and_decisions(done):
     assert document["spend"]["account"]["epsilon_left"] == ledger.left_for("tests", entry.request)
     assert [item["by"] for item in document["decisions"]] == ["reviewer"]
     assert document["quality"]["report"]["restricted"] is True
-    assert len(document["quality"]["plots"]) == 3
+    assert len(document["quality"]["plots"]) == 6
+    assert document["quality"]["report"]["records"]["synthetic"]["detection_auc"] > 0
     assert {step["step"] for step in document["steps"]} >= {"raw", "scrubbed", "model", "synthetic", "quality"}
     assert schema.breaches(document, schema.REVIEWERS) == []
 
@@ -107,7 +108,10 @@ def test_the_reviewers_page_says_the_same_and_stays_restricted(done):
     assert NOTICE in page.replace("&#39;", "'")
     for words in ("Exact counts", f"{ROWS:,}", "Quality, compared with real rows", "Spend", "Clearance", "reviewer"):
         assert words in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 8
+    public = "".join(texts(done.release).values())
+    for words in ("beta-recall", "authenticity", "detection of synthetic rows", "workload: distance", "KS distance"):
+        assert words in page and words not in public
     assert "<script" not in page
     assert done.page.is_relative_to(done.deployment.settings.restricted)
     assert done.page.stat().st_mode & 0o077 == done.page.parent.stat().st_mode & 0o077 == 0

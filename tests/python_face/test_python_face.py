@@ -233,10 +233,26 @@ def test_an_evaluation_is_a_frame(people: pd.DataFrame) -> None:
     assert found.notice in str(found) and "<table" in found._repr_html_() and found.to_json()["fidelity"]
     figure = found.plot()
     shown = {name for trace in figure.data if trace.type == "bar" for name in trace.x}
-    assert {"age in years", "ROC AUC"} <= shown and len({trace.yaxis for trace in figure.data}) == 3
+    assert {"age in years", "ROC AUC"} <= shown and len({trace.yaxis for trace in figure.data}) == 6
     assert figure.layout.title.text.replace("<br>", " ") == found.notice  # in a saved picture, too
     with pytest.raises(dpsynth.SourceError, match="synthetic"):
         dpsynth.evaluate(people, result.data.drop(columns="city"), "ok?")
+
+
+def test_an_evaluation_repeats_findings_and_predicts_numbers(people: pd.DataFrame) -> None:
+    def mean_age(table: pa.Table) -> bool:
+        return bool(np.mean(table["age in years"].to_numpy()) > 18)
+
+    asked = [{"correlate": ["age in years", {"ok?": True}]}, mean_age]
+    workload = {"queries": [{"columns": ["city", "ok?"], "weight": 3}]}
+    given = {"drop": ["person id"], "task": "regression", "workload": workload, "findings": asked}
+    found = dpsynth.evaluate(people.tail(500), people.head(700), "age in years", **given)
+    assert "workload: distance, weighted mean" in found.frame.index
+    measured = found.to_json()
+    assert [item["name"] for item in measured["parity"]["findings"]][1] == "mean_age"
+    assert measured["parity"]["findings"][1]["synthetic"] and measured["regression"]["synthetic"]["mean"]
+    with pytest.raises(dpsynth.DpsynthError, match="findings"):
+        dpsynth.evaluate(people, people, "ok?", findings=[{"correlate": ["city"]}])
 
 
 def test_a_figure_shows_synthetic_rows_and_the_budget(people: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:

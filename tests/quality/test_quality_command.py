@@ -118,3 +118,22 @@ def test_errors_are_json_too(use: Use) -> None:
     status, text = use(*ASKED, "--target", "wealth", "--json")
     assert status == 1
     assert json.loads(text)["error"]["code"] == "source"
+
+
+def test_a_workload_findings_and_regression(use: Use, tmp_path: Path) -> None:
+    (tmp_path / "workload.yaml").write_text("workload: {queries: [{columns: [age, rich], weight: 5}]}\n")
+    (tmp_path / "findings.yaml").write_text(
+        "findings: [{name: the rich are older, compare: age, groups: [{rich: 'yes'}, {rich: 'no'}]}]\n"
+    )
+    files = ("--workload", "workload.yaml", "--findings", "findings.yaml")
+    status, text = use(*ASKED, "--drop", "id", *files, "--json")
+    assert status == 0, text
+    found = json.loads(text)
+    assert found["parity"]["synthetic"] == 1.0
+    assert found["workload"]["marginals"] == 3
+    status, text = use(*ASKED, "--drop", "id", "--target", "age", "--task", "regression", "--json")
+    assert json.loads(text)["regression"]["synthetic"]["mean"]["r_squared"] > 0.5
+    assert SECRET not in text
+    (tmp_path / "findings.yaml").write_text("findings: [{correlate: [age, wealth]}]\n")
+    status, text = use(*ASKED, "--drop", "id", *files)
+    assert (status, "no column 'wealth' in the real table" in " ".join(text.split())) == (1, True)

@@ -129,7 +129,8 @@ def test_days_times_and_numbers() -> None:
     parts = {(item.column, item.part): item for item in found.parts}
     assert parts["day", "weekday"].synthetic == pytest.approx(6 / 7, abs=0.01)
     assert parts["opens", "hour of day"].synthetic == 0
-    assert set(parts) == {("day", "weekday"), ("end", "weekday"), ("opens", "hour of day")}
+    of_days = {(name, part) for name in ("day", "end") for part in ("weekday", "calendar month", "month")}
+    assert set(parts) == of_days | {("opens", "hour of day")}
     assert [(gap.unit, gap.real_median) for gap in found.gaps] == [("days", 1.0), ("", 5.0)]
     assert (found.gaps[0].broken, found.gaps[0].real_broken) == (pytest.approx(1 / 7, abs=0.001), 0)
     assert measure_moments(of_tables(real.select(["least"]), synthetic.select(["least"])), []) is None
@@ -168,3 +169,38 @@ def test_the_command_takes_orders(tmp_path, monkeypatch, capfd) -> None:
         assert words in output
     refused = CliRunner().invoke(app, [*asked, "--target", "paid", "--ascending", "pickup"])
     assert refused.exit_code == 1
+
+
+def moments_of(values: np.ndarray) -> pa.Table:
+    return pa.table({"at": pa.array(values).cast(pa.timestamp("us"))})
+
+
+def test_months_of_the_year_and_months_of_all_years_are_two_things() -> None:
+    """Synthetic rows of the next year: the calendar agrees, and no month does. By hand: one day in each month."""
+    days = np.array([(dt.date(2025, month, 15) - dt.date(1970, 1, 1)).days for month in range(1, 13)] * 10)
+    real, later = moments_of(days * DAY), moments_of((days + 365) * DAY)
+    found = {item.part: item for item in measure_moments(of_tables(real, later), []).parts}
+    assert found["calendar month"].synthetic == 0.0
+    assert found["month"].synthetic == 1.0
+    assert found["month"].flat == pytest.approx(0.5)  # twelve of 24 months
+    half = {item.part: item for item in measure_moments(of_tables(real, moments_of(days[:120:12] * DAY)), []).parts}
+    assert half["calendar month"].synthetic == pytest.approx(11 / 12)
+
+
+def test_bursts_show_in_the_gaps_of_successive_rows_and_not_in_months() -> None:
+    """A thousand visits of ten rows within a second each, against rows of their own moment. The states are fixed."""
+    rng = np.random.default_rng(5)
+    visits = FIRST + rng.integers(0, 365 * DAY, 1000)
+    real = moments_of(np.repeat(visits, 10) + rng.integers(0, 1_000_000, 10_000))
+    alone = moments_of(FIRST + rng.integers(0, 365 * DAY, 10_000))
+    (found,) = measure_moments(of_tables(real, alone), []).arrivals
+    # In a half of the rows, visits have five each: four of five gaps are below a second, where evenly spread ones are
+    # about an hour and a half.
+    assert found.synthetic == pytest.approx(0.8, abs=0.05)
+    assert found.flat == pytest.approx(0.8, abs=0.05)
+    assert found.real < 0.05
+    (same,) = measure_moments(of_tables(real, real), []).arrivals
+    assert same.synthetic < 0.05
+    assert measure_moments(of_tables(real, alone), []).arrivals == (found,), "it is repeatable"
+    few = measure_moments(of_tables(real.slice(0, 99), alone), [])
+    assert few.arrivals == ()

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.findings import findings_of
+from dpsynth_platform.contracts.generation import Workload
 from dpsynth_platform.contracts.loading import parse_contract
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.quality import report as module
 from dpsynth_platform.quality.completeness import missing_comparisons
 from dpsynth_platform.quality.plots import plots
@@ -174,7 +176,7 @@ def test_a_target_of_numbers_is_predicted_by_its_cells(contract_of: Callable[...
 def test_pictures(contract_of: Callable[..., DataContract]) -> None:
     report = measure_quality(contract_of(target="insured"), None, people(300), people(300), people(100))
     drawn = plots(report)
-    assert set(drawn) == {"marginals", "classifiers", "closeness"}
+    assert set(drawn) == {"marginals", "ways", "classifiers", "precision", "recall", "closeness"}
     for picture in drawn.values():
         assert picture.startswith("<svg")
         assert "synthetic" in picture
@@ -213,7 +215,8 @@ def test_without_training_rows_nothing_is_compared_with_them() -> None:
     assert report.similarity.histogram == report.similarity.pair == report.similarity.association_accuracy == 1.0
     measures = [row[0] for row in report.table()]
     assert "exact copies of real rows" not in measures
-    assert set(plots(report)) == {"marginals", "classifiers"}
+    assert set(plots(report)) == {"marginals", "ways", "classifiers", "precision", "recall"}
+    assert report.records.real is None
 
 
 def test_distances_are_from_the_training_rows_where_there_are_any() -> None:
@@ -250,3 +253,66 @@ def test_codes_can_be_categories() -> None:
     table = without_owner(people(300))
     report = measure_tables(table, table, "insured", protected=["age"], categorical=["age"])
     assert len(report.fairness[0].groups) > 50
+
+
+def test_a_contract_declares_workload_and_findings(contract_of: Callable[..., DataContract]) -> None:
+    finding = {"name": "the insured are older", "compare": "age", "groups": [{"insured": True}, {"insured": False}]}
+    contract = contract_of(target="insured", findings=[finding, {"correlate": ["age", {"place": "west"}]}])
+    report = measure_quality(contract, None, people(1500), people(1000), people(600))
+    assert report.parity.findings[0].conclusion == "higher"
+    assert report.parity.findings[0].synthetic
+    # All pairs are the workload where none is declared.
+    assert report.workload.synthetic == pytest.approx(report.fidelity.mean_pair)
+    shown = {row[0]: row for row in report.table()}
+    assert shown["findings that hold, share of 2 (epistemic parity)"][1] in ("0.500", "1.000")
+    assert shown["workload: distance, weighted mean"][1] == shown["two-way distance, mean"][1]
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert document["parity"]["synthetic"] == report.parity.synthetic
+    assert document["records"]["synthetic"]["detection_auc"] == report.records.synthetic.detection_auc
+    assert missing_comparisons(contract, report.to_json()) == []
+
+
+def test_findings_do_not_change_contracts_without_them(contract_of: Callable[..., DataContract]) -> None:
+    assert "findings" not in contract_of(target="insured").snapshot()["quality"]
+
+
+def test_findings_are_about_modelled_columns(contract_of: Callable[..., DataContract]) -> None:
+    with pytest.raises(ContractError, match=r"quality\.findings: column 'person' is not modelled"):
+        contract_of(findings=[{"correlate": ["age", "person"]}])
+    with pytest.raises(ContractError, match=r"quality\.findings: column 'size' is not declared"):
+        contract_of(findings=[{"correlate": ["age", "size"]}])
+    with pytest.raises(ContractError, match=r"quality\.findings: column 'place' is categorical; accepted: a column of"):
+        contract_of(findings=[{"correlate": ["age", "place"]}])
+    with pytest.raises(ContractError, match=r"quality\.task: regression: column 'insured' is boolean"):
+        contract_of(target="insured", task="regression")
+    assert contract_of(findings=[{"correlate": ["age", "insured"]}])
+
+
+def test_a_contract_may_predict_numbers(contract_of: Callable[..., DataContract]) -> None:
+    contract = contract_of(target="age", task="regression", protected=["place"])
+    report = measure_quality(contract, None, people(400), people(500), people(300))
+    # Within the insured (41 to 99) and the others (0 to 40), age is uniform: 72% of its variance is between them.
+    assert report.regression.real.linear.r_squared == pytest.approx(0.72, abs=0.08)
+    assert report.regression.synthetic.linear.r_squared == pytest.approx(0.72, abs=0.08)
+    rows = {row[0]: row for row in report.table()}
+    assert rows["regression of age, ridge regression: R squared"][3] == "0.000"
+    assert not any(name.startswith("classifier") for name in rows)
+    assert missing_comparisons(contract, report.to_json()) == ["fairness by place: there is no classifier to compare"]
+    few = measure_quality(contract, None, people(400), people(500), people(3))
+    assert "models of age: fewer than 50 held-out rows have a target" in missing_comparisons(contract, few.to_json())
+
+
+def test_tables_without_a_contract_have_regression_a_workload_and_findings_too() -> None:
+    table = without_owner(people(300))
+    asked = findings_of([{"compare": "age", "groups": [{"insured": True}, {"place": "west"}]}])
+    workload = Workload(queries=[{"columns": ["place", "age", "insured"], "weight": 2}])
+    report = measure_tables(table, table, "age", task="regression", findings=asked, workload=workload)
+    assert report.regression.synthetic.mean.r_squared > 0.5
+    assert report.parity.synthetic == 1.0
+    assert (report.workload.marginals, report.workload.synthetic) == (4, 0.0)
+    for arguments, said in (
+        ({"target": "place"}, "target: column 'place' of the real table holds categories"),
+        ({"target": "age", "workload": Workload(weights={"size": 2})}, "workload: no column 'size' in the real table"),
+    ):
+        with pytest.raises(SourceError, match=said):
+            measure_tables(table, table, task="regression", **arguments)

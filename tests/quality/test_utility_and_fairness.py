@@ -138,7 +138,7 @@ def test_a_target_alone_predicts_nothing() -> None:
 
 def test_of_too_many_rows_some_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = beside(rows(500, 1), rows(5000, 2))
-    monkeypatch.setattr(utility, "_MOST_NUMBERS", 1000 * features.width(columns))
+    monkeypatch.setattr(utility, "MOST_NUMBERS", 1000 * features.width(columns))
     seen = []
     monkeypatch.setattr(utility, "for_training", lambda few: seen.append(len(few[0].parts[1])) or for_training(few))
     found, _ = measure_utility(columns, "income")

@@ -241,6 +241,13 @@ class ColumnDomain:
         low = self.edges[0]
         return self.scale.numbers(self.scale.steps(_one_plain_chunk(column), low, self.last), low)
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The declared range of an ordered column, in the units of `numbers`."""
+        low, high = float(self.edges[0]), float(self.last)
+        unit = self.step / 10 ** (self.decimals or 0) if self.scale.whole else 1.0
+        return low * unit, high * unit
+
     def label(self, code: int) -> str:
         """A cell as text, such as `[17, 20)`, `Private` or `missing`."""
         if code == self.missing:

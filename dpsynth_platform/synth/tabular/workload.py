@@ -77,6 +77,18 @@ def workload_of(
     """
     check_names(contract, names)
     declared = contract.generate.workload
+    wanted = asked_marginals(declared, names, parts, where=f"{contract.dataset}: generate.workload")
+    target = None if declared.target is None else list(names).index(declared.target)
+    return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
+
+
+def asked_marginals(
+    declared: Asked, names: Sequence[str], parts: Mapping[int, int] = MappingProxyType({}), where: str = "workload"
+) -> dict[Clique, float]:
+    """The marginals that a workload names itself, with their weights, over attributes with these names.
+
+    Raises `ContractError` for too many marginals; `where` names the workload then.
+    """
     place = {name: index for index, name in enumerate(names)}
     column_weights = [
         declared.weights.get(name, declared.weights.get(names[parts.get(index, index)], 1.0))
@@ -91,15 +103,14 @@ def workload_of(
             wanted[clique] = math.prod((column_weights[index] for index in clique), start=1.0)
             if len(wanted) > MAX_CLIQUES:
                 raise ContractError(
-                    f"{contract.dataset}: generate.workload.ways: {declared.ways}, which makes more than {MAX_CLIQUES} "
+                    f"{where}.ways: {declared.ways}, which makes more than {MAX_CLIQUES} "
                     "marginals; accepted: fewer ways"
                 )
     for query in declared.queries:
         for chosen in itertools.product(*(attributes[place[name]] for name in dict.fromkeys(query.columns))):
             clique = tuple(sorted(set(chosen)))
             wanted[clique] = wanted.get(clique, 0.0) + query.weight
-    target = None if declared.target is None else place[declared.target]
-    return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
+    return wanted
 
 
 def _weighted(wanted: Mapping[Clique, float], columns: int) -> dict[Clique, int]:

@@ -46,7 +46,7 @@ from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
-from dpsynth_platform.synth.tabular.estimation import Estimator
+from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.measurements import (
     MeasurementLog,
@@ -201,7 +201,11 @@ class MarginalGenerator(Generator):
         return False
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
-        save_model(directory, fitted(plan, read_measurements(directory, plan.digest), device=device, progress=progress))
+        save_model(directory, self.model(plan, read_measurements(directory, plan.digest), device, progress))
+
+    def model(self, plan: SealedPlan, stored: Measurements, device: str, progress: Progress) -> Model:
+        """The model that fits stored measurements: post-processing."""
+        return fitted(plan, stored, device=device, progress=progress)
 
     def drawn(self, request: DrawRequest) -> Drawing:
         model = model_under(request.directory, request.constraints, device=request.device, progress=request.progress)
@@ -281,10 +285,17 @@ def started(
     domain: Domain, one_way: Sequence[NoisyCounts], *, device: str = "cpu"
 ) -> tuple[tuple[ColumnStates, ...], Groups, Estimator]:
     """States and resolutions of all columns, and the model of independent ones, from their noisy counts."""
+    states, groups, measured = prepared(domain, one_way)
+    return states, groups, Estimator(groups, measured, device=device)
+
+
+def prepared(
+    domain: Domain, one_way: Sequence[NoisyCounts]
+) -> tuple[tuple[ColumnStates, ...], Groups, list[Measurement]]:
+    """States and resolutions of all columns from their noisy counts, and those counts over states."""
     states = compress(domain, one_way)
     measured = one_way_measurements(one_way, states)
-    groups = resolutions(domain, states, [item.counts for item in measured])
-    return states, groups, Estimator(groups, measured, device=device)
+    return states, resolutions(domain, states, [item.counts for item in measured]), measured
 
 
 def described_counts(

@@ -244,14 +244,12 @@ class MixtureParameters(EvenParameters):
         components: K.
         choices_per_fit: marginals that are chosen and measured before the mixture is fitted again.
         steps: of each fit between rounds; the last fit has `last_steps`.
-        seconds: predicted, of the whole run.
     """
 
     components: int
     choices_per_fit: int
     steps: int
     last_steps: int
-    seconds: float
 
 
 class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
@@ -270,31 +268,39 @@ class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         states, named = domain.most_states, workload_of(contract, domain.names, domain.parts).named
-        cells = [math.prod(states[index] for index in clique) for clique in named]
-        rounds = min(ROUNDS_PER_COLUMN * len(domain), len(named))
-        work = MixtureWork(
+        work = self._work(
+            domain,
+            list(named),
             records=contract.privacy.expected_units * contract.privacy.max_contributions,
-            columns=len(domain),
-            states=sum(states),
-            cliques=len(named),
-            cells=sum(heapq.nlargest(rounds, cells)),
-            rounds=rounds,
+            rounds=min(ROUNDS_PER_COLUMN * len(domain), len(named)),
             choices_per_fit=max(1, len(domain) // COLUMNS_PER_CHOICE),
             components=max(LEAST_COMPONENTS, min(COMPONENTS, MIXTURE_CELLS // sum(states))),
-            steps=self.steps,
-            last_steps=self.last_steps,
-            per_number=self.per_number,
         ).within(contract.generate.seconds, LEAST_COMPONENTS)
         return self.even(contract, domain, guarantee, work.rounds, work.components * sum(states)) | {
             "components": work.components,
             "choices_per_fit": work.choices_per_fit,
             "steps": work.steps,
             "last_steps": work.last_steps,
-            "seconds": work.seconds,
         }
+
+    def _work(self, domain: Domain, cliques: Sequence[Clique], *, rounds: int, **sizes: int) -> MixtureWork:
+        cells = [math.prod(domain.most_states[index] for index in clique) for clique in cliques]
+        return MixtureWork(
+            columns=len(domain),
+            states=sum(domain.most_states),
+            cliques=len(cliques),
+            cells=sum(heapq.nlargest(rounds, cells)),
+            rounds=rounds,
+            steps=self.steps,
+            last_steps=self.last_steps,
+            per_number=self.per_number,
+            **sizes,
+        )
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
+        sizes = {"choices_per_fit": sealed.choices_per_fit, "components": sealed.components}
+        fitting = self._work(domain, list(sealed.weights), records=0, rounds=sealed.rounds, **sizes)
 
         def memory(cells: Sequence[int]) -> int:
             return memory_bytes(counted=sum(cells), views=len(cells), model_cells=sealed.model_cells)
@@ -303,7 +309,7 @@ class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
             f"{sealed.rounds} choices of columns by the exponential mechanism, each with their joint marginal with "
             f"rounded Gaussian noise; {self.in_words} is fitted after every {sealed.choices_per_fit}"
         )
-        return self.even_described(sealed, domain, event, memory) | {"predicted_seconds": sealed.seconds}
+        return self.even_described(sealed, domain, event, memory) | {"predicted_fit_seconds": fitting.seconds}
 
     def started(
         self, sealed: MixtureParameters, groups: Groups, one_way: Sequence[Measurement], device: str = "cpu"

@@ -85,9 +85,10 @@ class Generate(Part):
     method: MethodName = Field(
         default="auto",
         description=(
-            "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `mst` the "
-            "strongest links of a tree, `privbayes` suits columns with very many values, `independent` measures no "
-            "links. `auto` chooses by public facts and gives its reason. Methods that also write a text column: "
+            "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `rap` and "
+            "`gem` any that a workload names, whatever the size of a graphical model of them, `mst` the strongest "
+            "links of a tree, `privbayes` suits columns with very many values, `independent` measures no links. `auto` "
+            "chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
@@ -118,7 +119,7 @@ class Generate(Part):
             "with plausible audit.canary_rows, which are drawn by them."
         ),
     )
-    workload: Workload = Field(default_factory=Workload, description="For `aim` and `mwem` only.")
+    workload: Workload = Field(default_factory=Workload, description="For `aim`, `mwem`, `rap` and `gem` only.")
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
     image: ImageGeneration | None = Field(
         default=None,

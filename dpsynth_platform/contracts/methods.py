@@ -9,6 +9,8 @@ MethodName = Literal[
     "aim",
     "mst",
     "mwem",
+    "rap",
+    "gem",
     "privbayes",
     "independent",
     "dp_finetune",
@@ -26,7 +28,7 @@ MethodName = Literal[
 ]
 ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
-WORKLOAD_METHODS = ("auto", "aim", "mwem")
+WORKLOAD_METHODS = ("auto", "aim", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""

@@ -410,6 +410,8 @@ _CLASSES = {
     "aim": "tabular.aim.Aim",
     "mst": "tabular.mst.Mst",
     "mwem": "tabular.mwem.Mwem",
+    "rap": "tabular.rap.Rap",
+    "gem": "tabular.gem.Gem",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",

@@ -22,7 +22,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS
 from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import DECLARED, METHODS, TABLE_METHODS, generator
-from dpsynth_platform.synth.tabular import drawing
+from dpsynth_platform.synth.tabular import drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model
 
@@ -75,7 +75,8 @@ def test_a_plan_says_what_it_will_do(plans, method):
 
 
 @pytest.mark.parametrize("method", TABLE_METHODS)
-def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, method):
+def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, monkeypatch, method):
+    monkeypatch.setattr(mixtures, "fresh", lambda: np.random.default_rng(0))
     plan, made = plans[method], generator(method)
     made.fit(plan, rows, grant_for(plan), tmp_path)
     first = load_model(tmp_path)

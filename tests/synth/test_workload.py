@@ -1,6 +1,7 @@
 import pytest
 from synth_cases import SCHEMA, contract_with
 
+from dpsynth_platform.contracts.methods import WORKLOAD_METHODS
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
@@ -53,14 +54,14 @@ def test_impossible_workloads_are_refused(workload, message):
         asked(**workload)
 
 
-@pytest.mark.parametrize("method", [method for method in TABLE_METHODS if method not in ("aim", "mwem")])
+@pytest.mark.parametrize("method", [method for method in TABLE_METHODS if method not in WORKLOAD_METHODS])
 @pytest.mark.parametrize(
     ("workload", "part", "fit"),
     [
         ({"target": "age"}, "target", "method aim, or auto"),
-        ({"ways": 3}, "ways", "method aim or mwem, or auto"),
-        ({"weights": {"age": 2.0}}, "weights", "method aim or mwem, or auto"),
-        ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or mwem, or auto"),
+        ({"ways": 3}, "ways", "method aim or mwem or rap or gem, or auto"),
+        ({"weights": {"age": 2.0}}, "weights", "method aim or mwem or rap or gem, or auto"),
+        ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or mwem or rap or gem, or auto"),
     ],
 )
 def test_what_a_method_does_not_heed_is_refused_before_any_spend(method, workload, part, fit):

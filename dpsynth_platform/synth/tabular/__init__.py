@@ -5,13 +5,14 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone see data |
+| `aim`, `mwem`, `rap`, `gem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
 | `drawing`, `noise` | a mechanism's draws: paid, and durable before they are used |
 | `measurements` | the durable record of what a mechanism has released; all that follows is post-processing |
 | `compression`, `smoothing`, `resolution` | fine cells merged by their noisy counts |
 | `missing` | columns with hardly any usable value, by their noisy counts |
+| `mixtures` | mixtures of product distributions, fitted by gradients |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
 | `model` | the fitted model on disk, and the audit's queries |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |

@@ -58,7 +58,6 @@ from dpsynth_platform.synth.tabular.rounds import (
     admissible,
     check_workload_cells,
     distances,
-    expected_counts,
     hidden_by_noise,
     in_units,
     within,
@@ -157,7 +156,7 @@ class Aim(SelectionGenerator[AimParameters]):
         while (sigma_now := rounds.sigma) is not None:
             views = admissible(estimator, every, rounds.most_cells)
             cliques = list(dict.fromkeys(view.clique for view in views))
-            expected = expected_counts(estimator, cliques)
+            expected = estimator.expected_counts(cliques)
             scored = {
                 view: weights[clique] * value
                 for clique in cliques

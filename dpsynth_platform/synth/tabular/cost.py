@@ -30,6 +30,11 @@ EXPECT_SECONDS_PER_CELL = 35e-9  # to compute the expected counts of all cliques
 SAMPLE_SECONDS = 200e-9  # to draw one value
 EVALUATIONS = 1.25  # of the minimized function per step of a long fit; short fits take one or two more
 
+MIX_SECONDS_PER_NUMBER = 25e-9  # of a step of a mixture's fit, for each share of a component
+NETWORK_SECONDS_PER_NUMBER = 60e-9  # the same, if a network computes the shares
+MIX_SECONDS_PER_CLIQUE = 110e-6  # also for each measured clique, and each of its cells in each component
+MIX_SECONDS_PER_PRODUCT = 0.3e-9
+
 ESTIMATE_SHARE = 0.3  # part of a time limit that the last fit may take, by the clock
 LEAST_CELLS = 2**14
 
@@ -112,6 +117,57 @@ class Work:
 
     def _step(self, cells: float, cliques: float) -> float:
         return STEP_SECONDS + cliques * STEP_SECONDS_PER_CLIQUE + cells * STEP_SECONDS_PER_CELL
+
+
+@dataclass(frozen=True)
+class MixtureWork:
+    """The work of rounds with a mixture. All of it is public.
+
+    Attributes:
+        records, columns, cliques, rounds, choices_per_fit, steps, last_steps: as of `Work`.
+        states: of all columns together.
+        cells: of the largest cliques, one for each round, together.
+        per_number: seconds of a step for each share of a component.
+    """
+
+    records: int
+    columns: int
+    states: int
+    cliques: int
+    cells: int
+    rounds: int
+    choices_per_fit: int
+    components: int
+    steps: int
+    last_steps: int
+    per_number: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run."""
+        fits = -(-self.rounds // self.choices_per_fit)
+        base = self.components * self.states * self.per_number
+        views = self.rounds * MIX_SECONDS_PER_CLIQUE + self.cells * self.components * MIX_SECONDS_PER_PRODUCT
+        # On average, half of the cliques are measured.
+        fitting = fits * (self.steps * (base + views / 2) + self.cliques * WEIGH_SECONDS)
+        drawing = (self.columns + self.rounds) * DRAW_SECONDS
+        counting = self.records * (self.columns + self.cliques) * COUNT_SECONDS
+        sampling = self.records * self.columns * SAMPLE_SECONDS
+        return 3 * START_SECONDS + counting + drawing + fitting + self.last_steps * (base + views) + sampling
+
+    def within(self, limit: float | None, least: int) -> MixtureWork:
+        """The most work that keeps the limit; the least if none does: fewer components, then fits, then rounds."""
+        work = self
+        while limit is not None and work.seconds > limit:
+            if work.components > least:
+                work = replace(work, components=max(least, work.components // 2))
+            elif work.choices_per_fit < work.rounds:
+                work = replace(work, choices_per_fit=2 * work.choices_per_fit)
+            elif work.rounds > 1:
+                work = replace(work, rounds=work.rounds // 2, cells=work.cells // 2)
+            else:
+                break
+        return work
 
 
 def memory_bytes(*, counted: int = 0, views: int = 0, measured: int = 0, model_cells: int = 0) -> int:

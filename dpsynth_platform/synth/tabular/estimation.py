@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
-from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
+from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal, pair_marginals
 from dpsynth_platform.synth.tabular.resolution import Groups, View, coarse
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class Measurement:
     @property
     def view(self) -> View:
         return View(self.clique, self.levels) if self.levels else View.finest(self.clique)
+
+
+def combined(old: Measurement | None, new: Measurement) -> Measurement:
+    """A measurement together with an earlier one of the same view: by inverse variance."""
+    if old is None:
+        return new
+    weight = 1 / old.variance + 1 / new.variance
+    counts = (old.counts / old.variance + new.counts / new.variance) / weight
+    return Measurement(new.clique, counts, 1 / weight, new.levels)
 
 
 def estimate_total(measurements: Sequence[Measurement]) -> float:
@@ -118,7 +127,7 @@ class Estimator:
         for index, size in enumerate(self._attributes.sizes[: self._columns]):
             self._parameters[View.finest((index,))] = self._tensor(np.zeros(size))
         for view, measurement in self._combined.items():
-            self._parameters[view] = self._tensor(_independent(measurement, self.total))
+            self._parameters[view] = self._tensor(log_shares(measurement, self.total))
         self._anchors = dict(self._parameters)
         self.tree: JunctionTree = junction_tree(self._attributes, [*self.cliques, *cover])
         self._task = self._new_task()
@@ -156,6 +165,14 @@ class Estimator:
         """Expected counts of a clique's cells, shape of its sizes; a clique may contain groups."""
         return self.total * marginal(self.beliefs, clique)
 
+    def expected_counts(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
+        """Expected counts of each clique's cells, in records; pairs together take less time."""
+        pairs = pair_marginals(self.beliefs, [clique for clique in cliques if len(clique) == 2])
+        return {
+            clique: self.total * (pairs[clique] if clique in pairs else marginal(self.beliefs, clique)).numpy()
+            for clique in cliques
+        }
+
     @property
     def potentials(self) -> dict[Clique, Array]:
         """The potentials of every attribute and every measured view, without the factors."""
@@ -164,13 +181,7 @@ class Estimator:
         return {clique: layout.view(flat, clique).cpu().numpy() for clique in self._measured}
 
     def _combine(self, new: Measurement) -> None:
-        old = self._combined.get(new.view)
-        if old is None:
-            self._combined[new.view] = new
-            return
-        weight = 1 / old.variance + 1 / new.variance
-        counts = (old.counts / old.variance + new.counts / new.variance) / weight
-        self._combined[new.view] = Measurement(new.clique, counts, 1 / weight, new.levels)
+        self._combined[new.view] = combined(self._combined.get(new.view), new)
 
     def _new_task(self) -> _Task:
         import torch
@@ -361,7 +372,7 @@ def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]
     return direction
 
 
-def _independent(measurement: Measurement, total: float) -> Array:
+def log_shares(measurement: Measurement, total: float) -> Array:
     """Logarithms of an attribute's fitted shares, of at least a tenth of a standard deviation of records.
 
     A cell that seems empty may still be needed.

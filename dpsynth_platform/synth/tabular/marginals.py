@@ -46,7 +46,7 @@ from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
-from dpsynth_platform.synth.tabular.estimation import Estimator
+from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.measurements import (
     MeasurementLog,
@@ -56,6 +56,7 @@ from dpsynth_platform.synth.tabular.measurements import (
     read_measurements,
 )
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
+from dpsynth_platform.synth.tabular.propagation import pair_marginals
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import drawing
@@ -200,7 +201,11 @@ class MarginalGenerator(Generator):
         return False
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
-        save_model(directory, fitted(plan, read_measurements(directory, plan.digest), device=device, progress=progress))
+        save_model(directory, self.model(plan, read_measurements(directory, plan.digest), device, progress))
+
+    def model(self, plan: SealedPlan, stored: Measurements, device: str, progress: Progress) -> Model:
+        """The model that fits stored measurements: post-processing."""
+        return fitted(plan, stored, device=device, progress=progress)
 
     def drawn(self, request: DrawRequest) -> Drawing:
         model = model_under(request.directory, request.constraints, device=request.device, progress=request.progress)
@@ -210,13 +215,28 @@ class MarginalGenerator(Generator):
 def model_under(
     directory: Path, constraints: Sequence[Constraint] = (), *, device: str = "cpu", progress: Progress = silent
 ) -> Model:
-    """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`."""
+    """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`.
+
+    A mixture is not fitted again: its rows keep constraints as they keep given values.
+    """
     model = load_model(directory)
     learned = Domain.from_json(model.plan.columns).unknown
     conditions = Conditions.of(model.domain.released, constraints, learned=learned)
+    if model.components:
+        return replace(model, conditions=_of_mixture(conditions, model))
     if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
         return replace(model, conditions=conditions)  # the fit is already under them: gaps keep every constraint
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
+
+
+def _of_mixture(conditions: Conditions, model: Model) -> Conditions:
+    """The conditions with all dependencies learned from a mixture, which keeps conditions when rows are drawn."""
+    if not conditions.unlearned:
+        return conditions
+    cliques = (*model.potentials, *model.cover)
+    under = conditioned(model.domain, model.states, conditions.known, cliques, model.groups, model.components)
+    beliefs = under.beliefs(model.potentials)
+    return with_learned(conditions, under, lambda clique: pair_marginals(beliefs, [clique])[clique])
 
 
 def fitted(
@@ -265,10 +285,17 @@ def started(
     domain: Domain, one_way: Sequence[NoisyCounts], *, device: str = "cpu"
 ) -> tuple[tuple[ColumnStates, ...], Groups, Estimator]:
     """States and resolutions of all columns, and the model of independent ones, from their noisy counts."""
+    states, groups, measured = prepared(domain, one_way)
+    return states, groups, Estimator(groups, measured, device=device)
+
+
+def prepared(
+    domain: Domain, one_way: Sequence[NoisyCounts]
+) -> tuple[tuple[ColumnStates, ...], Groups, list[Measurement]]:
+    """States and resolutions of all columns from their noisy counts, and those counts over states."""
     states = compress(domain, one_way)
     measured = one_way_measurements(one_way, states)
-    groups = resolutions(domain, states, [item.counts for item in measured])
-    return states, groups, Estimator(groups, measured, device=device)
+    return states, resolutions(domain, states, [item.counts for item in measured]), measured
 
 
 def described_counts(

@@ -1,27 +1,38 @@
-"""The shared parts of mechanisms that choose measurements by earlier ones (AIM, MWEM).
+"""The shared parts of mechanisms that choose measurements by earlier ones (AIM, MWEM, RAP, GEM).
 
 What belongs here: the parameters of a budget of measurements and choices, which cliques keep the model within its size,
-expected counts, and scores. What does not: the spread of the budget and the weights (the mechanisms), the draws
-(`drawing`) and their cost (`privacy.selection`).
+expected counts, scores, and rounds that share the budget evenly. What does not: another spread of the budget and the
+weights (the mechanisms), the draws (`drawing`) and their cost (`privacy.selection`).
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.selection import PrecisionBudget, SelectionBudget, selection_event
+from dpsynth_platform.privacy.selection import (
+    PrecisionBudget,
+    SelectionBudget,
+    calibrate_selection,
+    selection_event,
+)
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.compression import as_measurement
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
-from dpsynth_platform.synth.tabular.estimation import Array, Estimator
+from dpsynth_platform.synth.tabular.estimation import Array, Estimator, Measurement
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
     MAX_CELLS,
@@ -29,16 +40,21 @@ from dpsynth_platform.synth.tabular.marginals import (
     MarginalGenerator,
     described_counts,
     expected_error,
+    prepared,
+    score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
-from dpsynth_platform.synth.tabular.resolution import View
+from dpsynth_platform.synth.tabular.resolution import Groups, View
+from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
 ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
 MODEL_CELLS = 2**19
 """Approximate limit of the junction tree's cells: 4 MiB of numbers."""
+EVEN_SELECTION_SHARE = 0.1
+EVEN_ONE_WAY_SHARE = 1 / 3
+"""Of `EvenRounds`: the choices' share of the budget, and single columns' of the measurements' precision."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,27 @@ class WorkloadParameters(SelectionParameters):
         return {tuple(clique): weight for clique, weight in zip(self.workload, self.workload_weights, strict=True)}
 
 
+@dataclass(frozen=True)
+class EvenParameters(WorkloadParameters):
+    """Those of rounds that share evenly the precision that single columns leave."""
+
+    @property
+    def sigma_joint(self) -> float | None:
+        """Noise of each round's measurement; None without rounds."""
+        return self.noise((1 - self.one_way_share) / self.rounds) if self.rounds else None
+
+
+class Fitted(Protocol):
+    """A model that is fitted to measurements between rounds (`estimation`, `mixtures`)."""
+
+    def add(self, measurements: Sequence[Measurement]) -> None: ...
+
+    def expected_counts(self, cliques: Sequence[Clique]) -> dict[Clique, Array]: ...
+
+
 Parameters = TypeVar("Parameters", bound=SelectionParameters)
+Even = TypeVar("Even", bound=EvenParameters)
+Model = TypeVar("Model", bound=Fitted)
 
 
 class SelectionGenerator(MarginalGenerator, Generic[Parameters]):
@@ -100,6 +136,78 @@ class SelectionGenerator(MarginalGenerator, Generic[Parameters]):
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         budget = self.sealed(plan_parameters)
         return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
+
+
+class EvenRounds(SelectionGenerator[Even], Generic[Even, Model]):
+    """All columns, then in every round the workload's marginal that is farthest from the model, all with equal budget.
+
+    The mean absolute noise of a marginal's cells is subtracted from its distance (McKenna et al. 2021, section 4),
+    since marginals with many cells are far from any model.
+    """
+
+    def even(
+        self, contract: DataContract, domain: Domain, guarantee: Guarantee, most_rounds: int, model_cells: int
+    ) -> dict[str, Any]:
+        """The common parameters; raises as `parameters`."""
+        named = workload_of(contract, domain.names, domain.parts).named
+        check_workload_cells(contract, named, domain.most_states)
+        rounds = min(most_rounds, len(named))
+        budget = calibrate_selection(guarantee, rounds, EVEN_SELECTION_SHARE if rounds else 0.0, domain.partitions)
+        return asdict(
+            EvenParameters(
+                **asdict(budget),
+                one_way_share=EVEN_ONE_WAY_SHARE if rounds else 1.0,
+                model_cells=model_cells,
+                workload=[list(clique) for clique in named],
+                workload_weights=list(named.values()),
+            )
+        )
+
+    @abstractmethod
+    def started(self, sealed: Even, groups: Groups, one_way: Sequence[Measurement]) -> Model:
+        """The model of single columns."""
+
+    @abstractmethod
+    def refit(self, model: Model, sealed: Even) -> None:
+        """Fits the model to what a round has added."""
+
+    def candidates(self, model: Model, sealed: Even) -> list[Clique]:
+        """The marginals of the workload that may be measured next, by noisy counts and public facts."""
+        return list(sealed.weights)
+
+    def choices_per_fit(self, sealed: Even) -> int:
+        return 1
+
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        sealed, domain = self.sealed(plan.parameters), records.domain
+        weights, sigma = sealed.weights, sealed.sigma_joint
+        draws = sealed.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
+        one_way = draws.columns(records, sealed.noise(sealed.one_way_share / len(domain)), progress)
+        states, groups, measured = prepared(domain, one_way)
+        model = self.started(sealed, groups, measured)
+        exact = records.cliques(states, weights, progress)
+        hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
+        while sigma is not None and draws.choices:
+            scored = {
+                View.finest(clique): weights[clique] * misfit(exact[clique], expected, hidden[clique], records.parts)
+                for clique, expected in model.expected_counts(self.candidates(model, sealed)).items()
+            }
+            for _ in range(min(self.choices_per_fit(sealed), draws.choices, len(scored))):
+                view = draws.choice(scored)
+                del scored[view]
+                model.add([as_measurement(draws.joint(view, exact[view.clique], sigma))])
+                progress("measuring combinations", sealed.rounds - draws.choices, sealed.rounds)
+            self.refit(model, sealed)
+
+    def even_described(
+        self, sealed: Even, domain: Domain, event: str, memory: Callable[[Sequence[int]], int]
+    ) -> dict[str, Any]:
+        """A plan's description; `memory` follows from the most cells of each marginal of the workload."""
+        cells = [math.prod(domain.most_states[index] for index in clique) for clique in sealed.weights]
+        most = sum(heapq.nlargest(sealed.rounds, cells))
+        event = f"{len(domain)} one-way marginals with rounded Gaussian noise, then {event}"
+        one, joint = sealed.noise(sealed.one_way_share / len(domain)), sealed.sigma_joint
+        return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory(cells))
 
 
 def noise_of(precision: PrecisionBudget, share: float) -> float:
@@ -163,12 +271,3 @@ def within(estimator: Estimator, views: Iterable[View], most_cells: float) -> li
     """
     columns, tree = len(estimator.groups), estimator.tree
     return [view for view in views if tree.extended_cells(view.attributes(columns)) <= max(most_cells, tree.cells)]
-
-
-def expected_counts(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-    """The model's expected counts of each clique, in records."""
-    pairs = pair_marginals(estimator.beliefs, [clique for clique in cliques if len(clique) == 2])
-    return {
-        clique: estimator.total * (pairs[clique] if clique in pairs else marginal(estimator.beliefs, clique)).numpy()
-        for clique in cliques
-    }

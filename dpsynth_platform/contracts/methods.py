@@ -9,6 +9,7 @@ MethodName = Literal[
     "aim",
     "mst",
     "mwem",
+    "privsyn",
     "privbayes",
     "independent",
     "dp_finetune",

@@ -408,6 +408,7 @@ class Generator(ABC):
 
 _CLASSES = {
     "aim": "tabular.aim.Aim",
+    "privsyn": "tabular.privsyn.PrivSyn",
     "mst": "tabular.mst.Mst",
     "mwem": "tabular.mwem.Mwem",
     "privbayes": "tabular.privbayes.PrivBayes",

@@ -31,7 +31,10 @@ RELEASE = ReleaseSchema(
 
 @st.composite
 def models(draw):
-    """Two whole-number columns in random bins, a category and a flag; random states, shares and potentials."""
+    """Two whole-number columns in random bins, a category and a flag; random states, shares and potentials.
+
+    A third of them are mixtures.
+    """
     columns = [
         ColumnDomain(
             name,
@@ -47,6 +50,10 @@ def models(draw):
     states = [states_of(column, rng) for column in columns]
     sizes = [column.size for column in states]
     cliques = [(0,), (1,), (2,), (3,), *draw(st.sets(st.sampled_from([(0, 2), (1, 2), (0, 1), (2, 3)])))]
+    components = draw(st.sampled_from([0, 0, 3]))
+    if components:
+        sizes.append(components)
+        cliques = [(4,), *((index, 4) for index in range(4))]
     potentials = {clique: rng.normal(size=[sizes[index] for index in clique]) for clique in cliques}
     return SimpleNamespace(
         domain=Domain(tuple(columns)),
@@ -57,6 +64,7 @@ def models(draw):
         cover=(),
         groups=(),
         missing=(),
+        components=components,
     )
 
 
@@ -150,11 +158,21 @@ def brute_force(model, constraints):
             continue
         cells = [cell for _, cell, _ in row]
         states = [column.state_of[cell] for column, cell in zip(model.states, cells, strict=True)]
-        score = sum(values[tuple(states[index] for index in clique)] for clique, values in model.potentials.items())
         inside = [share[cell] * chance for share, (_, cell, chance) in zip(shares, row, strict=True)]
-        weights[values] = math.exp(score) * math.prod(inside)
+        weights[values] = weight_of(model.potentials, states, model.components) * math.prod(inside)
     total = sum(weights.values())
     return {values: weight / total for values, weight in weights.items()}
+
+
+def weight_of(potentials, states, components):
+    """The exponential of a row's potentials, summed over the components of a mixture."""
+
+    def weight(all_states):
+        return math.exp(
+            sum(values[tuple(all_states[index] for index in clique)] for clique, values in potentials.items())
+        )
+
+    return sum(weight((*states, hidden)) for hidden in range(max(components, 1)))
 
 
 def releasable_shares(column, states):
@@ -197,8 +215,9 @@ def test_the_distribution_is_the_models_given_that_rows_keep_them(model, some, o
             check_possible(model.domain, conditions)
         return
     check_possible(model.domain, conditions)
-    under = conditioned(model.domain, model.states, conditions, list(model.potentials))
+    under = conditioned(model.domain, model.states, conditions, list(model.potentials), components=model.components)
     found = joint_of(under.beliefs(model.potentials, releasable=True))
+    found = found.sum(axis=tuple(range(len(model.states), found.ndim)))
     wanted = np.zeros(found.shape)
     for values, probability in expected.items():
         place = []
@@ -276,6 +295,7 @@ def model_of(*columns, **potentials):
         cover=(),
         groups=(),
         missing=(),
+        components=0,
         conditions=Conditions(),
     )
 

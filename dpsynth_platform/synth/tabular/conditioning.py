@@ -138,11 +138,12 @@ def conditioned(
     conditions: Conditions,
     cliques: Sequence[Clique],
     groups: Groups = (),
+    components: int = 0,
 ) -> Conditioned:
     """A model's states (at the resolutions `groups`) under known conditions on rows (`Domain.released`).
 
-    `cliques` are those of the junction tree of the model's fit. Raises `ContractError` if the model with its states cut
-    would not fit into memory.
+    `cliques` are those of the junction tree of the model's fit, `components` of a mixture (`Model`). Raises
+    `ContractError` if the model with its states cut would not fit into memory.
     """
     rows, asked = conditions.cut(domain.released), conditions
     conditions = modelled_conditions(domain, asked)
@@ -159,9 +160,10 @@ def conditioned(
         if signatures:
             factors[(index,)] = np.log(np.maximum(mass, LEAST_SHARE))
     grouped = coarse(groups) or [None] * len(parts)
-    attributes = Attributes.of(
+    attributes = Attributes.with_hidden(
         [column.size for column in parts],
         [None if group is None else group[parent] for group, parent in zip(grouped, parents, strict=True)],
+        components,
     )
     tree = junction_tree(attributes, cliques)
     if tree.cells > MOST_TREE_CELLS:

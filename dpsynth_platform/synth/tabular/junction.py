@@ -54,6 +54,15 @@ class Attributes:
         found = tuple(groups) or (None,) * len(states)
         return cls((*states, *(0 if group is None else int(group.max()) + 1 for group in found)), found)
 
+    @classmethod
+    def with_hidden(
+        cls, states: Sequence[int], groups: Iterable[npt.NDArray[np.int64] | None] = (), components: int = 0
+    ) -> Attributes:
+        """The same; with `components`, a last column of so many states without groups: a mixture's component."""
+        if not components:
+            return cls.of(states, groups)
+        return cls.of([*states, components], [*(tuple(groups) or [None] * len(states)), None])
+
     @property
     def columns(self) -> int:
         """Number of columns; their groups are numbered from here on."""

@@ -56,6 +56,7 @@ from dpsynth_platform.synth.tabular.measurements import (
     read_measurements,
 )
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
+from dpsynth_platform.synth.tabular.propagation import pair_marginals
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import drawing
@@ -210,13 +211,28 @@ class MarginalGenerator(Generator):
 def model_under(
     directory: Path, constraints: Sequence[Constraint] = (), *, device: str = "cpu", progress: Progress = silent
 ) -> Model:
-    """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`."""
+    """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`.
+
+    A mixture is not fitted again: its rows keep constraints as they keep given values.
+    """
     model = load_model(directory)
     learned = Domain.from_json(model.plan.columns).unknown
     conditions = Conditions.of(model.domain.released, constraints, learned=learned)
+    if model.components:
+        return replace(model, conditions=_of_mixture(conditions, model))
     if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
         return replace(model, conditions=conditions)  # the fit is already under them: gaps keep every constraint
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
+
+
+def _of_mixture(conditions: Conditions, model: Model) -> Conditions:
+    """The conditions with all dependencies learned from a mixture, which keeps conditions when rows are drawn."""
+    if not conditions.unlearned:
+        return conditions
+    cliques = (*model.potentials, *model.cover)
+    under = conditioned(model.domain, model.states, conditions.known, cliques, model.groups, model.components)
+    beliefs = under.beliefs(model.potentials)
+    return with_learned(conditions, under, lambda clique: pair_marginals(beliefs, [clique])[clique])
 
 
 def fitted(

@@ -10,6 +10,9 @@ cells. What does not: fitting (`estimation`), the mechanisms (`mst`, `aim`), dra
 | model.json | plan, cliques and the digest of model.npz; written last, so a directory without it holds no model |
 
 A model is differentially private but stays restricted: only releases are published.
+
+A *mixture* of product distributions, P(x) = sum over k of w_k * product over i of P_k(x_i), is a graphical model with
+one hidden attribute, the component k. It follows the columns, with the potentials log w_k and log P_k(x_i).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,6 +49,8 @@ from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 MODEL_FILE = "model.json"
 ARRAYS_FILE = "model.npz"
 
+MIXTURE_ROWS = 2**11
+"""Rows whose likelihood under all components of a mixture is in memory at once."""
 LEAST_PROBABILITY = 1e-12
 """Floor of a likelihood's factors, so that a record with an impossible value keeps a finite score."""
 
@@ -59,6 +65,8 @@ class Model:
         total: estimated number of records, from the noisy counts.
         cover: cliques of the junction tree of the fit, so that another tree is no larger; () where unknown.
         conditions: of the fit, which rows keep; models on disk have none (`conditioning`).
+        components: of a mixture, whose potentials are (c,) and (i, c) of every column i: c is the number of columns and
+            the index of the hidden attribute. 0 for other models.
     """
 
     plan: SealedPlan
@@ -69,6 +77,7 @@ class Model:
     measurements: Measurements
     cover: tuple[Clique, ...] = ()
     conditions: Conditions = field(default_factory=Conditions)
+    components: int = 0
 
     @cached_property
     def domain(self) -> Domain:
@@ -84,14 +93,16 @@ class Model:
 
     @cached_property
     def attributes(self) -> Attributes:
-        return Attributes.of([column.size for column in self.states], coarse(self.groups))
+        return Attributes.with_hidden([column.size for column in self.states], coarse(self.groups), self.components)
 
     def beliefs(self, *, releasable: bool) -> Beliefs:
         """The distribution; `releasable` rules out states without a cell that may be released."""
         import torch
 
-        layout = Layout(self.attributes.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
-        flat = torch.from_numpy(np.concatenate([self.potentials[clique].ravel() for clique in layout.cliques]))
+        alone = {(index,): np.zeros(column.size) for index, column in enumerate(self.states)}
+        potentials = alone | dict(self.potentials)
+        layout = Layout(self.attributes.sizes, tuple(sorted(potentials, key=lambda clique: (len(clique), clique))))
+        flat = torch.from_numpy(np.concatenate([potentials[clique].ravel() for clique in layout.cliques]))
         if releasable:
             for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
                 ruled_out = torch.from_numpy(~states.allowed(column.allowed))
@@ -133,6 +144,7 @@ def save_model(directory: Path, model: Model) -> None:
         "cliques": list(model.potentials),
         "total": model.total,
         "cover": list(model.cover),
+        "components": model.components,
     }
     write_durably(directory / MODEL_FILE, json.dumps(document, indent=1))
 
@@ -158,25 +170,48 @@ def load_model(directory: Path) -> Model:
         total=document["total"],
         measurements=read_measurements(directory, plan.digest),
         cover=tuple(tuple(clique) for clique in document.get("cover", ())),
+        components=document.get("components", 0),
     )
 
 
 def log_likelihood(model: Model, table: pa.Table) -> Array:
     """Natural log-probability of each record's cells under the model, shape (records,); ignores unmodelled columns."""
-    beliefs = model.beliefs(releasable=False)
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
+    likelihood = _log_mixture(model, states) if model.components else _log_graphical(model, states)
+    for index, column in enumerate(model.states):
+        likelihood += _log(column.share[codes[:, index]])
+    return likelihood
+
+
+def _log_graphical(model: Model, states: Codes) -> Array:
+    """Log-probability of each row's states under a model without hidden attributes."""
+    beliefs = model.beliefs(releasable=False)
     groups = [
         column if group is None else group[column] for column, group in zip(states.T, coarse(model.groups), strict=True)
     ]
     states = np.concatenate([states, np.stack(groups, axis=1)], axis=1)
-    likelihood = np.zeros(table.num_rows)
+    likelihood = np.zeros(len(states))
     for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
         cells = joint_codes(states, axes, model.attributes.sizes)
         likelihood += _log(conditional.numpy().ravel()[cells])
-    for index, column in enumerate(model.states):
-        likelihood += _log(column.share[codes[:, index]])
     return likelihood
+
+
+def _log_mixture(model: Model, states: Codes) -> Array:
+    """Log-probability of each row's states under a mixture, at least that of `LEAST_PROBABILITY` in every column."""
+    hidden = len(model.states)
+    weights, shares = model.potentials[(hidden,)], [model.potentials[(index, hidden)] for index in range(hidden)]
+    norms = [np.logaddexp.reduce(share, axis=0) for share in shares]
+    total = np.logaddexp.reduce(weights + sum(norms))
+    found = np.empty(len(states))
+    for first in range(0, len(states), MIXTURE_ROWS):
+        rows = slice(first, first + MIXTURE_ROWS)
+        scores = np.tile(weights, (len(states[rows]), 1))
+        for index, share in enumerate(shares):
+            scores += share[states[rows, index]]
+        found[rows] = np.logaddexp.reduce(scores, axis=1) - total
+    return np.maximum(found, hidden * math.log(LEAST_PROBABILITY))
 
 
 def clique_scores(model: Model, table: pa.Table) -> CliqueScores:

@@ -91,7 +91,8 @@ class Sampler:
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
         """For a model and required values of all rows. Raises `ContractError` if no row can have them."""
         conditions = model.conditions.joined(Conditions.of(model.domain.released, given=given))
-        under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover), model.groups)
+        cliques = (*model.potentials, *model.cover)
+        under = conditioned(model.domain, model.states, conditions, cliques, model.groups, model.components)
         return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
 
     def batches(self, rows: int, progress: Progress = silent) -> Iterator[pa.RecordBatch]:
@@ -137,7 +138,7 @@ class Sampler:
 
     def cells(self, states: Codes, rng: np.random.Generator) -> Codes:
         """Cell codes of rows in these states, without cells that may not be released."""
-        codes = np.empty_like(states)
+        codes = np.empty_like(states[:, : len(self.under.states)])  # without a mixture's component
         # Days come last: the day within a state depends on the weekday.
         for index in sorted(range(len(self.under.states)), key=lambda index: index in self._weekdays):
             codes[:, index] = self._column_cells(index, states[:, index], codes, rng)
@@ -197,7 +198,7 @@ class Sampler:
 
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
-    """States of all columns, shape (rows, columns)."""
+    """States of all columns, and then of a mixture's component, shape (rows, columns or one more)."""
     import torch
 
     tree, attributes = beliefs.tree, beliefs.tree.attributes

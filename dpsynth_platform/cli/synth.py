@@ -28,7 +28,7 @@ INTERRUPTED = 130
 synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
 
 
-MethodName = Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"]
+MethodName = Literal["auto", "aim", "mst", "mwem", "privsyn", "privbayes", "independent"]
 
 
 @synth_app.command("table")
@@ -80,8 +80,8 @@ def synth_table(
         MethodName,
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
-            help="The generator: aim, mst, mwem, privbayes or independent; auto: chosen by public facts, with the "
-            "reason.",
+            help="The generator: aim, mst, mwem, privsyn, privbayes or independent; auto: chosen by public facts, "
+            "with the reason.",
         ),
     ] = "auto",
     target: Annotated[

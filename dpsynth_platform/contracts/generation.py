@@ -64,16 +64,17 @@ class Generate(Part):
         default="auto",
         description=(
             "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `mst` the "
-            "strongest links of a tree, `privbayes` suits columns with very many values, `independent` measures no "
-            "links. `auto` chooses by public facts and gives its reason. Methods that also write a text column: "
-            "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
-            "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
-            "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "
-            "among these four. Methods that also make pictures: `image_moments` draws them from noisy moments of each "
-            "class, `image_pe` lets private pictures vote among public or simulated ones, `image_mixed` does both, "
-            "`image_diffusion` trains a diffusion model, `image_finetune` a part of a public one, `image_embedding` "
-            "a network on noisy mean features of each class, `image_gan` two networks against each other (both for "
-            "comparison: `image_moments` is better). With `image`, `auto` chooses among the methods for pictures."
+            "strongest links of a tree, `privsyn` chooses many pairs at once, `privbayes` suits columns with very "
+            "many values, `independent` measures no links. `auto` chooses by public facts and gives its reason. "
+            "Methods that also write a text column: `dp_finetune` fine-tunes a language model, `ctcl` does so with "
+            "keywords of a public topic as prompts, `dp_inference` trains nothing and draws each token with privacy "
+            "from a model that reads records, `aug_pe` lets private records vote among texts that a model writes from"
+            " public words. With `text`, `auto` chooses among these four. Methods that also make pictures: "
+            "`image_moments` draws them from noisy moments of each class, `image_pe` lets private pictures vote among"
+            " public or simulated ones, `image_mixed` does both, `image_diffusion` trains a diffusion model, "
+            "`image_finetune` a part of a public one, `image_embedding` a network on noisy mean features of each "
+            "class, `image_gan` two networks against each other (both for comparison: `image_moments` is better). "
+            "With `image`, `auto` chooses among the methods for pictures."
         ),
     )
     rows: int | Literal["auto"] = Field(

@@ -34,7 +34,7 @@ from dpsynth_platform.synth.planning import cost_request, plan_release
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
-Method = Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"]
+Method = Literal["auto", "aim", "mst", "mwem", "privsyn", "privbayes", "independent"]
 TARGET_METHODS = (AUTO, "aim")
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100

@@ -8,8 +8,9 @@ drawing noise (`synth.tabular.noise`).
 R of choices, each epsilon_select-bounded-range. Then, in any order and number, each step chosen by all results so far:
 
 - a *measurement*: a table of counts, each cell with independent noise N(0, sigma_t^2), which one unit moves by at most
-  Delta (L2); or any other vector of numbers, scaled until that holds (`scale_of_distances`). The sum of all 1 / sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on
-  earlier results; which cells one unit moves, and where to, may therefore, too.
+  Delta (L2); or any other vector of numbers, scaled until that holds (`scale_of_distances`). The sum of all 1 /
+  sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on earlier results; which cells one
+  unit moves, and where to, may therefore, too.
 - a *choice*: an epsilon_select-bounded-range one, at most R times. What is scored may depend on earlier results.
 - an end, before everything is used.
 

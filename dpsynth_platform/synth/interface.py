@@ -408,9 +408,9 @@ class Generator(ABC):
 
 _CLASSES = {
     "aim": "tabular.aim.Aim",
-    "privsyn": "tabular.privsyn.PrivSyn",
     "mst": "tabular.mst.Mst",
     "mwem": "tabular.mwem.Mwem",
+    "privsyn": "tabular.privsyn.PrivSyn",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",

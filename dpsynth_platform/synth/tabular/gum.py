@@ -1,7 +1,11 @@
 """A table of states that has given marginals: consistent noisy counts, and the gradual update method (GUM).
 
 What belongs here: post-processing of any method's noisy marginals, after Zhang et al. 2021 (PrivSyn), sections 4.4 and
-5. What does not: which marginals are measured (`privsyn`), and rows from the table (`model`, `sampling`).
+5, to a model. What does not: which marginals are measured (`privsyn`), and rows from the model (`sampling`).
+
+The table is a mixture (`model`): each different row is a component, of as much weight as it has copies. Every column of
+a component has its state, and with a probability of `SMOOTHING` any state by the column's counts: so declared values
+and constraints that no row of the table has are possible.
 """
 
 from __future__ import annotations
@@ -15,18 +19,29 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.compression import as_measurement, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
+from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
-from dpsynth_platform.synth.tabular.resolution import Groups, View
+from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.measurements import Measurements
+from dpsynth_platform.synth.tabular.model import Model
+from dpsynth_platform.synth.tabular.resolution import Groups, View, resolutions
+from dpsynth_platform.synth.tabular.sampling import systematic
 
 Indices = npt.NDArray[np.int64]
+States = npt.NDArray[np.int32]
 
-ROUNDS = 10
-RAKES = 20
-FLOOR = 1e-6
-"""Share of independent columns in a marginal before it is raked, so that every column's counts can be reached."""
 PASSES = 60
-STEP, DECAY, DECAY_PASSES = 1.0, 0.84, 4
-"""Part of a difference that a pass removes, and by what it falls after so many passes."""
+DECAY, DECAY_PASSES = 0.84, 4
+"""A pass removes a part of each difference: all of it at first, and less by this factor after so many passes."""
+COPIED = 0.5
+"""Part of the moved rows that become copies of others."""
+PROJECTIONS, RAKES = 10, 20
+FLOOR = 1e-6
+"""Least share of independent columns in raked counts, so that every column's counts can be reached."""
+SMOOTHING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -37,12 +52,34 @@ class Target:
     counts: Array
 
 
+def model_of_table(plan: SealedPlan, stored: Measurements, rows: int, progress: Progress = silent) -> Model:
+    """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone."""
+    domain = Domain.from_json(plan.columns).with_values(stored.learned)
+    states = compress(domain, stored.one_way)
+    one_way = one_way_measurements(stored.one_way, states)
+    groups = resolutions(domain, states, [item.counts for item in one_way])
+    targets = consistent(one_way, [as_measurement(noisy) for noisy in stored.joint], groups)
+    limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
+    rng = np.random.default_rng(list(plan.digest.encode()))
+    table = gum(targets, groups, rows, rng, progress=progress, seconds=limit)
+    different, copies = np.unique(table, axis=0, return_counts=True)
+    columns = len(states)
+    potentials: dict[Clique, Array] = {(columns,): np.log(copies / rows)}
+    for index, column in enumerate(different.T):
+        share = np.maximum(targets[index].counts / targets[index].counts.sum(), FLOOR)
+        smooth = np.repeat((SMOOTHING * share)[:, None], len(different), axis=1)
+        smooth[column, np.arange(len(different))] += 1 - SMOOTHING
+        potentials[index, columns] = np.log(smooth)
+    total = float(targets[0].counts.sum())
+    return Model(plan, states, groups, potentials, total, stored, components=len(different))
+
+
 def consistent(one_way: Sequence[Measurement], joint: Sequence[Measurement], groups: Groups) -> list[Target]:
-    """All columns' counts, then the joint ones, which agree in total and in their columns' counts; none is negative.
+    """All columns' counts, then the joint ones. They agree in total and in columns' counts, and none is negative.
 
     A column's counts are the average of all measurements over its states, weighted by precision. Each joint
-    measurement is moved to its columns' counts, all cells that a difference concerns alike, and to the nearest counts
-    that are not negative, in turns; and finally raked (iterative proportional fitting).
+    measurement is moved to its columns' counts, by the same amount in all cells of a difference, and to the nearest
+    counts that are not negative, in turns; finally it is raked (iterative proportional fitting).
 
     Args:
         one_way: of every column, in order, over states.
@@ -54,13 +91,61 @@ def consistent(one_way: Sequence[Measurement], joint: Sequence[Measurement], gro
     targets = [Target(View.finest((index,)), counts) for index, counts in enumerate(columns)]
     for item in joint:
         if len(item.clique) > 1:
-            view = item.view
             margins = [
-                np.bincount(groups[index][level], weights=columns[index])
-                for index, level in zip(view.clique, view.levels, strict=True)
+                np.bincount(groups[index][level], weights=columns[index]).astype(np.float64)
+                for index, level in zip(item.clique, item.view.levels, strict=True)
             ]
-            targets.append(Target(view, _with_margins(item, margins, total)))
+            targets.append(Target(item.view, _with_margins(item, margins, total)))
     return targets
+
+
+def gum(
+    targets: Sequence[Target],
+    groups: Groups,
+    rows: int,
+    rng: np.random.Generator,
+    *,
+    passes: int = PASSES,
+    progress: Progress = silent,
+    seconds: float | None = None,
+) -> States:
+    """A table of states whose marginals come close to the targets', shape (rows, columns).
+
+    Columns are independent at first. Each pass takes all targets in random order. Rows leave cells with too many rows
+    for cells with too few. There, some become copies of a row (*duplicate*), and others only get the states of the
+    target's columns (*replace*): the one keeps relations to other columns, the other reaches empty cells.
+
+    Args:
+        targets: of one total, first those of every column by itself, in order; see `consistent`.
+        groups: the resolutions of every column's states.
+        seconds: no pass begins after so many.
+    """
+    began, columns = time.monotonic(), len(groups)
+    alone, joint = targets[:columns], targets[columns:]
+    table = np.empty((rows, columns), dtype=np.int32, order="F")
+    for index, target in enumerate(alone):
+        held = shared_out(target.counts, rows, rng)
+        table[:, index] = rng.permutation(np.repeat(np.arange(held.size), held))
+    pairs = [zip(target.view.clique, target.view.levels, strict=True) for target in joint]
+    finest = {index for levels in pairs for index, level in levels if level == 0}
+    kept = [*joint, *(target for index, target in enumerate(alone) if index not in finest)]
+    shares = [target.counts for target in alone]
+    for number in range(passes if joint else 0):
+        if seconds is not None and time.monotonic() - began > seconds:
+            break
+        table = np.asfortranarray(table[rng.permutation(rows)])
+        for place in rng.permutation(len(kept)):
+            _update(table, kept[place], groups, shares, DECAY ** (number // DECAY_PASSES), rng)
+        progress("making rows", number + 1, passes)
+    progress("making rows", passes, passes)
+    return table
+
+
+def shared_out(weights: Array, number: int, rng: np.random.Generator) -> Indices:
+    """Whole numbers with the sum `number`, each the weight's part of it, rounded up or down at random."""
+    ends = np.cumsum(weights) * (number / weights.sum())
+    ends[-1] = number
+    return np.asarray(np.diff(np.floor(ends + rng.uniform()).astype(np.int64), prepend=0))
 
 
 def _average(index: int, measurements: Sequence[Measurement], total: float) -> Array:
@@ -77,105 +162,52 @@ def _average(index: int, measurements: Sequence[Measurement], total: float) -> A
 
 
 def _with_margins(item: Measurement, margins: Sequence[Array], total: float) -> Array:
+    """Counts near to the measured ones that have these sums along each axis, and are not negative."""
     counts, shape = item.counts, item.counts.shape
-    for _ in range(ROUNDS):
-        for axis, margin in enumerate(margins):
-            counts = counts + (_along(margin, axis, shape) - _sums(counts, axis)) * (len(margin) / counts.size)
+    along = [
+        margin.reshape([-1 if axis == other else 1 for other in range(len(shape))])
+        for axis, margin in enumerate(margins)
+    ]
+    for _ in range(PROJECTIONS):
+        for axis, margin in enumerate(along):
+            counts = counts + (margin - _sums(counts, axis)) * (margin.size / counts.size)
         counts = project(counts.ravel(), item.variance.ravel(), total).reshape(shape)
-    independent = math.prod(_along(margin / total, axis, shape) for axis, margin in enumerate(margins))
-    counts = counts + FLOOR * total * independent
+    counts = counts + FLOOR * total * math.prod(margin / total for margin in along)
     for _ in range(RAKES):
-        for axis, margin in enumerate(margins):
+        for axis, margin in enumerate(along):
             held = _sums(counts, axis)
-            counts = counts * np.divide(_along(margin, axis, shape), held, out=np.zeros_like(held), where=held > 0)
+            counts = counts * np.divide(margin, held, out=np.zeros_like(held), where=held > 0)
     return counts
 
 
 def _sums(counts: Array, axis: int) -> Array:
-    others = tuple(other for other in range(counts.ndim) if other != axis)
-    return np.asarray(counts.sum(axis=others, keepdims=True))
+    return np.asarray(counts.sum(axis=tuple(other for other in range(counts.ndim) if other != axis), keepdims=True))
 
 
-def _along(values: Array, axis: int, shape: Sequence[int]) -> Array:
-    return values.reshape([-1 if axis == other else 1 for other in range(len(shape))])
-
-
-def gum(
-    targets: Sequence[Target],
-    groups: Groups,
-    rows: int,
-    rng: np.random.Generator,
-    *,
-    passes: int = PASSES,
-    progress: Progress = silent,
-    seconds: float | None = None,
-) -> npt.NDArray[np.int32]:
-    """A table of states whose marginals come close to the targets', shape (rows, columns).
-
-    Columns are independent at first. Each pass takes all targets in random order. Rows leave cells with too many rows,
-    for cells with too few: half of them become copies of a row there (*duplicate*), half only get the states of the
-    target's columns (*replace*). So other columns' relations are kept, and empty cells are reached.
-
-    Args:
-        targets: single columns at their finest, of every column; and any other views. Of one total.
-        groups: the resolutions of every column's states.
-        seconds: no pass begins after so many.
-    """
-    began = time.monotonic()
-    alone = {target.view.clique[0]: target.counts for target in targets if target.view == View.finest(target.view.clique[:1])}
-    table = np.empty((rows, len(groups)), dtype=np.int32, order="F")
-    for index, counts in alone.items():
-        table[:, index] = rng.permutation(np.repeat(np.arange(counts.size), shared_out(counts, rows, rng)))
-    joint = {index for target in targets for index in target.view.clique if len(target.view.clique) > 1}
-    kept = [target for target in targets if len(target.view.clique) > 1 or target.view.clique[0] not in joint]
-    states = {index: counts for index, counts in alone.items()}
-    for number in range(passes if joint else 0):
-        step = STEP * DECAY ** (number // DECAY_PASSES)
-        table = np.asfortranarray(table[rng.permutation(rows)])
-        for place in rng.permutation(len(kept)):
-            _update(table, kept[place], groups, states, step, rng)
-        progress("making rows", number + 1, passes)
-        if seconds is not None and time.monotonic() - began > seconds:
-            break
-    return table
-
-
-def _update(table, target, groups, states, step, rng) -> None:
-    view, counts = target.view, target.counts.ravel()
+def _update(
+    table: States, target: Target, groups: Groups, shares: Sequence[Array], step: float, rng: np.random.Generator
+) -> None:
+    """Moves rows of the table, in place, so that a part `step` of the difference from the target goes."""
+    view, shape, wanted = target.view, target.counts.shape, target.counts.ravel()
     cells = np.zeros(len(table), dtype=np.int64)
-    shape = target.counts.shape
     for index, level, size in zip(view.clique, view.levels, shape, strict=True):
-        column = table[:, index]
-        cells = cells * size + (groups[index][level][column] if level else column)
-    held = np.bincount(cells, minlength=counts.size)
-    lacking = counts * (len(table) / counts.sum()) - held
-    leaving = np.floor(np.maximum(-lacking, 0) * step + rng.uniform(size=counts.size)).astype(np.int64)
-    lacking = np.maximum(lacking, 0)
-    leaving = np.minimum(leaving, held)
-    if not leaving.any() or not lacking.any():
-        return
-    order = np.argsort(cells.astype(np.uint16) if counts.size <= 2**16 else cells, kind="stable")
+        cells = cells * size + groups[index][level][table[:, index]]
+    held = np.bincount(cells, minlength=wanted.size)
+    lacking = wanted * (len(table) / wanted.sum()) - held
+    leaving = np.floor(np.maximum(-lacking, 0) * step + rng.uniform(size=held.size)).astype(np.int64)
+    # NumPy sorts numbers of two bytes by radix sort, in a fraction of the time.
+    order = np.argsort(cells.astype(np.uint16) if held.size <= 2**16 else cells, kind="stable")
     starts = np.cumsum(held) - held
     ranks = np.arange(len(table)) - np.repeat(starts, held)
-    free = order[ranks < np.repeat(leaving, held)]
-    free = rng.permutation(free)
-    wanted = np.repeat(np.arange(counts.size), shared_out(lacking, free.size, rng))
-    copied = (rng.random(free.size) < 0.5) & (held[wanted] > 0)
-    donors = order[starts[wanted[copied]] + (rng.random(int(copied.sum())) * held[wanted[copied]]).astype(np.int64)]
-    table[free[copied]] = table[donors]
-    free, wanted = free[~copied], wanted[~copied]
-    for index, level, coordinate in zip(view.clique, view.levels, np.unravel_index(wanted, shape), strict=True):
-        table[free, index] = coordinate if level == 0 else _states_in(coordinate, groups[index][level], states[index], rng)
-
-
-def _states_in(wanted: Indices, group: Indices, counts: Array, rng: np.random.Generator) -> Indices:
-    from dpsynth_platform.synth.tabular.sampling import systematic
-    members = np.arange(int(group.max()) + 1)[:, None] == group
-    return systematic(members * np.maximum(counts, FLOOR), wanted, rng)
-
-
-def shared_out(weights: Array, number: int, rng: np.random.Generator) -> Indices:
-    """Whole numbers with this sum, each the weight's share rounded up or down at random."""
-    ends = np.cumsum(weights) * (number / weights.sum())
-    ends[-1] = number
-    return np.diff(np.floor(ends + rng.uniform()).astype(np.int64), prepend=0)
+    free = rng.permutation(order[ranks < np.repeat(leaving, held)])
+    lacking = np.maximum(lacking, 0)
+    if not free.size or not lacking.any():
+        return
+    new = np.repeat(np.arange(held.size), shared_out(lacking, free.size, rng))
+    copied = (rng.random(free.size) < COPIED) & (held[new] > 0)
+    donors = starts[new[copied]] + (rng.random(np.count_nonzero(copied)) * held[new[copied]]).astype(np.int64)
+    table[free[copied]] = table[order[donors]]
+    free, new = free[~copied], new[~copied]
+    for index, level, group in zip(view.clique, view.levels, np.unravel_index(new, shape), strict=True):
+        members = np.arange(shape[view.clique.index(index)])[:, None] == groups[index][level]
+        table[free, index] = systematic(members * np.maximum(shares[index], FLOOR), group, rng) if level else group

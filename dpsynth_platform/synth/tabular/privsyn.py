@@ -22,10 +22,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection, scale_of_distances
 from dpsynth_platform.synth.interface import SealedPlan
@@ -33,9 +34,11 @@ from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.gum import model_of_table
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import expected_error, largest_pairs, pair_cells, score_sensitivity
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
+from dpsynth_platform.synth.tabular.model import save_model
 from dpsynth_platform.synth.tabular.mst import pair_scores
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters, noise_of
@@ -44,6 +47,8 @@ ONE_WAY_SHARE = 0.1
 DISTANCE_SHARE = 0.1
 PAIRS_PER_COLUMN = 12
 """The most pairs that are measured."""
+ROWS, TABLE_CELLS = 2**15, 2**24
+"""Rows of the table that has the noisy counts; fewer where they have too many states."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,13 @@ class PrivSynParameters(SelectionParameters):
     Attributes:
         one_way_share: part of the measurements' precision for single columns; `distance_share` for the distances.
         pairs: the most pairs that are measured.
+        table_rows: of the table that has the noisy counts.
     """
 
     one_way_share: float
     distance_share: float
     pairs: int
+    table_rows: int
 
 
 class PrivSyn(SelectionGenerator[PrivSynParameters]):
@@ -73,6 +80,7 @@ class PrivSyn(SelectionGenerator[PrivSynParameters]):
             one_way_share=ONE_WAY_SHARE if pairs else 1.0,
             distance_share=DISTANCE_SHARE if pairs else 0.0,
             pairs=min(pairs, PAIRS_PER_COLUMN * len(domain)),
+            table_rows=max(1, min(ROWS, TABLE_CELLS // sum(domain.most_states))),
         )
         if pairs:  # refused here, before anything is spent
             scale_of_distances(pairs, parameters.noise(DISTANCE_SHARE), guarantee.sensitivity)
@@ -81,15 +89,15 @@ class PrivSyn(SelectionGenerator[PrivSynParameters]):
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
         one = sealed.noise(sealed.one_way_share / len(domain))
-        # If all pairs had the same cells.
-        joint = sealed.noise((1 - sealed.one_way_share - sealed.distance_share) / sealed.pairs) if sealed.pairs else None
-        cells = largest_pairs(domain, sealed.pairs)
+        left = 1 - sealed.one_way_share - sealed.distance_share
+        joint = sealed.noise(left / sealed.pairs) if sealed.pairs else None  # if all pairs had the same cells
+        cells, table = largest_pairs(domain, sealed.pairs), sealed.table_rows * sum(domain.most_states)
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise, the distances of all "
             f"{math.comb(len(domain), 2)} pairs of columns from independence with rounded Gaussian noise, and up to "
             f"{sealed.pairs} two-way marginals with rounded Gaussian noise"
         )
-        memory = memory_bytes(counted=pair_cells(domain.most_states), measured=cells)
+        memory = memory_bytes(counted=pair_cells(domain.most_states), measured=cells, model_cells=table)
         return sealed.described(domain, event, one=one, two=joint, cells=cells, memory=memory, rounds=False)
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
@@ -117,8 +125,14 @@ class PrivSyn(SelectionGenerator[PrivSynParameters]):
             draws.joint(View.finest(clique), exact[clique], noise_of(draws.left, share))
             progress("measuring combinations", number + 1, len(wanted))
 
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        stored = read_measurements(directory, plan.digest)
+        save_model(directory, model_of_table(plan, stored, self.sealed(plan.parameters).table_rows, progress))
 
-def chosen_pairs(distances: Mapping[Clique, float], cells: Mapping[Clique, int], sigma: float, most: int) -> list[Clique]:
+
+def chosen_pairs(
+    distances: Mapping[Clique, float], cells: Mapping[Clique, int], sigma: float, most: int
+) -> list[Clique]:
     """The pairs for the least sum of errors, chosen one by one (the paper's algorithm 1); all of it is post-processing.
 
     A pair that is not measured has its distance from independence as error. Those that are have noise, whose mean
@@ -135,7 +149,7 @@ def chosen_pairs(distances: Mapping[Clique, float], cells: Mapping[Clique, int],
     held = 0.0
 
     def noise(sum_of_cells: float) -> float:
-        return expected_error(sigma) * sum_of_cells**1.5
+        return expected_error(sigma) * sum_of_cells * math.sqrt(sum_of_cells)
 
     while left and len(chosen) < most:
         pair = min(left, key=lambda pair: noise(held + left[pair]) - distances[pair])

@@ -34,7 +34,7 @@ Indices = npt.NDArray[np.int64]
 States = npt.NDArray[np.int32]
 
 PASSES = 60
-DECAY, DECAY_PASSES = 0.84, 4
+DECAY, DECAY_PASSES = 0.9, 4
 """A pass removes a part of each difference: all of it at first, and less by this factor after so many passes."""
 COPIED = 0.5
 """Part of the moved rows that become copies of others."""

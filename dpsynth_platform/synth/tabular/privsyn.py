@@ -43,7 +43,7 @@ from dpsynth_platform.synth.tabular.mst import pair_scores
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters, noise_of
 
-ONE_WAY_SHARE = 0.1
+ONE_WAY_SHARE = 0.2
 DISTANCE_SHARE = 0.1
 PAIRS_PER_COLUMN = 12
 """The most pairs that are measured."""

@@ -12,8 +12,9 @@ Three kinds of evidence, from the surest on:
 The audit looks at the Gaussian part of the event, whose claim is exact: b records of one person all fall into one cell
 of every table, so that the likelihood ratio of all noisy counts together is normal with mean +-mu^2/2 and variance
 mu^2, mu = b sqrt(sum of 1/sigma^2), whatever was chosen in between (a choice given what went before does not change the
-law of the noise that follows). Distances of a plan that has them are audited by themselves. Claim and proof are compared at the delta at which that pair costs epsilon 1, where a
-bound takes far fewer trials than at a delta of 1e-5. Choices are audited by themselves.
+law of the noise that follows). Distances of a plan that has them are audited by themselves. Claim and proof are
+compared at the delta at which that pair costs epsilon 1, where a bound takes far fewer trials than at a delta of 1e-5.
+Choices are audited by themselves.
 
 Each person has a cell of their own in every table, and the noise of cells is independent, so one run gives as many
 independent trials as there are people. All error probabilities are stated: FALSE_ALARM for each audit of a correct

@@ -3,6 +3,11 @@
 What belongs here: post-processing of any method's noisy marginals, after Zhang et al. 2021 (PrivSyn), sections 4.4 and
 5, to a model. What does not: which marginals are measured (`privsyn`), and rows from the model (`sampling`).
 
+The paper's update takes one marginal after the other: rows leave its full cells, as copies of other rows or with new
+values in its columns alone. Where each column is in many marginals, that undoes what others need: on 30 columns that
+all depend on four hidden ones, exact counts of all pairs ended .086 off, and triples worse than independent columns.
+Here a row's value changes if that serves all marginals of its column together: .009, and triples as in real rows.
+
 The table is a mixture (`model`): each different row is a component, of as much weight as it has copies. Every column of
 a component has its state, and with a probability of `SMOOTHING` any state by the column's counts: so declared values
 and constraints that no row of the table has are possible.
@@ -28,16 +33,13 @@ from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.measurements import Measurements
 from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.resolution import Groups, View, resolutions
-from dpsynth_platform.synth.tabular.sampling import systematic
 
 Indices = npt.NDArray[np.int64]
 States = npt.NDArray[np.int32]
 
-PASSES = 60
-DECAY, DECAY_PASSES = 0.9, 4
-"""A pass removes a part of each difference: all of it at first, and less by this factor after so many passes."""
-COPIED = 0.5
-"""Part of the moved rows that become copies of others."""
+PASSES, PARTS = 12, 16
+STEP, DECAY = 0.3, 0.9
+"""Share of the rows that would profit from a move and are moved, in the first pass; and how it falls by pass."""
 PROJECTIONS, RAKES = 10, 20
 FLOOR = 1e-6
 """Least share of independent columns in raked counts, so that every column's counts can be reached."""
@@ -111,9 +113,8 @@ def gum(
 ) -> States:
     """A table of states whose marginals come close to the targets', shape (rows, columns).
 
-    Columns are independent at first. Each pass takes all targets in random order. Rows leave cells with too many rows
-    for cells with too few. There, some become copies of a row (*duplicate*), and others only get the states of the
-    target's columns (*replace*): the one keeps relations to other columns, the other reaches empty cells.
+    Columns are independent at first. A pass takes the rows in parts, and in each part one column after the other. A
+    row's state of the column may become the one that reduces the sum of squared differences of all targets most.
 
     Args:
         targets: of one total, first those of every column by itself, in order; see `consistent`.
@@ -121,24 +122,73 @@ def gum(
         seconds: no pass begins after so many.
     """
     began, columns = time.monotonic(), len(groups)
-    alone, joint = targets[:columns], targets[columns:]
     table = np.empty((rows, columns), dtype=np.int32, order="F")
-    for index, target in enumerate(alone):
+    for index, target in enumerate(targets[:columns]):
         held = shared_out(target.counts, rows, rng)
         table[:, index] = rng.permutation(np.repeat(np.arange(held.size), held))
-    pairs = [zip(target.view.clique, target.view.levels, strict=True) for target in joint]
-    finest = {index for levels in pairs for index, level in levels if level == 0}
-    kept = [*joint, *(target for index, target in enumerate(alone) if index not in finest)]
-    shares = [target.counts for target in alone]
-    for number in range(passes if joint else 0):
+    lacking = [_Lacking(target, groups, table) for target in targets]
+    of_column = [[item for item in lacking if index in item.view.clique] for index in range(columns)]
+    for number in range(passes if len(targets) > columns else 0):
         if seconds is not None and time.monotonic() - began > seconds:
             break
-        table = np.asfortranarray(table[rng.permutation(rows)])
-        for place in rng.permutation(len(kept)):
-            _update(table, kept[place], groups, shares, DECAY ** (number // DECAY_PASSES), rng)
+        for some in np.array_split(rng.permutation(rows), PARTS):
+            part = np.asfortranarray(table[some])
+            for index in rng.permutation(columns):
+                _move(part, index, of_column[index], STEP * DECAY**number, rng)
+            table[some] = part
         progress("making rows", number + 1, passes)
     progress("making rows", passes, passes)
     return table
+
+
+class _Lacking:
+    """How many rows a table lacks in each cell of a target, while it changes."""
+
+    def __init__(self, target: Target, groups: Groups, table: States) -> None:
+        self.view, self._shape = target.view, target.counts.shape
+        levels = zip(target.view.clique, target.view.levels, strict=True)
+        self._groups = {index: groups[index][level] for index, level in levels}
+        self._rows = target.counts * (len(table) / target.counts.sum())
+        self.add(table, -1)
+
+    def add(self, table: States, times: int) -> None:
+        """Adds so many times the rows of a table."""
+        cells = self._cells(table, self.view.clique)
+        self._rows += times * np.bincount(cells, minlength=self._rows.size).reshape(self._shape)
+
+    def by_state(self, table: States, index: int) -> Array:
+        """What is lacking at each state of a column, beside the other columns of each row; shape (rows, states)."""
+        lacking = np.moveaxis(self._rows, self.view.clique.index(index), -1)
+        by_state = lacking.reshape(-1, lacking.shape[-1])[:, self._groups[index]]
+        return np.asarray(by_state[self._cells(table, [other for other in self.view.clique if other != index])])
+
+    def _cells(self, table: States, indices: Sequence[int]) -> Indices:
+        cells = np.zeros(len(table), dtype=np.int64)
+        for index in indices:
+            cells = cells * self._shape[self.view.clique.index(index)] + self._groups[index][table[:, index]]
+        return cells
+
+
+def _move(table: States, index: int, lacking: Sequence[_Lacking], share: float, rng: np.random.Generator) -> None:
+    """Gives a share of the rows that would profit another state of a column, in place.
+
+    If n targets have the column, a row's move from state s to t changes the sum of squares by -2 (gain - n), where
+    gain is the sum of what they lack at t less that at s.
+    """
+    by_state = lacking[0].by_state(table, index)
+    for item in lacking[1:]:
+        by_state += item.by_state(table, index)
+    new = by_state.argmax(axis=1)
+    rows = np.arange(len(table))
+    gain = by_state[rows, new] - by_state[rows, table[:, index]]
+    moved = np.flatnonzero((gain > len(lacking)) & (rng.random(len(table)) < share))
+    if moved.size:
+        some = table[moved]
+        for item in lacking:
+            item.add(some, 1)
+        table[moved, index] = some[:, index] = new[moved]
+        for item in lacking:
+            item.add(some, -1)
 
 
 def shared_out(weights: Array, number: int, rng: np.random.Generator) -> Indices:
@@ -182,32 +232,3 @@ def _with_margins(item: Measurement, margins: Sequence[Array], total: float) -> 
 
 def _sums(counts: Array, axis: int) -> Array:
     return np.asarray(counts.sum(axis=tuple(other for other in range(counts.ndim) if other != axis), keepdims=True))
-
-
-def _update(
-    table: States, target: Target, groups: Groups, shares: Sequence[Array], step: float, rng: np.random.Generator
-) -> None:
-    """Moves rows of the table, in place, so that a part `step` of the difference from the target goes."""
-    view, shape, wanted = target.view, target.counts.shape, target.counts.ravel()
-    cells = np.zeros(len(table), dtype=np.int64)
-    for index, level, size in zip(view.clique, view.levels, shape, strict=True):
-        cells = cells * size + groups[index][level][table[:, index]]
-    held = np.bincount(cells, minlength=wanted.size)
-    lacking = wanted * (len(table) / wanted.sum()) - held
-    leaving = np.floor(np.maximum(-lacking, 0) * step + rng.uniform(size=held.size)).astype(np.int64)
-    # NumPy sorts numbers of two bytes by radix sort, in a fraction of the time.
-    order = np.argsort(cells.astype(np.uint16) if held.size <= 2**16 else cells, kind="stable")
-    starts = np.cumsum(held) - held
-    ranks = np.arange(len(table)) - np.repeat(starts, held)
-    free = rng.permutation(order[ranks < np.repeat(leaving, held)])
-    lacking = np.maximum(lacking, 0)
-    if not free.size or not lacking.any():
-        return
-    new = np.repeat(np.arange(held.size), shared_out(lacking, free.size, rng))
-    copied = (rng.random(free.size) < COPIED) & (held[new] > 0)
-    donors = starts[new[copied]] + (rng.random(np.count_nonzero(copied)) * held[new[copied]]).astype(np.int64)
-    table[free[copied]] = table[order[donors]]
-    free, new = free[~copied], new[~copied]
-    for index, level, group in zip(view.clique, view.levels, np.unravel_index(new, shape), strict=True):
-        members = np.arange(shape[view.clique.index(index)])[:, None] == groups[index][level]
-        table[free, index] = systematic(members * np.maximum(shares[index], FLOOR), group, rng) if level else group

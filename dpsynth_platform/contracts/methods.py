@@ -11,6 +11,7 @@ MethodName = Literal[
     "mwem",
     "rap",
     "gem",
+    "privsyn",
     "privbayes",
     "independent",
     "dp_finetune",

@@ -8,8 +8,9 @@ drawing noise (`synth.tabular.noise`).
 R of choices, each epsilon_select-bounded-range. Then, in any order and number, each step chosen by all results so far:
 
 - a *measurement*: a table of counts, each cell with independent noise N(0, sigma_t^2), which one unit moves by at most
-  Delta (L2). The sum of all 1 / sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on
-  earlier results; which cells one unit moves, and where to, may therefore, too.
+  Delta (L2); or any other vector of numbers, scaled until that holds (`scale_of_distances`). The sum of all 1 /
+  sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on earlier results; which cells one
+  unit moves, and where to, may therefore, too.
 - a *choice*: an epsilon_select-bounded-range one, at most R times. What is scored may depend on earlier results.
 - an end, before everything is used.
 
@@ -73,6 +74,7 @@ from dpsynth_platform.privacy.accounting import (
 from dpsynth_platform.privacy.events import MAX_LEAVES, BoundedRangeSelectionEvent, DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import NOTHING_LEARNED, Partitions
+from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,36 @@ def selection_budget(guarantee: Guarantee, rho: float, rounds: int, selection_sh
     sigma = sigma_from(math.sqrt(squared / (2 * (1 - selection_share) * rho)))
     select = choice_epsilon(selection_share * rho / rounds) if rounds else 0.0
     return SelectionBudget(sigma, select, rounds, squared / (2 * sigma**2) + rounds * select**2 / 8)
+
+
+def scale_of_distances(number: int, sigma: float, sensitivity: Sensitivity) -> int:
+    """Noise of `number` L1 distances together that cost what one table of counts with noise `sigma` costs.
+
+    Of each of m tables of counts n_j (the same records by other cells), the distance d_j = sum over cells of
+    |n_j - e_j| from an e_j that was fixed before, by public facts and earlier results alone. One unit moves every n_j
+    by at most L1 = `sensitivity.l1` records in the L1 norm (`units.count_sensitivity`, which holds for disjoint cells,
+    of whichever columns). Then |d_j(D) - d_j(D')| <= sum |n_j(D) - n_j(D')| <= L1, by the triangle inequality in each
+    cell. So the vector d moves by at most sqrt(m) L1 in the L2 norm, and no less can be promised: a unit whose records
+    are all in cells with n_j > e_j, in every table, moves each distance by L1. The vector d Delta / (sqrt(m) L1)
+    moves by at most Delta, as a table of counts does. With noise sigma it is a measurement of precision 1 / sigma^2.
+    Multiplied back, that is d with noise sigma sqrt(m) L1 / Delta on each number, independently. A larger scale is
+    the same with more noise.
+
+    In 1/RECORD_PARTS record, a whole number, rounded up. Weights need no other proof: where owners are counted, counts
+    are whole numbers of these parts, and L1 is one record. Distances are exact if the e_j are whole numbers of parts.
+
+    Raises:
+        AccountingError: no distance; or more noise than can be drawn.
+    """
+    if number < 1:
+        raise AccountingError(f"{number} distances with noise; accepted: at least one")
+    squared = Fraction(sigma) ** 2 * RECORD_PARTS**2 * number * sensitivity.l1**2 / sensitivity.l2_squared
+    scale = math.isqrt(math.ceil(squared) - 1) + 1
+    if scale > SIGMA_RANGE[1] * RECORD_PARTS:
+        raise AccountingError(
+            f"{number} distances need more noise than can be drawn; accepted: a larger epsilon, or fewer columns"
+        )
+    return scale
 
 
 def _precision(sigma: float) -> Fraction:

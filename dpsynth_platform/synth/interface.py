@@ -412,6 +412,7 @@ _CLASSES = {
     "mwem": "tabular.mwem.Mwem",
     "rap": "tabular.rap.Rap",
     "gem": "tabular.gem.Gem",
+    "privsyn": "tabular.privsyn.PrivSyn",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",

@@ -183,7 +183,10 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
             "it 3.02e-06, or up to 9.59e-06",
         ),
         ({"expected_units": 5}, "--expected-units 5; accepted: 100 to 1,000,000,000,000,000"),
-        ({"method": "gan"}, "--method 'gan'; accepted: auto, aim, mst, mwem, rap, gem, privbayes, independent"),
+        (
+            {"method": "gan"},
+            "--method 'gan'; accepted: auto, aim, mst, mwem, rap, gem, privsyn, privbayes, independent",
+        ),
         ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),
         ({"contributions": None}, "--owners and --contributions go together"),
         ({"owners": None}, "--owners and --contributions go together"),

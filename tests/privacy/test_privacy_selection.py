@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -26,6 +27,7 @@ from dpsynth_platform.privacy.selection import (
     PrecisionBudget,
     SelectionBudget,
     calibrate_selection,
+    scale_of_distances,
     selection_budget,
     selection_event,
 )
@@ -211,6 +213,30 @@ def test_noise_that_cannot_be_drawn_is_refused_before_anything_runs():
 
 
 # The account of precision
+
+
+@pytest.mark.parametrize(("adjacency", "b"), [("add-or-remove", 1), ("zero-out", 7), ("replace-one", 3)])
+@pytest.mark.parametrize("number", [1, 2, 91, 4950])
+def test_distances_cost_what_a_table_of_counts_costs(adjacency, b, number):
+    """By dp_accounting's curves of what one unit can move: each distance by L1, so that all move by sqrt(number) L1."""
+    sigma, target = 3.5 * b, guarantee(adjacency=adjacency, b=b)
+    scale = scale_of_distances(number, sigma, target.sensitivity)
+    multiplier = scale / (math.sqrt(number) * (2 * b if adjacency == "replace-one" else b) * 2**16)
+    claimed = GaussianCountsEvent(sigma, adjacency, b)
+    privately = PLDAccountant(value_discretization_interval=1e-4).compose(dp_event.GaussianDpEvent(multiplier))
+    assert multiplier >= sigma / (math.sqrt(2) * b if adjacency == "replace-one" else b) * (1 - 1e-12)
+    assert privately.get_epsilon(1e-6) == pytest.approx(epsilon(claimed, 1e-6).epsilon, rel=1e-3)
+    curve = renyi_curve(claimed)
+    for order in (2.0, 17.0):
+        assert order / (2 * multiplier**2) <= curve.at(order)
+        assert order / (2 * multiplier**2) == pytest.approx(curve.at(order), rel=1e-4)
+
+
+def test_noise_of_distances_that_cannot_be_drawn_is_refused():
+    with pytest.raises(AccountingError, match="fewer columns"):
+        scale_of_distances(2, SIGMA_RANGE[1], guarantee().sensitivity)
+    with pytest.raises(AccountingError, match="at least one"):
+        scale_of_distances(0, 1.0, guarantee().sensitivity)
 
 
 def test_a_budget_is_spent_exactly():

@@ -9,6 +9,7 @@ promises.
 """
 
 import contextlib
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,22 +29,25 @@ from dpsynth_platform.privacy.events import (
     leaves,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting, drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 
-METHODS = ("aim", "mst", "mwem", "rap", "gem", "privbayes")
-"""Those that choose. `independent` is `aim` without rounds."""
+CHOOSING = ("aim", "mst", "mwem", "rap", "gem", "privbayes")
+"""Those that choose by the exponential mechanism."""
+METHODS = (*CHOOSING, "privsyn")
+"""All but `independent`, which is `aim` without rounds."""
 # Of one audit; a suite that runs for years sees no false alarm.
 FALSE_ALARM = 1e-7
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw: `exact` is what it was made from (counts or scores), `scale` is sigma or epsilon.
+    """One draw: `exact` is what it was made from (counts, distances or scores), `scale` is sigma or epsilon.
 
-    `sensitivity` is what a choice was told; None for noise.
+    `kind` is noise (of counts), distances (their noise) or choice. `sensitivity` is what a choice was told, else None.
     """
 
     kind: str
@@ -141,6 +145,9 @@ class _Log(MeasurementLog):
     def counts(self, kind, measured):
         self.found.measured.append(measured)
 
+    def distances(self, measured):
+        self.found.draws[-1] = dataclasses.replace(self.found.draws[-1], kind="distances")
+
     def _append(self, document):
         pass
 
@@ -187,6 +194,26 @@ def claim_of(plan):
             epsilons.add(leaf.epsilon)
             choices += times
     return Claim(precision, epsilons.pop() if epsilons else 0.0, choices)
+
+
+def precision_used(plan, transcript):
+    """The precision of all noise of a run together, in records, by what each table can move at most."""
+    guarantee = Guarantee.from_json(plan.guarantee)
+    bound, parts = guarantee.sensitivity, RECORD_PARTS if guarantee.weighting == "owners" else 1
+    used = sum(1 / (Fraction(draw.scale) / parts) ** 2 for draw in transcript.of("noise"))
+    for draw in transcript.of("distances"):
+        moved = Fraction(draw.exact.size * (bound.l1 * RECORD_PARTS) ** 2)  # squared, if each distance moves as far
+        used += moved / bound.l2_squared / Fraction(draw.scale) ** 2
+    return used
+
+
+def assert_distances_move_as_planned(plan, one, other):
+    """One unit moves each distance by its L1 bound at most; and all together cost no more than they have noise for."""
+    bound = Guarantee.from_json(plan.guarantee).sensitivity
+    moved = [abs(int(difference)) for difference in one.exact - other.exact]
+    assert max(moved) <= bound.l1 * RECORD_PARTS
+    sigma = Fraction(generator(plan.method).sealed(plan.parameters).noise(plan.parameters["distance_share"]))
+    assert sum(length**2 for length in moved) / Fraction(one.scale) ** 2 <= bound.l2_squared / sigma**2
 
 
 def gaussian_delta(mu, epsilon):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from dpsynth_platform.foundation.errors import AccountingError
-from dpsynth_platform.privacy.selection import PrecisionBudget
+from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
+from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.drawing import Draws
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
 from dpsynth_platform.synth.tabular.resolution import View
 
 VIEW = View.finest((0, 1))
@@ -44,6 +45,24 @@ def test_more_precision_than_is_left_is_refused(draws, tmp_path):
     with pytest.raises(AccountingError, match="accepted: more noise"):
         draws.joint(VIEW, COUNTS, 2.0)
     assert len(lines(tmp_path)) == 1
+
+
+def test_distances_are_paid_and_durable_and_come_back(draws, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: asked.append(sigma) or counts)
+    exact = {(0, 1): 7 * RECORD_PARTS + 3, (0, 2): -RECORD_PARTS}
+    found = draws.distances(exact, 4.0, Sensitivity(6, 18))
+    assert asked == [scale_of_distances(2, 4.0, Sensitivity(6, 18))] == [8 * RECORD_PARTS]  # 4 * sqrt(2) * 6 / sqrt(18)
+    assert (found.cliques, found.records.tolist(), found.sigma) == (((0, 1), (0, 2)), [7, -1], 8.0)
+    assert draws.left.left == Fraction(1, 16)
+    draws.log.complete()
+    (read,) = read_measurements(tmp_path, "plan").distances
+    assert (read.cliques, read.records.tolist(), read.sigma) == (found.cliques, found.records.tolist(), found.sigma)
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda *_: pytest.fail("it was drawn"))
+    with pytest.raises(AccountingError, match="accepted: more noise"):
+        draws.distances(exact, 2.0, Sensitivity(6, 18))
+    with pytest.raises(AccountingError, match="at least one"):
+        draws.distances({}, 4.0, Sensitivity(6, 18))
 
 
 def test_draws_use_the_budgets_noise_and_sensitivity(draws, monkeypatch):

@@ -12,8 +12,9 @@ Three kinds of evidence, from the surest on:
 The audit looks at the Gaussian part of the event, whose claim is exact: b records of one person all fall into one cell
 of every table, so that the likelihood ratio of all noisy counts together is normal with mean +-mu^2/2 and variance
 mu^2, mu = b sqrt(sum of 1/sigma^2), whatever was chosen in between (a choice given what went before does not change the
-law of the noise that follows). Claim and proof are compared at the delta at which that pair costs epsilon 1, where a
-bound takes far fewer trials than at a delta of 1e-5. Choices are audited by themselves.
+law of the noise that follows). Distances of a plan that has them are audited by themselves. Claim and proof are
+compared at the delta at which that pair costs epsilon 1, where a bound takes far fewer trials than at a delta of 1e-5.
+Choices are audited by themselves.
 
 Each person has a cell of their own in every table, and the noise of cells is independent, so one run gives as many
 independent trials as there are people. All error probabilities are stated: FALSE_ALARM for each audit of a correct
@@ -30,8 +31,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from audit_cases import (
+    CHOOSING,
     METHODS,
     OtherRun,
+    assert_distances_move_as_planned,
     bound_of,
     categories,
     chance_to_miss,
@@ -39,6 +42,7 @@ from audit_cases import (
     gaussian_delta,
     gaussian_epsilon,
     plan_for,
+    precision_used,
     proven_epsilon,
     run,
     run_again,
@@ -49,11 +53,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.units import count_sensitivity
-from dpsynth_platform.synth.tabular import resolution
+from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
+from dpsynth_platform.privacy.units import RECORD_PARTS, count_sensitivity
+from dpsynth_platform.synth.tabular import drawing, resolution
 from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.measurements import Measurements
+from dpsynth_platform.synth.tabular.drawing import Draws
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, Measurements
 from dpsynth_platform.synth.tabular.model import Model, clique_scores
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.resolution import resolutions
@@ -84,6 +90,8 @@ def assert_moves_by_no_more_than_planned(plan, before, after):
         moved = np.abs(one.exact - other.exact)
         if one.kind == "choice":
             assert moved.max() <= one.sensitivity
+        elif one.kind == "distances":
+            assert_distances_move_as_planned(plan, one, other)
         else:
             assert moved.sum() <= bound.l1
             assert (moved**2).sum() <= bound.l2_squared
@@ -157,8 +165,8 @@ def test_a_plan_that_forgets_how_many_records_a_person_has_is_found(method):
     after = run_again(plan, small_table(others + mine), before)
     with pytest.raises(AssertionError):
         assert_moves_by_no_more_than_planned(plan, before, after)
-    scores = [transcript.of("choice")[0] for transcript in (before, after)]
-    assert np.abs(scores[0].exact - scores[1].exact).max() > scores[0].sensitivity
+    scores = [(transcript.of("choice") or transcript.of("distances"))[0] for transcript in (before, after)]
+    assert np.abs(scores[0].exact - scores[1].exact).max() > (scores[0].sensitivity or RECORD_PARTS)
 
 
 # Budget.
@@ -173,7 +181,7 @@ def test_noise_and_choices_stay_within_the_sealed_event(method, epsilon):
     for _ in range(20):
         rows = int(rng.integers(0, 3000))
         found = run(plan, small_table(rng.integers(0, (3, 2, 12), (rows, 3)) * rng.integers(0, 2, (rows, 1))))
-        used = sum(1 / Fraction(draw.scale) ** 2 for draw in found.of("noise"))
+        used = precision_used(plan, found)
         assert used <= claim.precision
         assert used > 0.99 * claim.precision  # and nothing is left lying
         assert len(found.of("choice")) <= claim.choices
@@ -186,8 +194,8 @@ PEOPLE = 40
 OTHERS = 100
 """Records of others in every cell of a column: so many that no two cells are merged."""
 COLUMNS = categories(a=PEOPLE, b=PEOPLE, c=PEOPLE)
-RUNS = {"aim": 300, "mst": 400, "mwem": 320, "rap": 320, "gem": 320, "privbayes": 320}
-"""As many as a fifth too little noise takes to be missed below MISS: 1e-8, 6e-9, and 5e-9 for all others."""
+RUNS = {"aim": 300, "mst": 400, "mwem": 320, "rap": 320, "gem": 320, "privbayes": 320, "privsyn": 320}
+"""As many as a fifth too little noise takes to be missed below MISS: 1e-8, 6e-9, and at most 5e-9 for all others."""
 FEW_RUNS = 40
 MISS = 1e-7
 EPSILON_SHOWN = 1.0
@@ -260,8 +268,9 @@ def error_in_cells_of(plan, transcript, people):
 
 
 def shown(plan):
-    """Mu of the plan's Gaussian part, and the delta at which it claims EPSILON_SHOWN."""
-    mu = Guarantee.from_json(plan.guarantee).max_contributions * math.sqrt(claim_of(plan).precision)
+    """Mu of the noise on the plan's counts, and the delta at which it claims EPSILON_SHOWN."""
+    counted = claim_of(plan).precision * (1 - Fraction(plan.parameters.get("distance_share", 0.0)))
+    mu = Guarantee.from_json(plan.guarantee).max_contributions * math.sqrt(counted)
     return mu, gaussian_delta(mu, EPSILON_SHOWN)
 
 
@@ -409,7 +418,7 @@ def log_likelihood(transcript):
     """Of a run's answers, given what they were made from, but for what is the same in all runs with these answers."""
     total = 0.0
     for draw in transcript.draws:
-        if draw.kind == "noise":
+        if draw.kind != "choice":
             total -= ((draw.answer - draw.exact) ** 2).sum() / (2 * draw.scale**2)
         else:
             logits = draw.exact * (draw.scale / (2 * draw.sensitivity))
@@ -497,7 +506,7 @@ def epsilon_of_choices(neighbours, choose):
     return bound_of(counts[0], CHOICES, counts[1], CHOICES, 0.0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CHOOSING)
 def test_choices_give_away_no_more_than_is_claimed_and_mistakes_are_found(method):
     """Half of epsilon is what these scores can give away of a choice that is right, or a quarter (PrivBayes).
 
@@ -512,3 +521,53 @@ def test_choices_give_away_no_more_than_is_claimed_and_mistakes_are_found(method
         neighbours, lambda scores, epsilon, most: select_by_exponential_mechanism(scores, epsilon, most // MOST)
     )
     assert forgetting > epsilon
+
+
+# Audit of distances: one attack on all of them together.
+
+PAIRS = 45
+ATTACKS, FEW_ATTACKS = 6400, 400
+"""On either side, on the right noise and on mistakes of a factor of four and more."""
+
+
+def distances_proof(sigma, sensitivity, attacks):
+    """What the likelihood ratio of noisy distances proves, if one unit moves all of them by its L1 bound."""
+    moved = sensitivity.l1 * RECORD_PARTS
+    pairs = list(itertools.combinations(range(10), 2))
+    coins = np.arange(2 * attacks) % 2 == 1
+    draws = Draws(_Silent(), PrecisionBudget(2 * attacks / Fraction(sigma) ** 2), 0, 0.0, 0)
+    found = [draws.distances(dict.fromkeys(pairs, 1000 * moved + moved * coin), sigma, sensitivity) for coin in coins]
+    assert draws.left.left == 0
+    mu = math.sqrt(sensitivity.l2_squared) / sigma  # as it is claimed
+    # In deviations of the claimed noise, the sum of all distances moves by mu.
+    sums = np.array([item.records.sum() for item in found]) - PAIRS * 1000 * sensitivity.l1
+    scores = mu * (mu * sums / (PAIRS * sensitivity.l1) - mu / 2)
+    return proven_epsilon(scores, coins, threshold=THRESHOLD, delta=gaussian_delta(mu, EPSILON_SHOWN)), mu
+
+
+class _Silent(MeasurementLog):
+    def __init__(self):
+        pass
+
+    def _append(self, document):
+        pass
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace-one"])
+def test_distances_give_away_no_more_than_is_claimed_and_mistakes_are_found(adjacency, monkeypatch):
+    sensitivity = count_sensitivity(adjacency, B)
+    sigma = round(math.sqrt(sensitivity.l2_squared) / 1.6 * 1024) / 1024
+    proven, mu = distances_proof(sigma, sensitivity, ATTACKS)
+    delta = gaussian_delta(mu, EPSILON_SHOWN)
+    rates = rates_of(mu, 1.0)
+    assert chance_to_miss(members=ATTACKS, others=ATTACKS, **rates, delta=delta, claimed=0.35) < MISS
+    assert 0.35 < proven <= EPSILON_SHOWN
+    # Forgotten: that there are many; that a unit has several records.
+    for mistake in (math.sqrt(PAIRS), B):
+        sides = {"members": FEW_ATTACKS, "others": FEW_ATTACKS, **rates_of(mu, 1 / mistake)}
+        assert chance_to_miss(**sides, delta=delta, claimed=EPSILON_SHOWN) < MISS
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                drawing, "scale_of_distances", lambda *how, wrong=mistake: round(scale_of_distances(*how) / wrong)
+            )
+            assert distances_proof(sigma, sensitivity, FEW_ATTACKS)[0] > EPSILON_SHOWN

@@ -7,18 +7,19 @@ neighbouring tables with the same answers (`audit_cases`), and an attack on the 
 import dataclasses
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from audit_cases import (
     METHODS,
+    assert_distances_move_as_planned,
     categories,
     claim_of,
     found_for_certain,
     gaussian_delta,
     plan_for,
+    precision_used,
     proven_epsilon,
     run,
     run_again,
@@ -140,6 +141,8 @@ def assert_moves_by_no_more_than_planned(plan, before, after):
         moved = np.abs(one.exact - other.exact)
         if one.kind == "choice":
             assert moved.max() <= one.sensitivity
+        elif one.kind == "distances":
+            assert_distances_move_as_planned(plan, one, other)
         else:
             assert moved.sum() <= bound.l1 * RECORD_PARTS
             assert (moved**2).sum() <= bound.l2_squared * RECORD_PARTS**2
@@ -239,8 +242,7 @@ def test_noisy_counts_are_whole_records(method, small_plans):
 def test_noise_and_choices_stay_within_the_sealed_event(method, small_plans):
     plan = small_plans[method, "add-or-remove"]
     claim, found = claim_of(plan), run(plan, owned(MANY))
-    used = sum(1 / (Fraction(draw.scale) / RECORD_PARTS) ** 2 for draw in found.of("noise"))
-    assert 0.99 * claim.precision < used <= claim.precision
+    assert 0.99 * claim.precision < precision_used(plan, found) <= claim.precision
     assert len(found.of("choice")) <= claim.choices
 
 

@@ -5,7 +5,8 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `mwem`, `rap`, `gem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms |
+| `aim`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `privbayes`, `independent` | the mechanisms, which alone see data |
+| `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
 | `drawing`, `noise` | a mechanism's draws: paid, and durable before they are used |
@@ -14,6 +15,7 @@
 | `missing` | columns with hardly any usable value, by their noisy counts |
 | `mixtures` | mixtures of product distributions, fitted by gradients |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
+| `gum` | a table that has the noisy counts, in place of a fitted model |
 | `model` | the fitted model on disk, and the audit's queries |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |
 | `sampling`, `shapes`, `placing`, `restore` | rows, values inside of cells, the source's schema restored |

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.progress import Progress
-from dpsynth_platform.privacy.selection import PrecisionBudget
+from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
+from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
 from dpsynth_platform.synth.tabular.counting import Records
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts, NoisyDistances
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.resolution import View
 
@@ -51,6 +55,26 @@ class Draws:
     def joint(self, view: View, counts: Counts, sigma: float) -> NoisyCounts:
         """Noisy counts of a view, from its exact ones. Raises `AccountingError` beyond the plan's budget."""
         return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels))
+
+    def distances(self, exact: Mapping[Clique, int], sigma: float, sensitivity: Sensitivity) -> NoisyDistances:
+        """Noisy L1 distances of cliques' exact counts from numbers that were fixed beforehand.
+
+        Args:
+            exact: whole numbers of 1/RECORD_PARTS record, of which a unit moves each by `sensitivity.l1` records at
+                most. Sensitive.
+            sigma: noise of a table of counts that costs as much.
+            sensitivity: how far a unit moves a table of counts.
+
+        Raises:
+            AccountingError: beyond the plan's budget, or no distance.
+        """
+        scale = scale_of_distances(len(exact), sigma, sensitivity)
+        self.left = self.left.spend(sigma)
+        noisy = sample_rounded_gaussian(np.array(list(exact.values()), dtype=np.int64), scale)
+        records = (noisy + RECORD_PARTS // 2) // RECORD_PARTS
+        found = NoisyDistances(tuple(exact), records, scale / RECORD_PARTS)
+        self.log.distances(found)
+        return found
 
     def choice(self, scores: Mapping[View, int]) -> View:
         """One of the views by the exponential mechanism. Raises `AccountingError` beyond the plan's choices."""

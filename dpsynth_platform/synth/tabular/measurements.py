@@ -41,6 +41,15 @@ class NoisyCounts:
 
 
 @dataclass(frozen=True)
+class NoisyDistances:
+    """Noisy L1 distances of several cliques' counts from fixed numbers, in records; `sigma` is each one's noise."""
+
+    cliques: tuple[Clique, ...]
+    records: Counts
+    sigma: float
+
+
+@dataclass(frozen=True)
 class Measurements:
     """Everything that the mechanism released, in order.
 
@@ -48,12 +57,14 @@ class Measurements:
         one_way: marginals of every column, over cells; `joint` of cliques, over states (`compression`).
         chosen: the cliques chosen for measurement, possibly repeated.
         learned: the learned values (`learning`), by column index.
+        distances: from independence (`privsyn`).
     """
 
     one_way: tuple[NoisyCounts, ...]
     chosen: tuple[Clique, ...]
     joint: tuple[NoisyCounts, ...]
     learned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    distances: tuple[NoisyDistances, ...] = ()
 
 
 class MeasurementLog:
@@ -96,6 +107,17 @@ class MeasurementLog:
         """Appends a table of noisy numbers whose meaning the plan says, in its order (`synth.answers`)."""
         self._append({"kind": "table", "shape": list(values.shape), "values": values.ravel().tolist(), "sigma": sigma})
 
+    def distances(self, measured: NoisyDistances) -> None:
+        """Appends noisy distances."""
+        self._append(
+            {
+                "kind": "distances",
+                "cliques": [list(clique) for clique in measured.cliques],
+                "records": measured.records.tolist(),
+                "sigma": measured.sigma,
+            }
+        )
+
     def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
@@ -129,6 +151,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             chosen=tuple(tuple(line["clique"]) for line in lines if line["kind"] == "chosen"),
             joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
             learned={line["column"]: tuple(line["values"]) for line in lines if line["kind"] == "values"},
+            distances=tuple(_distances(line) for line in lines if line["kind"] == "distances"),
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None
@@ -160,6 +183,12 @@ def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
 def _noisy(line: dict[str, Any]) -> NoisyCounts:
     counts = np.array(line["counts"], dtype=np.int64).reshape(line["shape"])
     return NoisyCounts(tuple(line["clique"]), counts, float(line["sigma"]), tuple(line["levels"]))
+
+
+def _distances(line: dict[str, Any]) -> NoisyDistances:
+    cliques = tuple(tuple(clique) for clique in line["cliques"])
+    records = np.array(line["records"], dtype=np.int64).reshape(len(cliques))
+    return NoisyDistances(cliques, records, float(line["sigma"]))
 
 
 def _lines(directory: Path) -> list[Any]:

@@ -59,7 +59,9 @@ def measure_answers(plan: SealedPlan, real: pa.Table, released: pa.Table) -> Ans
     Args:
         real: the rows that the mechanism read, without canaries, with their owners.
     """
-    pairs = list(zip(released.to_pylist(), exact_answers(plan, real).to_pylist(), strict=True))
+    exact = {_asked(row): row for row in exact_answers(plan, real).to_pylist()}
+    # By what they answer: a stored table does not keep its order.
+    pairs = [(row, exact[_asked(row)]) for row in released.to_pylist()]
     known = [(made, exact["answer"]) for made, exact in pairs if exact["answer"] is not None]
     inside = [made["low"] <= answer <= made["high"] for made, answer in known]
     return AnswersReport(
@@ -69,6 +71,11 @@ def measure_answers(plan: SealedPlan, real: pa.Table, released: pa.Table) -> Ans
         contained=sum(inside) / len(inside) if inside else None,
         compared=len(inside),
     )
+
+
+def _asked(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an answer is of: all its columns but the numbers."""
+    return tuple(sorted((name, value) for name, value in row.items() if name not in _NUMBERS and value is not None))
 
 
 def _label(row: Mapping[str, Any]) -> str:

@@ -154,3 +154,20 @@ def test_the_command_prints_and_writes_the_answers(
     asked[1] = str(tmp_path / "other")
     result = run(app, ["query", people, "--queries", str(file), *asked, "--json"])
     assert json.loads(result.stdout or capfd.readouterr().out)["rows"] == 4
+
+
+def test_values_that_look_like_markup_are_printed_as_they_are(
+    tables: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "marked.yaml"
+    schema.write_text('columns:\n  city: {type: categorical, values: [Aix, "[/red]", "[bold]B"]}\n')
+    asked = ["--out", str(tmp_path / "out"), "--epsilon", "4", "--delta", "1e-5", "--schema", str(schema)]
+    sql = "SELECT city, COUNT(*) FROM people GROUP BY city"
+    result = CliRunner().invoke(app, ["query", str(tables / "people.parquet"), sql, *asked])
+    words = result.output + "".join(capfd.readouterr())
+    assert result.exit_code == 0  # it was paid for
+    assert "[/red]" in words
+    assert "[bold]B" in words
+    stated = (tmp_path / "out" / "answers-statement.md").read_text()
+    assert "In no query, thus neither used nor contained: person, age" in stated
+    assert "Declared ignore" not in stated

@@ -43,8 +43,14 @@ def answers_of(deployment: Deployment) -> list[dict[str, Any]]:
 
 
 def test_a_release_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment, shown, show = deployment_of(tmp_path), [], quality._shown
-    monkeypatch.setattr(quality, "_shown", lambda *given: shown.append(show(*given)) or shown[-1])
+    deployment, show = deployment_of(tmp_path), quality._shown
+    shown: list[Any] = []
+
+    def seen(*given: Any) -> Any:
+        shown.append(show(*given))
+        return shown[-1]
+
+    monkeypatch.setattr(quality, "_shown", seen)
     ran = run_here(deployment)
     assert ran.success, ran.failures
     rows = answers_of(deployment)

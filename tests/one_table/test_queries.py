@@ -16,7 +16,7 @@ from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SchemaMissing
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table import Synthesis
+from dpsynth_platform.one_table import Synthesis, more_rows
 from dpsynth_platform.synth.answers import generator as answering
 
 BY_CITY = "SELECT city, COUNT(*), AVG(income) FROM people GROUP BY city"
@@ -70,6 +70,8 @@ def test_answers_beside_rows_share_the_ledger_and_replace_nothing(ask: Ask, make
     assert made.ledger == rows.ledger
     assert len(entries(made)) == 2
     assert json.loads((tmp_path / "out" / "statement.json").read_text())["ledger_entry"] == rows.entry_id
+    with pytest.raises(ContractError, match="belongs to the run"):
+        more_rows(tmp_path / "out", 5, to=tmp_path / "out" / "answers.csv")
 
 
 def test_a_ledger_that_is_lost_is_noticed_by_the_answers(ask: Ask, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.table_run import TableRun, show_guarantee, show_limits
-from dpsynth_platform.cli.terminal import TerminalOutput
+from dpsynth_platform.cli.terminal import TerminalOutput, plain
 from dpsynth_platform.foundation.errors import ContractError
 
 if TYPE_CHECKING:
@@ -75,13 +75,19 @@ def _queries(select: list[str] | None, file: Path | None) -> dict[str, Any]:
 def _show(output: TerminalOutput, answers: pa.Table) -> None:
     """Prints the first answers as a table."""
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, pad_edge=False)
     for name in answers.column_names:
-        shown.add_column(name, justify="right" if str(answers.schema.field(name).type) == "double" else "left")
+        shown.add_column(
+            Text(plain(name)), justify="right" if str(answers.schema.field(name).type) == "double" else "left"
+        )
     for row in answers.slice(0, MOST_SHOWN).to_pylist():
         shown.add_row(
-            *("" if value is None else f"{value:,.6g}" if isinstance(value, float) else value for value in row.values())
+            *(
+                Text("" if value is None else f"{value:,.6g}" if isinstance(value, float) else plain(value))
+                for value in row.values()
+            )
         )
     output.console.print(shown)
     if answers.num_rows > MOST_SHOWN:

@@ -18,6 +18,25 @@ ACCEPTED = (
     "column) and the columns of GROUP BY, FROM one table, WHERE with =, <=, >=, BETWEEN, IN and IS NULL joined by AND"
 )
 _LONGEST = 10_000
+_READ = {
+    "Select": {"expressions", "from_", "from", "where", "group"},
+    "Table": {"this", "db", "catalog", "alias"},
+    "TableAlias": {"this"},
+    "Group": {"expressions"},
+    "Column": {"this", "table", "db", "catalog"},
+    "Count": {"this", "big_int"},
+    "Sum": {"this"},
+    "Avg": {"this"},
+    "Median": {"this"},
+    "PercentileCont": {"this"},
+    "PercentileDisc": {"this"},
+    "Ordered": {"this", "desc", "nulls_first"},
+    "Between": {"this", "low", "high"},
+    "In": {"this", "expressions"},
+    "Is": {"this", "expression"},
+    "Cast": {"this", "to"},
+}
+"""What is read of each part of a statement. Whatever else a parser finds there would change the meaning unseen."""
 
 
 def query_of(text: str) -> dict[str, Any]:
@@ -26,6 +45,7 @@ def query_of(text: str) -> dict[str, Any]:
 
     select = _parsed(text)
     _refuse_clauses(select)
+    _refuse_unread(select)
     groups = [_column(item, "GROUP BY") for item in (select.args.get("group") or exp.Group()).expressions]
     found: dict[str, Any] = {"count": False, "sum": [], "mean": [], "quantiles": {}, "by": groups}
     for item in select.expressions:
@@ -61,16 +81,24 @@ def _refuse_clauses(select: Any) -> None:
     """Refuses clauses that cannot be answered, and tables beside one."""
     from sqlglot import exp
 
-    known = {"expressions", "from_", "from", "where", "group", "kind", "hint", "operation_modifiers"}
     for clause, part in select.args.items():
-        if part and clause not in known:
+        if part and clause not in _READ["Select"]:
             _refuse(f"{clause.upper().replace('_', ' ').strip()} cannot be answered", ACCEPTED)
     source = select.args.get("from_") or select.args.get("from")
-    if source is None or not isinstance(source.this, exp.Table):
+    if source is None or not isinstance(source.this, exp.Table) or not isinstance(source.this.this, exp.Identifier):
         _refuse("FROM names no table", "FROM with the name of one table")
     group = select.args.get("group")
     if group is not None and any(part for name, part in group.args.items() if name != "expressions"):
         _refuse("GROUP BY with more than columns", "names of columns")
+
+
+def _refuse_unread(select: Any) -> None:
+    """Refuses parts with a word that is not read, such as NOT of IS NOT NULL or TABLESAMPLE of a table."""
+    for item in select.walk():
+        known = _READ.get(type(item).__name__)
+        unread = [name.upper() for name, part in item.args.items() if part and known is not None and name not in known]
+        if unread:
+            _refuse(f"{_shown(item)}: {', '.join(unread)} cannot be answered", ACCEPTED)
 
 
 def _add(found: dict[str, Any], item: Any) -> None:
@@ -163,15 +191,16 @@ def _column(item: Any, where: str) -> str:
 def _constant(item: Any) -> Any:
     from sqlglot import exp
 
-    sign = 1
+    whole, sign = item, 1
     if isinstance(item, exp.Neg):
         sign, item = -1, item.this
-    if isinstance(item, exp.Cast):  # DATE '2026-01-31'
+    # DATE '2026-01-31'; other casts would change the value.
+    if isinstance(item, exp.Cast) and item.to.this in exp.DataType.TEMPORAL_TYPES and item.this.is_string:
         item = item.this
     if isinstance(item, exp.Boolean):
         return bool(item.this)
-    if not isinstance(item, exp.Literal):
-        _refuse(_shown(item), "a number, a text in single quotes, true or false")
+    if not isinstance(item, exp.Literal) or (item.is_string and sign < 0):
+        _refuse(_shown(whole), "a number, a text in single quotes, true or false")
     if item.is_string:
         return str(item.this)
     return sign * (float(item.this) if not str(item.this).isdigit() else int(item.this))
@@ -179,7 +208,9 @@ def _constant(item: Any) -> Any:
 
 def _shown(item: Any) -> str:
     """A part of the statement, shortened for a message."""
-    shown = " ".join(item.sql(dialect="postgres").split())
+    from sqlglot import ErrorLevel
+
+    shown = " ".join(item.sql(dialect="postgres", unsupported_level=ErrorLevel.IGNORE).split())
     return shown if len(shown) <= 100 else f"{shown[:100]}..."
 
 

@@ -24,7 +24,7 @@ from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import runs_beside
 from dpsynth_platform.one_table.declaration import in_options
-from dpsynth_platform.one_table.place import Place, held, synthetic_path
+from dpsynth_platform.one_table.place import ANSWERS, SYNTHETIC, Place, held, synthetic_path
 from dpsynth_platform.one_table.statement import Further
 from dpsynth_platform.one_table.witnesses import intact_ledger
 from dpsynth_platform.synth.interface import generator
@@ -198,7 +198,8 @@ def _check_target(out: Path, target: Path) -> None:
     """Protects the run's own table, restricted files, and files of other origin from being overwritten."""
     from dpsynth_platform.one_table.task import FORMATS
 
-    taken = {synthetic_path(out, format_).resolve() for format_ in FORMATS}  # type: ignore[arg-type]
+    tables = (SYNTHETIC, ANSWERS)
+    taken = {synthetic_path(out, of, name).resolve() for of in FORMATS for name in tables}  # type: ignore[arg-type]
     if target.resolve() in taken or target.resolve().is_relative_to(Place(out).restricted.resolve()):
         raise ContractError(f"--to {target} belongs to the run that made {out}; accepted: another name")
     if not target.resolve().parent.is_dir():

@@ -214,7 +214,10 @@ def statement(
             else "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             *([filled_in_words(task.filled, task.nullable)] if task.filled else []),
             *(
-                [f"Declared ignore: true, thus neither used nor contained: {', '.join(task.ignored)}."]
+                [
+                    f"{'In no query' if task.answers else 'Declared ignore: true'}, thus neither used nor contained: "
+                    f"{', '.join(task.ignored)}."
+                ]
                 if task.ignored
                 else []
             ),

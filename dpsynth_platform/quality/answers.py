@@ -1,13 +1,12 @@
-"""Released answers beside the exact ones, for reviewers alone.
+"""How many intervals of released answers contain the exact ones, for reviewers alone.
 
-What belongs here: exact answers of the rows that the mechanism read, and how far the released ones are from them. What
-does not: any gate, and anything that is published: exact answers are accesses that no budget paid for.
+What belongs here: shares of right intervals, over all groups of a query. What does not: any gate, anything that is
+published, and single exact answers: that of a small group is one person's value, and reports are kept longer than rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +17,17 @@ from dpsynth_platform.quality.report_rows import Row
 from dpsynth_platform.synth.answers.generator import exact_answers
 from dpsynth_platform.synth.interface import SealedPlan
 
-MOST_ROWS = 200
-"""Answers that are listed one by one."""
-_NAMES = ("query", "measure", "of_column", "at_share")
 _NUMBERS = ("answer", "low", "high", "standard_error")
+CLAIMED = "0.950"
+Pair = tuple[Mapping[str, Any], float]
 
 
 @dataclass(frozen=True)
 class AnswersReport:
-    """The released answers with the exact ones, in the released order.
+    """What the released answers are worth.
 
     Attributes:
+        rows: a row for each kind of answer of each query.
         contained: share of the intervals that contain the exact answer, of those that can be compared.
         compared: number of these.
     """
@@ -50,7 +49,7 @@ class AnswersReport:
 
     def table(self) -> list[Row]:
         share = "none can be compared" if self.contained is None else f"{self.contained:.3f}"
-        return [("intervals that contain the exact answer, share", share, "0.950", ""), *self.rows[:MOST_ROWS]]
+        return [("intervals that contain the exact answer, share", share, CLAIMED, ""), *self.rows]
 
 
 def measure_answers(plan: SealedPlan, real: pa.Table, released: pa.Table) -> AnswersReport:
@@ -59,26 +58,36 @@ def measure_answers(plan: SealedPlan, real: pa.Table, released: pa.Table) -> Ans
     Args:
         real: the rows that the mechanism read, without canaries, with their owners.
     """
-    pairs = list(zip(released.to_pylist(), exact_answers(plan, real).to_pylist(), strict=True))
-    known = [(made, exact["answer"]) for made, exact in pairs if exact["answer"] is not None]
-    inside = [made["low"] <= answer <= made["high"] for made, answer in known]
+    exact = {_asked(row): row["answer"] for row in exact_answers(plan, real).to_pylist()}
+    kinds: dict[str, list[Pair]] = {}
+    # By what they answer: a stored table does not keep its order.
+    for row in released.to_pylist():
+        if (answer := exact[_asked(row)]) is not None:
+            kinds.setdefault(_kind(row), []).append((row, answer))
+    known = [pair for pairs in kinds.values() for pair in pairs]
     return AnswersReport(
         dataset=plan.dataset,
         period=plan.period,
-        rows=tuple((_label(made), _shown(made["answer"]), _shown(exact["answer"]), "") for made, exact in pairs),
-        contained=sum(inside) / len(inside) if inside else None,
-        compared=len(inside),
+        rows=tuple(_row(kind, pairs) for kind, pairs in kinds.items()),
+        contained=_contained(known) if known else None,
+        compared=len(known),
     )
 
 
-def _label(row: Mapping[str, Any]) -> str:
-    groups = [
-        f"{name} {value}" for name, value in row.items() if name not in (*_NAMES, *_NUMBERS) and value is not None
-    ]
+def _row(kind: str, pairs: Sequence[Pair]) -> Row:
+    return f"{kind}: share of {len(pairs)}", f"{_contained(pairs):.3f}", CLAIMED, ""
+
+
+def _contained(pairs: Sequence[Pair]) -> float:
+    return sum(1 for row, exact in pairs if row["low"] <= exact <= row["high"]) / len(pairs)
+
+
+def _asked(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an answer is of: all its columns but the numbers."""
+    return tuple(sorted((name, value) for name, value in row.items() if name not in _NUMBERS and value is not None))
+
+
+def _kind(row: Mapping[str, Any]) -> str:
     of = "" if row["of_column"] is None else f" of {row['of_column']}"
     at = "" if row["at_share"] is None else f" {row['at_share']:g}"
-    return f"{row['query']}: {row['measure']}{at}{of}{', ' if groups else ''}{', '.join(groups)}"
-
-
-def _shown(value: float | None) -> str:
-    return "unknown" if value is None or math.isnan(value) else f"{value:,.6g}"
+    return f"{row['query']}, {row['measure']}{at}{of}"

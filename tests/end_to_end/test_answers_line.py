@@ -12,6 +12,7 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from assets import quality
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage import columns
@@ -41,8 +42,15 @@ def answers_of(deployment: Deployment) -> list[dict[str, Any]]:
     return pa.Table.from_batches(read_table(table)).to_pylist()
 
 
-def test_a_release_of_answers(tmp_path: Path) -> None:
-    deployment = deployment_of(tmp_path)
+def test_a_release_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment, show = deployment_of(tmp_path), quality._shown
+    shown: list[Any] = []
+
+    def seen(*given: Any) -> Any:
+        shown.append(show(*given))
+        return shown[-1]
+
+    monkeypatch.setattr(quality, "_shown", seen)
     ran = run_here(deployment)
     assert ran.success, ran.failures
     rows = answers_of(deployment)
@@ -53,6 +61,9 @@ def test_a_release_of_answers(tmp_path: Path) -> None:
     assert json.loads((storage_of(deployment).require(PEOPLE, "quality").directory / "report.json").read_text())[
         "answers"
     ]["compared"] == len([row for row in rows if row["answer"] is not None])
+    (on_page,) = shown  # Dagster's event log keeps it, and every engineer reads it
+    assert "intervals that contain" in str(on_page)
+    assert "regions, count: share of 5" in str(on_page)
     folder = released(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
     dossier = json.loads((folder / "dossier.json").read_text())

@@ -16,7 +16,7 @@ from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SchemaMissing
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table import Synthesis
+from dpsynth_platform.one_table import Synthesis, more_rows
 from dpsynth_platform.synth.answers import generator as answering
 
 BY_CITY = "SELECT city, COUNT(*), AVG(income) FROM people GROUP BY city"
@@ -70,6 +70,8 @@ def test_answers_beside_rows_share_the_ledger_and_replace_nothing(ask: Ask, make
     assert made.ledger == rows.ledger
     assert len(entries(made)) == 2
     assert json.loads((tmp_path / "out" / "statement.json").read_text())["ledger_entry"] == rows.entry_id
+    with pytest.raises(ContractError, match="belongs to the run"):
+        more_rows(tmp_path / "out", 5, to=tmp_path / "out" / "answers.csv")
 
 
 def test_a_ledger_that_is_lost_is_noticed_by_the_answers(ask: Ask, tmp_path: Path) -> None:
@@ -154,3 +156,20 @@ def test_the_command_prints_and_writes_the_answers(
     asked[1] = str(tmp_path / "other")
     result = run(app, ["query", people, "--queries", str(file), *asked, "--json"])
     assert json.loads(result.stdout or capfd.readouterr().out)["rows"] == 4
+
+
+def test_values_that_look_like_markup_are_printed_as_they_are(
+    tables: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "marked.yaml"
+    schema.write_text('columns:\n  city: {type: categorical, values: [Aix, "[/red]", "[bold]B"]}\n')
+    asked = ["--out", str(tmp_path / "out"), "--epsilon", "4", "--delta", "1e-5", "--schema", str(schema)]
+    sql = "SELECT city, COUNT(*) FROM people GROUP BY city"
+    result = CliRunner().invoke(app, ["query", str(tables / "people.parquet"), sql, *asked])
+    words = result.output + "".join(capfd.readouterr())
+    assert result.exit_code == 0  # it was paid for
+    assert "[/red]" in words
+    assert "[bold]B" in words
+    stated = (tmp_path / "out" / "answers-statement.md").read_text()
+    assert "In no query, thus neither used nor contained: person, age" in stated
+    assert "Declared ignore" not in stated

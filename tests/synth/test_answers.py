@@ -22,9 +22,11 @@ from synth_cases import contract_with, grant_for, write_bounded
 from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.quality.answers import measure_answers
 from dpsynth_platform.synth.answers import generator as answering
 from dpsynth_platform.synth.answers import layout, measuring
 from dpsynth_platform.synth.answers.estimates import Noisy, answers
+from dpsynth_platform.synth.answers.generator import exact_answers
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular import counting
 from dpsynth_platform.synth.tabular.counting import Records
@@ -102,6 +104,25 @@ def released(plan, table, tmp_path):
 
 
 # What is answered.
+
+
+@pytest.mark.parametrize("weights", [None, 65536 // 3])
+def test_rounding_moves_a_sum_of_many_equal_rows_by_less_than_its_noise(weights):
+    rows, column = 1_000_000, tables_and_guarantee(plan_of({"a": {"sum": ["cost"]}}))[0][0].groups.column("cost")
+    each = np.full(1, 40.7)
+    added = measuring.amounts(column, each, None if weights is None else np.full(1, weights)) * rows
+    middle, half = layout.middle_of(column)
+    truth = rows * (40.7 - middle) / half * (1 if weights is None else weights / 65536)
+    assert abs(int(added[0]) / layout.AMOUNT_UNIT - truth) < 0.1  # of records, whose noise is of some
+
+
+def test_a_report_for_reviewers_compares_each_answer_with_its_own():
+    plan, real = plan_of(ALL), people(3000)
+    told = exact_answers(plan, real)
+    report = measure_answers(plan, real, told.take(np.arange(told.num_rows)[::-1]))  # stored tables keep no order
+    assert (report.contained, report.compared) == (1.0, told.num_rows - told["answer"].null_count)
+    assert {share for _, share, _, _ in report.rows} == {"1.000"}
+    assert report.rows[0][0] == "a_middle, quantile 0.9 of age: share of 3"
 
 
 def clamped(table, weight=1.0):
@@ -425,6 +446,16 @@ def test_an_attack_proves_no_more_than_is_claimed_and_a_forgotten_sign_is_found(
         ("SELECT COUNT(*) FROM (SELECT * FROM t)", "FROM names no table"),
         ("SELECT COUNT(*) FROM t GROUP BY ROLLUP (a)", "the name of one column"),
         ("SELECT STDDEV(a) FROM t", "STDDEV(a)"),
+        ("SELECT COUNT(*) FROM t WHERE a IS NOT NULL", "NOT"),  # as IS NULL it would be answered the other way round
+        ("SELECT COUNT(*) FROM t WHERE a NOTNULL", "NOT"),
+        ("SELECT COUNT(*) FROM t WHERE a BETWEEN SYMMETRIC 5 AND 1", "SYMMETRIC"),
+        ("SELECT COUNT(*) FROM t WHERE a >= -'5'", "a number"),
+        ("SELECT COUNT(*) FROM t WHERE a >= CAST(3.9 AS INT)", "CAST(3.9"),
+        ("SELECT COUNT(*) FROM t TABLESAMPLE BERNOULLI (10)", "TABLESAMPLE"),
+        ("SELECT COUNT(*) FROM ONLY t", "ONLY"),
+        ("SELECT COUNT(*) FROM t PIVOT (SUM(a) FOR b IN ('x'))", "PIVOT"),
+        ("SELECT COUNT(*) FROM generate_series(1, 2)", "FROM names no table"),
+        ("SELECT COUNT(*, a) FROM t", "COUNT(*, a)"),
         ("SELECT COUNT(*) FILTER (WHERE a = 1) FROM t", "FILTER"),
         ("SELECT SUM(a) OVER () FROM t", "OVER"),
         ("SELECT COUNT(*) FROM t HAVING COUNT(*) > 3", "HAVING cannot be answered"),

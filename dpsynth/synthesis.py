@@ -175,9 +175,12 @@ def query(
     spend nothing, and others are another spend.
 
     Args:
-        data, out, progress, options: as `synthesize`; options of rows, such as `method`, are refused.
+        data: as `synthesize`.
         queries: one SELECT statement, or queries by name: statements, or declarations as in a contract.
+        out: as `synthesize`.
         columns: the public declaration of the columns that queries name; others need none.
+        progress: show a bar.
+        options: as `synthesize`; options of rows, such as `method`, are refused.
 
     Returns:
         A result whose `data` has a row for each answer: query, groups, measure, answer, low, high, standard_error.

@@ -103,7 +103,9 @@ class Parts:
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
         modelled = modelled_columns(self.columns, self.privacy)
-        yield from query_faults(self.kind, self.queries, self.generate, self.columns, modelled)
+        yield from query_faults(
+            self.kind, self.queries, self.generate, self.columns, modelled, self.quality, self.release
+        )
         if not modelled and all(self.columns.values()):
             yield from self._unmodelled()
 

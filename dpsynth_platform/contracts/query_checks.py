@@ -13,6 +13,8 @@ from dpsynth_platform.contracts.answers import AMOUNT_TYPES, ANSWER_COLUMNS, GRO
 from dpsynth_platform.contracts.base import caseless, key_path
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate
 from dpsynth_platform.contracts.methods import ANSWERS
+from dpsynth_platform.contracts.quality import Quality
+from dpsynth_platform.contracts.release import Release
 
 _OF_ROWS = ("rows", "constraints", "workload", "text", "image", "training", "base_model", "time_limit")
 """Keys of `generate` that say how rows are made."""
@@ -24,6 +26,8 @@ def query_faults(
     generate: Generate | None,
     columns: Mapping[str, Any],
     modelled: Sequence[str],
+    quality: Quality | None = None,
+    release: Release | None = None,
 ) -> Iterator[str]:
     """Faults, one line each; arguments are the contract's parts, None for an invalid one.
 
@@ -35,6 +39,11 @@ def query_faults(
             yield "queries: missing; accepted with kind: answers: at least one query"
         if generate is not None:
             yield from _settings_of_rows(generate)
+        for key in ("target", "task", "protected", "findings"):
+            if quality is not None and getattr(quality, key) != getattr(Quality(), key):
+                yield f"quality.{key}: with kind: answers, which makes no rows; accepted: none"
+        if release is not None and release.max_missing is not None:
+            yield "release.max_missing: with kind: answers, which makes no rows; accepted: none"
     else:
         if queries:
             yield "queries: with kind: rows, which makes rows; accepted: kind: answers, which answers them"

@@ -15,6 +15,7 @@ from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.one_table.task import Task
 from dpsynth_platform.privacy.statement import (
+    OF_INTERVALS,
     WEIGHTS,
     Assumption,
     PrivacyStatement,
@@ -22,7 +23,6 @@ from dpsynth_platform.privacy.statement import (
     privacy_statement,
     words_of,
 )
-from dpsynth_platform.synth.answers.estimates import OF_INTERVALS
 from dpsynth_platform.synth.tabular.domain import filled_in_words
 
 KNOWS_ONLY = (
@@ -224,7 +224,7 @@ def statement(
             *([f"The data were read as {source.dialect.in_words}."] if source.format == "csv" else []),
         ),
         table=(
-            f"{number_of(rows, 'answer')}. {OF_INTERVALS}"
+            f"{number_of(rows, 'answer')}; {OF_INTERVALS}."
             if task.answers
             else f"{number_of(rows, 'synthetic row')}{number}."
         ),

@@ -69,6 +69,8 @@ def _text(*keys: str, **values: object) -> str:
     return str(part.format(record_parts=RECORD_PARTS, **values))
 
 
+OF_INTERVALS = _text("of_intervals")
+"""What the interval of an answer says, and what it does not."""
 _UNSTATED = {part: _assumption("unstated", part) for part in _TEXTS["unstated"]}
 
 
@@ -375,7 +377,7 @@ def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
     rows, text = contract.generate.rows, contract.generate.text
     if contract.generate.answers:
-        return _text("rows", "answers")
+        return _text("rows", "answers", of_intervals=OF_INTERVALS)
     if rows != "auto":
         return _text("rows", "given", rows=rows)
     if text is None or text.inference is None:

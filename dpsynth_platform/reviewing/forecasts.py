@@ -64,6 +64,7 @@ class Forecast:
         lost_training: why the training of a language model learns little, or None.
         lost_votes: why private votes for texts are mostly noise, or choose nothing, or None.
         mostly_missing: columns with hardly any usable value by the last run's noisy counts, in words.
+        asked: what noise does to each answer, in words; empty where rows are made.
         copied: whether the source is copied by each run, so that only a run sees whether its rows are others.
     """
 
@@ -99,6 +100,7 @@ class Forecast:
     lost_training: str | None
     lost_votes: str | None
     mostly_missing: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     copied: bool = False
     releases_left: int | None = None
     noun: str | None = None
@@ -136,7 +138,8 @@ class Forecast:
                 for name, value in self.error.items()
             ),
             ("method", f"{self.mechanism}: {why_in_words(self.why_mechanism, 'above')}"),
-            ("what is counted", self.preparation),
+            *([("what is counted", self.preparation)] if self.preparation else []),
+            *(("noise of an answer", words) for words in self.asked),
             *([("who writes texts", self.training)] if self.training else []),
             *([("who draws pictures", self.drawing)] if self.drawing else []),
             *([("training", self.lost_training)] if self.lost_training else []),
@@ -290,11 +293,12 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         method=statement.accounting["type"],
         noise=numbers("sigma_one", "epsilon_select", "sigma_two", "rho"),
         error=numbers("expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
-        preparation=domain.preparation,
+        preparation="" if contract.generate.answers else domain.preparation,
         training=described.get("training_in_words"),
         drawing=_drawing(contract),
-        filled=domain.filled,
-        nullable=domain.nullable,
+        filled=() if contract.generate.answers else domain.filled,
+        nullable=() if contract.generate.answers else domain.nullable,
+        asked=tuple(described.get("queries_in_words", ())),
         size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),

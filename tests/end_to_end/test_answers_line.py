@@ -71,7 +71,7 @@ def test_a_release_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert dossier["contract"]["queries"]["high"]["where"] == {"score": {"min": 5}}
     assert {column["treatment"] for column in dossier["synthetic"]["columns"]} == {"answered", "absent"}
     public = json.dumps(dossier)
-    assert "interval contains the answer with a probability of 95%" in public
+    assert "interval (low, high) contains the answer with a probability of 95%" in public
     assert "what they add to the answers is subtracted" in public
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
@@ -121,6 +121,12 @@ def test_a_plan_says_what_is_measured_for_queries(tmp_path: Path) -> None:
     found = deployment.here("plan", "people")
     assert found.returncode == 0, found.stderr
     assert "for 3 queries" in found.stdout
+    said = " ".join(found.stdout.split())
+    assert "regions, count: a standard error of" in said
+    assert "in each of 5 groups" in said
+    assert "regions, mean of score: at least" in said
+    assert "middle, quantiles of score: rows up to a value are off by up to" in said
+    assert "Rows are drawn like those" not in said
     contract, _ = load_dataset(deployment.settings, "people")
     words = "the number of rows; where score from 5 to its largest; by outcome"
     assert ("query high", words) in list(contract_words(contract))

@@ -142,8 +142,8 @@ def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pyte
         LineageStore(deployment.settings.ledger_url).declare_public(
             model_name("some-model"), by="Bo", reason="its makers list what it was trained on"
         )
-        told = dict(forecast(deployment.settings, "people", None).rows())
-        assert any("auto: an endpoint has the language model" in str(words) for words in told.values()), told
+        plan_rows = dict(forecast(deployment.settings, "people", None).rows())
+        assert any("auto: an endpoint has the language model" in str(words) for words in plan_rows.values()), plan_rows
         ran = run_here(deployment)
         assert ran.success, ran.failures
         folder = released(deployment)

@@ -45,8 +45,8 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(
     }
     deployment = text_deployment(tmp_path, generate=generate)
     declare_base_public(deployment)
-    told = dict(forecast(deployment.settings, "people", None).rows())
-    assert any("at least 18 documents of up to 16 tokens" in str(words) for words in told.values()), told
+    plan_rows = dict(forecast(deployment.settings, "people", None).rows())
+    assert any("at least 18 documents of up to 16 tokens" in str(words) for words in plan_rows.values()), plan_rows
     with worker_inside():
         assert rehearse(deployment.settings, build_definitions, "people", None, 60, lambda _: None)["success"]
     (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_VOTE)

@@ -79,11 +79,11 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     checked = deployment.here("contract", "check", str(contract))
     assert checked.returncode == 0 and "no modelled column, texts alone" in checked.stdout, checked.stdout
     declare_base_public(deployment)
-    told = dict(forecast(deployment.settings, "people", None).rows())
-    assert told["what is counted"] == "nothing: no column is modelled"
-    assert "is given nothing and writes letter" in told["who writes texts"]
-    assert told["for experts"].startswith("10 steps of DP-SGD over records")
-    assert told["for experts"].endswith("; add-or-remove")
+    plan_rows = dict(forecast(deployment.settings, "people", None).rows())
+    assert plan_rows["what is counted"] == "nothing: no column is modelled"
+    assert "is given nothing and writes letter" in plan_rows["who writes texts"]
+    assert plan_rows["for experts"].startswith("10 steps of DP-SGD over records")
+    assert plan_rows["for experts"].endswith("; add-or-remove")
     assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda _: None)["success"]
     ran = run_here(deployment)
     assert ran.success, ran.failures

@@ -294,7 +294,7 @@ def test_a_plan_whose_noise_was_lowered_is_refused(tmp_path):
     parameters = plan.parameters | {"sigma_total": plan.parameters["sigma_total"] / 2}
     lowered = SealedPlan.from_json(plan.to_json())
     lowered = SealedPlan(**{**lowered.__dict__, "parameters": parameters})
-    with pytest.raises(GrantRefused, match="not that of its noise scales"):
+    with pytest.raises(GrantRefused, match="not those of its noise scales"):
         generator("answers").measure(lowered, tmp_path, tmp_path)
 
 
@@ -522,6 +522,26 @@ def test_answers_and_rows_are_not_mixed():
             queries={"a": {"count": True}},
             generate={"method": "answers", "constraints": [{"ascending": ["age", "score"]}]},
         )
+
+
+def test_settings_that_only_rows_have_are_refused():
+    for part, said in (
+        ({"quality": {"target": "city"}}, "quality.target: with kind: answers"),
+        ({"quality": {"findings": [{"correlate": ["age", "cost"]}]}}, "quality.findings: with kind: answers"),
+        ({"release__max_missing": 0.5}, "release.max_missing: with kind: answers"),
+    ):
+        with pytest.raises(ContractError) as refused:
+            contract_with(kind="answers", queries={"a": {"count": True}}, generate=None, columns=COLUMNS, **part)
+        assert said in str(refused.value)
+
+
+def test_a_plan_says_the_noise_that_the_answers_have(tmp_path):
+    plan = plan_of({"all": "SELECT city, COUNT(*), SUM(age) FROM t GROUP BY city"})
+    count, total = plan.describe()["queries_in_words"]
+    rows = released(plan, people(200), tmp_path)
+    for measure, words in (("count", count), ("sum", total)):
+        (error,) = {row["standard_error"] for row in rows if row["measure"] == measure}
+        assert f"a standard error of {error:.4g} in each of 4 groups" in words
 
 
 def test_queries_are_part_of_what_a_run_is(monkeypatch):

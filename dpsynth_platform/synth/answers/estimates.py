@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.synth.answers.layout import Groups, Table, middle_of
 from dpsynth_platform.synth.answers.strategies import prefix_answers
 from dpsynth_platform.synth.tabular.domain import ColumnDomain
@@ -33,10 +34,6 @@ from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_varian
 Array = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-OF_INTERVALS = (
-    "An interval (low, high) contains the answer with a probability of 95% (quantiles: at least), by the noise alone: "
-    "what clamping to declared ranges, the bound on each owner's rows, and rows that were left out change is not in it."
-)
 DEVIATIONS = 1.959963984540054
 """Of a normal variable's standard deviations, between which and their negative it lies with that probability."""
 
@@ -90,6 +87,27 @@ def answers(noisy: Sequence[Noisy]) -> Iterator[Answers]:
         elif item.table.what == "prefixes" and column is not None:
             for share in groups.query.quantiles[column]:
                 yield _quantiles(item, groups.column(column), share)
+
+
+def expected_in_words(noisy: Sequence[Noisy]) -> Iterator[str]:
+    """What noise does to each answer, by the plan alone; values do not matter."""
+    for item in noisy:
+        groups, column = item.table.groups, item.table.column
+        where = f"in each of {number_of(groups.number, 'group')}"
+        if item.table.what == "rows":
+            yield f"{groups.name}, count: a standard error of {item.deviation:.4g} {where}"
+        elif item.table.what == "prefixes" and column is not None:
+            reach = item.deviation * float(np.linalg.norm(prefix_answers(item.table.width), axis=1).max())
+            yield f"{groups.name}, quantiles of {column}: rows up to a value are off by up to {reach:.4g} {where}"
+    for found in answers(noisy):
+        if found.measure == "sum":
+            where = f"in each of {number_of(found.groups.number, 'group')}"
+            yield f"{found.groups.name}, sum of {found.column}: a standard error of {found.error[0]:.4g} {where}"
+    for item in noisy:
+        column = item.table.column
+        if item.table.what == "amount" and column is not None and column in item.table.groups.query.mean:
+            spread = item.deviation * middle_of(item.table.groups.column(column))[1]
+            yield f"{item.table.groups.name}, mean of {column}: at least {spread:.4g} / n in a group of n rows"
 
 
 def _answers(

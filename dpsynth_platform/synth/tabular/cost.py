@@ -31,7 +31,7 @@ SAMPLE_SECONDS = 200e-9  # to draw one value
 EVALUATIONS = 1.25  # of the minimized function per step of a long fit; short fits take one or two more
 
 MIX_SECONDS_PER_NUMBER = 25e-9  # of a step of a mixture's fit, for each share of a component
-NETWORK_SECONDS_PER_NUMBER = 60e-9  # the same, if a network computes the shares
+NETWORK_SECONDS_PER_NUMBER = 100e-9  # the same, if a network computes the shares
 MIX_SECONDS_PER_CLIQUE = 110e-6  # also for each measured clique, and each of its cells in each component
 MIX_SECONDS_PER_PRODUCT = 0.3e-9
 

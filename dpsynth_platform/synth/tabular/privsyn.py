@@ -13,6 +13,7 @@ What differs from the paper, and why:
 - Sensitivity is that of a user with b records and of the adjacency (`selection.scale_of_distances`).
 - Columns of no chosen pair are measured once more alone, and pairs are of merged cells (`compression`).
 - Pairs are not merged into larger sets of columns.
+- The table is fitted by moves that serve all marginals of a column, instead of the gradual update method (`gum`).
 - Noise is rounded Gaussian, and the cost is that of `privacy.selection`.
 """
 

@@ -40,8 +40,11 @@ class Killed:
         log = self.directory.with_name("log")
         return [line for line in log.read_text().splitlines() if line.startswith(word)] if log.exists() else []
 
-    def kill_after(self, word, number, resume, most=50):
-        """Kills it as soon as it wrote so many lines more. It goes no further than one step after `most`."""
+    def kill_after(self, word, number, resume, most):
+        """Kills it as soon as it wrote so many lines more. It goes no further than one step after `most`.
+
+        A step is counted before its line is written: only a training held at its last line has a line for each count.
+        """
         before = len(self.lines(word))
         command = [*self._command, "resume" if resume else "new"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=self._environment) as process:
@@ -64,12 +67,12 @@ class Killed:
 def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path):
     """Killed within its third step, and after a further one: each step's execution is counted, and it ends complete."""
     runs = Killed(diffusion_plan(), bounded_pictures(tmp_path / "bounded"), tmp_path)
-    runs.kill_after("begun", 3, resume=False)
+    runs.kill_after("begun", 3, resume=False, most=2)
     assert GENERATOR.can_resume(runs.directory)
     assert not GENERATOR.is_complete(runs.directory)
     assert (runs.directory / "pictures/training").is_dir()
     assert not list((runs.directory / "pictures").rglob("pixels*"))  # they had no name any more
-    runs.kill_after("complete", 1, resume=True)
+    runs.kill_after("complete", 1, resume=True, most=0)
     done = runs.finish()
     assert done.returncode == 0, done.stderr[-2000:]
     executed = json.loads((runs.directory / "pictures/trained.json").read_text())["executed_steps"]
@@ -87,7 +90,7 @@ def test_killed_in_the_middle_it_continues_within_what_is_paid_for(tmp_path):
 def test_killed_between_count_and_training_it_counts_no_second_time(tmp_path):
     contract = nearest_contract(public_table(tmp_path / "public"))
     runs = Killed(diffusion_plan(contract, by_table=True), bounded_pictures(tmp_path / "bounded"), tmp_path)
-    runs.kill_after("warm-up", 1, resume=False)
+    runs.kill_after("warm-up", 1, resume=False, most=0)
     counts = runs.directory / "pictures" / public_warm_up.COUNTS
     kept = counts.read_bytes()
     assert GENERATOR.can_resume(runs.directory)
@@ -102,7 +105,7 @@ def test_a_killed_training_of_a_public_model_continues(tmp_path, monkeypatch):
     """It begins again from the same checkpoint, in another process, whose first low-rank matrices are others."""
     plan, bounded = finetune_plan(saved_model(tmp_path / "public")), bounded_pictures(tmp_path / "bounded")
     runs = Killed(plan, bounded, tmp_path)
-    runs.kill_after("begun", 4, resume=False)
+    runs.kill_after("begun", 4, resume=False, most=3)
     mechanism = ImageFinetune()
     assert mechanism.can_resume(runs.directory)
     monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *given: None)

@@ -6,24 +6,24 @@ publishing. No deployment is needed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import narwhals as nw
+import pyarrow as pa
 
 from dpsynth import frames
 from dpsynth.words import in_python
-from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.markdown import html_table
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.release.heads import KnownChain
-from dpsynth_platform.release.table import read_rows
+from dpsynth_platform.release.row_counts import RowCount, count_rows
+from dpsynth_platform.release.table import read_release
 from dpsynth_platform.release.verify import VerificationReport
 
 _KINDS = {
@@ -46,6 +46,28 @@ class Release:
     data: Any = field(repr=False)
     dossier: Mapping[str, Any] = field(repr=False)
     verification: VerificationReport
+    _rows: pa.Table = field(repr=False)
+
+    def count(self, where: Mapping[str, Any] | str, confidence: float = 0.95) -> RowCount:
+        """How many of the source's rows fulfil conditions, with limits, from the dossier's noisy counts. Free.
+
+        The limits hold for one question that was asked without looking at these counts; for k questions, ask each with
+        1 - (1 - confidence) / k. What was never counted together has an upper limit at most.
+
+        Args:
+            where: conditions as after WHERE, joined by AND; or values, a list or a range {min, max} by column.
+            confidence: of the limits.
+
+        Raises:
+            ConfigurationError: a column without noisy counts, other conditions, or another confidence.
+
+        Examples:
+            >>> release = dpsynth.load_release("received", public_key="publisher.pem")
+            >>> found = release.count("minutes <= 30")
+            >>> 0 <= found.low <= found.estimate <= found.high
+            True
+        """
+        return in_python(count_rows)(self.dossier.get("fidelity"), self._rows, where, confidence)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -133,13 +155,8 @@ def load_release(
         report.raise_for_problems()
         if report.withdrawn is not None:
             raise VerificationFailed(f"{report}; accepted: verified=False, where its rows are still needed")
+    dossier, table = read_release(Path(path))
     try:
-        dossier = json.loads(read_regular(Path(path) / layout.DOSSIER))
-    except (OSError, ValueError, RecursionError):
-        raise VerificationFailed(f"{path}: {layout.DOSSIER} cannot be read") from None
-    data = Path(path) / layout.DATA
-    table = read_rows(data, layout.regular_files(data))
-    try:
-        return Release(_KINDS[as_].frame(table), dossier, report)
+        return Release(_KINDS[as_].frame(table), dossier, report, table)
     except ModuleNotFoundError:
         raise ConfigurationError(f"as_={as_!r}: its library is not installed; do: pip install {as_}") from None

@@ -172,6 +172,41 @@ def release_verify(
     raise typer.Exit(exit_status(reports))
 
 
+@release_app.command("count")
+def release_count(
+    output: TerminalOutput,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="RELEASE", help="Directory of a release, its id, or a dataset (its newest release)."),
+    ],
+    where: Annotated[
+        str, typer.Argument(help="Conditions as after WHERE, joined by AND: \"age >= 40 AND sex = 'f'\".")
+    ],
+    confidence: Annotated[
+        float, typer.Option(help="Of the limits of one question; for k questions, 1 - (1 - confidence) / k.")
+    ] = 0.95,
+    public_key: Annotated[
+        Path | None, typer.Option(help="The publisher's key (PEM); default: this deployment's, if it has one.")
+    ] = None,
+) -> None:
+    """Says how many of the source's rows fulfil conditions, with limits, from a release's noisy counts. Free.
+
+    The release is verified first. What was never counted together has an upper limit at most.
+    """
+    from dpsynth_platform.release.row_counts import count_rows
+    from dpsynth_platform.release.table import read_release
+    from dpsynth_platform.reviewing import verification
+
+    report = verification.verify(Settings.from_environment(), name, public_key)
+    report.raise_for_problems()
+    if report.withdrawn is not None:
+        raise VerificationFailed(str(report))
+    dossier, rows = read_release(report.path)
+    found = count_rows(dossier.get("fidelity"), rows, where, confidence)
+    output.json(found.to_json())
+    output.print(str(found))
+
+
 @release_app.command("key")
 def release_key(output: TerminalOutput) -> None:
     """Prints this deployment's public key (PEM), which verifies its releases."""

@@ -43,7 +43,7 @@ def query_of(text: str) -> dict[str, Any]:
     """The declaration of a query in SQL. Raises `ValueError`, which names the part that cannot be answered."""
     from sqlglot import exp
 
-    select = _parsed(text)
+    select = _parsed(text, exp.Select, "SELECT statement", ACCEPTED)
     _refuse_clauses(select)
     _refuse_unread(select)
     groups = [_column(item, "GROUP BY") for item in (select.args.get("group") or exp.Group()).expressions]
@@ -61,9 +61,17 @@ def query_of(text: str) -> dict[str, Any]:
     return found
 
 
-def _parsed(text: str) -> Any:
-    import sqlglot
+def conditions_of(text: str) -> dict[str, Any]:
+    """Values by column of conditions, as after WHERE. Raises `ValueError`, which names what cannot be answered."""
     from sqlglot import exp
+
+    condition = _parsed(text, exp.Expression, "condition", "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND")
+    _refuse_unread(condition)
+    return _where(condition)
+
+
+def _parsed(text: str, kind: type[Any], name: str, accepted: str) -> Any:
+    import sqlglot
     from sqlglot.errors import SqlglotError
 
     if len(text) > _LONGEST:
@@ -72,8 +80,8 @@ def _parsed(text: str) -> Any:
         statements = sqlglot.parse(text, read="postgres")
     except (SqlglotError, RecursionError):  # its message quotes the text over several lines
         statements = []
-    if len(statements) != 1 or not isinstance(statements[0], exp.Select):
-        _refuse("this is not one SELECT statement", ACCEPTED)
+    if len(statements) != 1 or not isinstance(statements[0], kind):
+        _refuse(f"this is not one {name}", accepted)
     return statements[0]
 
 
@@ -92,9 +100,9 @@ def _refuse_clauses(select: Any) -> None:
         _refuse("GROUP BY with more than columns", "names of columns")
 
 
-def _refuse_unread(select: Any) -> None:
+def _refuse_unread(part: Any) -> None:
     """Refuses parts with a word that is not read, such as NOT of IS NOT NULL or TABLESAMPLE of a table."""
-    for item in select.walk():
+    for item in part.walk():
         known = _READ.get(type(item).__name__)
         unread = [name.upper() for name, part in item.args.items() if part and known is not None and name not in known]
         if unread:

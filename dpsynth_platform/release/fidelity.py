@@ -5,7 +5,7 @@ sides' differences. What does not: real data, of which nothing but the noisy cou
 rows again, so that this module needs pyarrow only.
 
 **Bars.** A figure adds `parts` noisy counts, each with Gaussian noise of deviation sigma that was rounded to whole
-records. Its error is at most z sigma sqrt(parts), apart from a probability that z is chosen for, and `_ROUNDING` for
+records. Its error is at most z sigma sqrt(parts), apart from a probability that z is chosen for, and `ROUNDING` for
 each part. All bars hold at once with probability `CONFIDENCE`: half of the rest is shared by all figures of order 0,
 whose number is known before any is drawn. The k-th chosen table has 1 / (k (k+1)) of the other half, shared by its
 cells. Its cells are known before its own noise is drawn, so that the sum over all tables bounds the chance of any miss
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 CONFIDENCE = 0.95
-_ROUNDING = 0.50001
+ROUNDING = 0.50001
 """Most error of one rounding to whole records; where owners are weighed, of two: to 1/65536 of a record before."""
 
 
@@ -96,7 +96,7 @@ def _compared(
     """Bars of all cells, and differences over the cells that rows can be in, as shares of the noisy total there."""
     parts = table.get("parts") or [1] * len(table["measured"])
     z = _quantile(table["order"], len(table["measured"]), first)
-    bars = [round(z * table["sigma"] * math.sqrt(part) + _ROUNDING * part, 5) for part in parts]
+    bars = [round(z * table["sigma"] * math.sqrt(part) + ROUNDING * part, 5) for part in parts]
     kept = list(_kept([axes[place] for place in table["axes"]]))
     cells = [cell for cell, keep in enumerate(kept) if keep]
     total, rows = sum(table["measured"][cell] for cell in cells), sum(synthetic[cell] for cell in cells)
@@ -134,23 +134,26 @@ def _groups(column: pa.Array, axis: Mapping[str, Any]) -> pa.Array:
     """The group of each value, as int64; missing and unlisted values are in the group that has them."""
     if "groups" in axis:
         listed = [(text, group) for group, texts in enumerate(axis["groups"]) for text in texts]
-        texts = _texts(plain(column))
+        texts = texts_of(column)
         places = pc.index_in(texts, value_set=pa.array([text for text, _ in listed], pa.string()))
         found = pa.array([group for _, group in listed], pa.int64()).take(places)
     else:
-        numbers = _numbers(plain(column), axis["kind"])
+        numbers = numbers_of(column, axis["kind"])
         found = pc.if_else(pc.is_null(numbers), pa.scalar(None, pa.int64()), pa.scalar(0, pa.int64()))
         for cut in axis["cuts"]:
             found = pc.add(found, pc.cast(pc.greater_equal(numbers, pa.scalar(float(cut))), pa.int64()))
     return pc.fill_null(found, axis["missing"])
 
 
-def _texts(column: pa.Array) -> pa.Array:
+def texts_of(column: pa.Array) -> pa.Array:
+    """Values as the texts of which lists consist."""
+    column = plain(column)
     return whole_texts(column) if pa.types.is_floating(column.type) else column.cast(pa.string())
 
 
-def _numbers(column: pa.Array, kind: str) -> pa.Array:
+def numbers_of(column: pa.Array, kind: str) -> pa.Array:
     """Numbers, days since 1970, or microseconds since 1970, in double precision; null for NaN."""
+    column = plain(column)
     if kind == "date":
         column = column.cast(pa.date32(), safe=False).cast(pa.int32())
     elif kind == "datetime":

@@ -82,7 +82,7 @@ def _agree(kind: str, cuts: Sequence[float], ranges: Sequence[Sequence[str]]) ->
     """Whether ranges (their ends, or one value) follow upon each other at the cuts."""
     if any(len(ends) > 2 for ends in ranges) or not all(map(math.isfinite, cuts)):
         return False
-    numbers = [[_number(kind, end) for end in ends] for ends in ranges]
+    numbers = [[label_number(kind, end) for end in ends] for ends in ranges]
     rising = all(ends[0] <= ends[-1] for ends in numbers)
     rising = rising and all(earlier < later for earlier, later in itertools.pairwise(cuts))
     steps = [cut - before[-1] for cut, before in zip(cuts, numbers[:-1], strict=True)]
@@ -100,7 +100,7 @@ def _agree(kind: str, cuts: Sequence[float], ranges: Sequence[Sequence[str]]) ->
     return rising and whole and len(set(steps)) <= 1 and not any(ahead)
 
 
-def _number(kind: str, text: str) -> float:
+def label_number(kind: str, text: str) -> float:
     """A label's end in the unit of cuts: a number, days, or microseconds since 1970."""
     if kind == "date":
         return (dt.datetime.combine(dt.date.fromisoformat(text), dt.time()) - _EPOCH) // _DAY

@@ -15,8 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.foundation.regular_files import read_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +55,16 @@ def read_rows(data: Path, names: Collection[str]) -> pa.Table:
     read_facts(data, names)
     with _reading():
         return pa.concat_tables([part.read() for part in _footers(data, names)])
+
+
+def read_release(path: Path) -> tuple[Any, pa.Table]:
+    """A release's dossier and its rows, without verification. Raises `VerificationFailed` if they cannot be read."""
+    try:
+        dossier = json.loads(read_regular(path / layout.DOSSIER))
+    except (OSError, ValueError, RecursionError):
+        raise VerificationFailed(f"{path}: {layout.DOSSIER} cannot be read") from None
+    data = path / layout.DATA
+    return dossier, read_rows(data, layout.regular_files(data))
 
 
 def batches(data: Path, names: Collection[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -65,7 +65,9 @@ def conditions_of(text: str) -> dict[str, Any]:
     """Values by column of conditions, as after WHERE. Raises `ValueError`, which names what cannot be answered."""
     from sqlglot import exp
 
-    condition = _parsed(text, exp.Expression, "condition", "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND")
+    condition = _parsed(
+        text, exp.Expression, "condition", "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND"
+    )
     _refuse_unread(condition)
     return _where(condition)
 

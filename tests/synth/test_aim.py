@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import drawing
-from dpsynth_platform.synth.tabular.aim import ONE_WAY_SHARE, SHARES_WITH_TARGET, AimParameters, scores
+from dpsynth_platform.synth.tabular.aim import ONE_WAY_SHARE, SHARES_WITH_TARGET, AimParameters, _in_turn, scores
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
 from dpsynth_platform.synth.tabular.measurements import read_measurements
@@ -34,6 +35,19 @@ def plan_with(**workload):
 @pytest.fixture(scope="module")
 def aim_plan():
     return plan_with(target="city")
+
+
+@pytest.mark.parametrize(("columns", "turns"), [(5, 1), (8, 1), (14, 2), (22, 4), (40, 4)])
+def test_larger_candidates_take_turns_and_pairs_are_always_there(columns, turns):
+    """All triples with the last column: at least two for each column in a round, and each within `turns` rounds."""
+    pairs = [View.finest(pair) for pair in itertools.combinations(range(columns), 2)]
+    triples = [View.finest((a, b, columns - 1)) for a, b in itertools.combinations(range(columns - 1), 2)]
+    rounds = [_in_turn([*pairs, *triples], columns, done) for done in range(2 * turns)]
+    assert all(views[: len(pairs)] == pairs for views in rounds)
+    seen = [set(views[len(pairs) :]) for views in rounds]
+    assert seen[:turns] == seen[turns:]
+    assert set.union(*seen[:turns]) == set(triples) and sum(map(len, seen[:turns])) == len(triples)
+    assert turns == 1 or min(map(len, seen)) >= 2 * columns
 
 
 @pytest.fixture(scope="module")

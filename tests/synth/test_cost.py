@@ -14,6 +14,7 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import estimation
 from dpsynth_platform.synth.tabular.cost import LEAST_CELLS, Work
 from dpsynth_platform.synth.tabular.model import load_model
+from dpsynth_platform.synth.tabular.rounds import MODEL_CELLS
 
 WIDE = Work(
     records=100_000, columns=80, cliques=3160, rounds=320, choices_per_fit=4, model_cells=2**19, steps=6, last_steps=100
@@ -38,6 +39,24 @@ def test_a_shorter_limit_never_allows_more():
     for more, less in itertools.pairwise(works):
         assert less.model_cells <= more.model_cells and less.rounds <= more.rounds
         assert less.choices_per_fit >= more.choices_per_fit
+
+
+def test_a_limit_gives_up_the_target_s_combinations_first():
+    full, short = (plan_with(time_limit=limit, workload={"target": "city"}) for limit in (None, "1s"))
+    assert max(map(len, full.parameters["workload"])) == 3 and max(map(len, short.parameters["workload"])) == 2
+
+
+def test_more_units_or_budget_allow_larger_models():
+    """By powers of two, from 100,000 units times epsilon on."""
+    found = []
+    for units, epsilon in [(99_000, 1.0), (199_000, 1.0), (50_000, 4.0), (100_000, 4.0), (10_000_000, 9.0)]:
+        contract = contract_with(generate={"rows": 50, "method": "aim"})
+        guarantee = contract.privacy.guarantee.model_copy(update={"epsilon": epsilon})
+        privacy = contract.privacy.model_copy(update={"expected_units": units, "guarantee": guarantee})
+        contract = contract.model_copy(update={"privacy": privacy})
+        plan = generator("aim").plan(contract, SCHEMA, Guarantee.target(contract))
+        found.append(plan.parameters["model_cells"] / MODEL_CELLS)
+    assert found == [1, 1, 2, 4, 4]
 
 
 def test_what_cannot_be_kept_leaves_the_least_work():

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from synth_cases import SCHEMA, contract_with
 
@@ -28,6 +30,19 @@ def test_three_ways_bring_the_pairs_below_them():
     # A triple has three columns in common with the workload where a pair has two.
     assert {found.weights[clique] for clique in found.weights if len(clique) == 2} == {round(WEIGHT_SCALE * 2 / 3)}
     assert found.target == 3
+
+
+def test_a_target_s_combinations_with_two_columns_are_candidates_where_they_are_few():
+    contract = contract_with(generate={"rows": 10, "method": "aim", "workload": {"target": "city"}})
+    found = workload_of(contract, NAMES, sizes=[10] * 5)
+    triples = {clique for clique in found.weights if len(clique) == 3}
+    assert triples == {clique for clique in itertools.combinations(range(5), 3) if 3 in clique}
+    assert found.weights[(0, 3)] > found.weights[(0, 1)], "the target is in more of what is asked"
+    assert found.named == workload_of(contract, NAMES).named, "what the contract itself names is as before"
+    assert workload_of(contract, NAMES, sizes=[3000] * 5) == workload_of(contract, NAMES), "too many cells"
+    wide = [f"c{number}" for number in range(33)]
+    contract = contract_with(generate={"rows": 10, "method": "aim", "workload": {"queries": []}})
+    assert workload_of(contract, wide, sizes=[2] * 33) == workload_of(contract, wide), "no target"
 
 
 def test_weights_and_queries_raise_what_they_name():

@@ -26,6 +26,9 @@ from dpsynth_platform.synth.tabular.junction import Clique
 WEIGHT_SCALE = 256
 """The largest weight; weights are whole, so that weighted scores are exact integers."""
 MAX_CLIQUES = 200_000
+MOST_OF_TARGET = 500
+MOST_CELLS_OF_TARGET = 2**23
+"""Combinations of a target with two columns, and their cells together: those of up to 32 columns, as a rule."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,31 @@ def check_names(contract: DataContract, names: Sequence[str]) -> None:
 
 
 def workload_of(
-    contract: DataContract, names: Sequence[str], parts: Mapping[int, int] = MappingProxyType({})
+    contract: DataContract,
+    names: Sequence[str],
+    parts: Mapping[int, int] = MappingProxyType({}),
+    sizes: Sequence[int] = (),
 ) -> Workload:
     """The contract's workload over the attributes with these names.
 
-    Hours and weekdays have the weights of their columns (`Domain.parts`), unless they are named. Raises `ContractError`
-    for an unmodelled column, or too many marginals.
+    Hours and weekdays have the weights of their columns (`Domain.parts`), unless they are named. With a target, `sizes`
+    (the most states of each attribute) add its combinations with two others, as far as there are few: what predicts it
+    may do so only together. Raises `ContractError` for an unmodelled column, or too many marginals.
     """
     check_names(contract, names)
     declared = contract.generate.workload
     wanted = asked_marginals(declared, names, parts, where=f"{contract.dataset}: generate.workload")
     target = None if declared.target is None else list(names).index(declared.target)
-    return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
+    about = {} if target is None else _of_target(target, sizes)
+    return Workload(_weighted(about | wanted, len(names)), _scaled(wanted), target)
+
+
+def _of_target(target: int, sizes: Sequence[int]) -> dict[Clique, float]:
+    """The combinations of the target with two other attributes; none if there are too many."""
+    others = [index for index in range(len(sizes)) if index != target]
+    found = [tuple(sorted((target, *pair))) for pair in itertools.combinations(others, 2)]
+    cells = sum(math.prod(sizes[index] for index in clique) for clique in found)
+    return dict.fromkeys(found, 1.0) if len(found) <= MOST_OF_TARGET and cells <= MOST_CELLS_OF_TARGET else {}
 
 
 def asked_marginals(

@@ -55,7 +55,9 @@ class PictureEndpoint(Endpoint):
         description="Address that answers POST requests for `/images/random` and `/images/variation`; https, or http "
         "on this machine.",
     )
-    model: str = Field(min_length=1, max_length=200, description="Its name there.")
+    model: str = Field(
+        min_length=1, max_length=200, description="Its name there, by which clearance looks for its origin."
+    )
     words: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
         default_factory=dict,
         max_length=MOST_CLASSES,

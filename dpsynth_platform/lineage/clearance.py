@@ -286,11 +286,13 @@ class Clearance:
 
     def kept(self, before: Clearance) -> Clearance:
         """The earlier clearance of the same run, unless this one differs or has new findings: records stay the same."""
-        same = (self.decision, self.policy, self.base_model) == (before.decision, before.policy, before.base_model)
-        alike = [replace(base, known_by=None) for base in self.bases] == [
-            replace(base, known_by=None) for base in before.bases
-        ]
-        return before if same and alike and not self.new_findings(before) else self
+        same = (self.decision, self.policy) == (before.decision, before.policy) and self.is_of_bases_of(before)
+        return before if same and not self.new_findings(before) else self
+
+    def is_of_bases_of(self, other: Clearance) -> bool:
+        """Whether both are of the same public bases, whatever lineage knows of them by now."""
+        mine, others = ([replace(base, known_by=None) for base in item.bases] for item in (self, other))
+        return mine == others
 
 
 def clear(

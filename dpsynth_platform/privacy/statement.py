@@ -19,7 +19,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.contracts.image_generation import WarmUpPictures
+from dpsynth_platform.contracts.image_generation import PictureEndpoint, WarmUpPictures
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
@@ -174,15 +174,17 @@ class RelatedMechanisms:
         families: other families in which the same people may be.
         base_model: whether training started from a checkpoint. Its names may be other people's words: they are in the
             dossier's clearance, and in no sentence.
-        declared: who declared what of that checkpoint's lineage public, and why, in sentences without their ends.
-        upstream: how many mechanisms that checkpoint was made with.
-        claims: how many more are claimed for it without proof in the ledger.
+        other_bases: whether it starts from other public bases, such as pictures.
+        declared: who declared what of the bases' lineage public, and why, in sentences without their ends.
+        upstream: how many mechanisms the bases were made with.
+        claims: how many more are claimed for them without proof in the ledger.
         unverified_models: how many models above it have an origin that only other producers report.
         promises: what follows for one unit from all of them together, in sentences.
     """
 
     families: tuple[str, ...] = ()
     base_model: bool = False
+    other_bases: bool = False
     declared: tuple[str, ...] = ()
     upstream: int = 0
     claims: int = 0
@@ -193,10 +195,11 @@ class RelatedMechanisms:
         """What a release's guarantee does not cover of them, a sentence each."""
         if self.families:
             yield _text("not_covered", "families", families=", ".join(self.families))
-        if self.base_model:
+        if self.base_model or self.other_bases:
             claimed = f" and {number_of(self.claims, 'claimed one')}" if self.claims else ""
             mechanisms = number_of(self.upstream, "mechanism")
-            yield _text("not_covered", "base_model", mechanisms=mechanisms, claimed=claimed)
+            key = "bases" if self.other_bases else "base_model"
+            yield _text("not_covered", key, mechanisms=mechanisms, claimed=claimed)
         if self.unverified_models:
             yield _text("not_covered", "unverified_models", models=number_of(self.unverified_models, "model"))
         for declaration in self.declared:
@@ -484,6 +487,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
         yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts["endpoint"])
+        named = endpoint.model if isinstance(endpoint, PictureEndpoint) else str(contract.generate.base_model)
+        yield _text("not_covered", "endpoint_model", model=published_name(named), host=urlsplit(endpoint.url).hostname)
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
     if tuning.runs and not tuning.covered:

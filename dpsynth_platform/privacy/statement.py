@@ -390,8 +390,10 @@ def _rows(contract: DataContract) -> str:
 
 def _unit(contract: DataContract) -> str:
     privacy = contract.privacy
+    pictured = contract.image_column is not None and contract.generate.drawn is None
+    picture = _text("unit", "picture") if pictured else ""
     if privacy.unit == "example":
-        return _text("unit", "example")
+        return _text("unit", "example") + picture
     kind = "records_of_graph" if privacy.adjacency == "fixed-graph" else "records"
     return _text(
         "unit",
@@ -401,7 +403,7 @@ def _unit(contract: DataContract) -> str:
         most=privacy.max_contributions,
         group=_text("unit", "group") if privacy.unit == "group" else "",
         weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
-    )
+    ) + picture
 
 
 def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
@@ -476,7 +478,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             named, host = published_name(drawn.endpoint.model), urlsplit(drawn.endpoint.url).hostname
             said |= {"text": column, "model": named, "host": host}
         key = "pictures" if drawn is None else "drawn_pictures"
-        yield from (text.format(**said, unit=contract.privacy.unit) for text in texts[key])
+        unit = "record" if contract.privacy.unit == "example" else contract.privacy.unit
+        yield from (text.format(**said, unit=unit) for text in texts[key])
         if (table := contract.public_pictures) is not None:
             use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
             yield _text("not_covered", use, directory=PurePath(table.directory).name, public=_within(table.public))
@@ -569,7 +572,11 @@ def _about_contract(contract: DataContract) -> Iterator[Assumption]:
     yield _assumption("assumptions", bound, most=privacy.max_contributions, chosen_by=chosen_by)
     if privacy.weighting == "owners":
         yield WEIGHTS
-    yield _assumption("assumptions", "ids", owners=" or ".join(privacy.owner_columns))
+    owners = " or ".join(privacy.owner_columns)
+    if privacy.unit == "example":
+        yield _assumption("assumptions", "ids_of_records", owners=owners)
+    else:
+        yield _assumption("assumptions", "ids", owners=owners, who="group" if privacy.unit == "group" else "person")
     yield _assumption("assumptions", "contract")
 
 

@@ -395,15 +395,18 @@ def _unit(contract: DataContract) -> str:
     if privacy.unit == "example":
         return _text("unit", "example") + picture
     kind = "records_of_graph" if privacy.adjacency == "fixed-graph" else "records"
-    return _text(
-        "unit",
-        "others",
-        unit=privacy.unit,
-        records=_text("unit", kind, owners=" or ".join(privacy.owner_columns)),
-        most=privacy.max_contributions,
-        group=_text("unit", "group") if privacy.unit == "group" else "",
-        weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
-    ) + picture
+    return (
+        _text(
+            "unit",
+            "others",
+            unit=privacy.unit,
+            records=_text("unit", kind, owners=" or ".join(privacy.owner_columns)),
+            most=privacy.max_contributions,
+            group=_text("unit", "group") if privacy.unit == "group" else "",
+            weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
+        )
+        + picture
+    )
 
 
 def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:

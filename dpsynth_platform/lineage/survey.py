@@ -25,9 +25,9 @@ node. A claimed entry that the ledger does not confirm may concern anyone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection
@@ -254,7 +254,7 @@ def _holding(connection: Connection, name: DatasetName) -> list[Node]:
     """The nodes that are where data are, by name or place; also behind a symbolic link."""
     if not (name.namespace == "file" or "://" in name.namespace):
         return list(rows.find_nodes(connection, [name]).values())
-    real = dataset_name(FilePath(name.name).resolve()) if name.namespace == "file" else name
+    real = dataset_name(os.path.realpath(name.name)) if name.namespace == "file" else name
     return [node for place in dict.fromkeys((name, real)) for node in rows.nodes_at(connection, place)]
 
 

@@ -19,6 +19,7 @@ from dpsynth_platform.lineage.naming import DatasetName, dataset_name
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import KnownBase, model_name
 from dpsynth_platform.lineage.walks import exposed
+from dpsynth_platform.privacy.statement import RelatedMechanisms
 
 WHY = "drawn by ourselves and published"
 
@@ -232,3 +233,9 @@ def test_a_public_table_stays_a_table_and_reaches_what_starts_from_the_model(
     assert verdict(ledger, store, contract).decision == "refuse"
     reached = store.database.read(lambda connection: exposed(connection, [name("visits/model")], upward=True))
     assert name("strokes") in {item.node.name for item in reached}
+
+
+def test_the_statement_names_what_the_bases_are_by_number_alone() -> None:
+    (said,) = RelatedMechanisms(other_bases=True, upstream=2).accesses()
+    assert said.startswith("What the public bases are and have seen") and "2 mechanisms made them" in said
+    assert not list(RelatedMechanisms(upstream=2).accesses())

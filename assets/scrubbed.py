@@ -4,6 +4,10 @@ What belongs here: passing the pinned source to `scrub`, leaving erased owners o
 does not: finding and replacing identifiers. The guarantee does not depend on this step.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import StaleInput
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import HONOURED, erased_owners, honoured, without
@@ -12,6 +16,9 @@ from dpsynth_platform.operations.admitting import kept_copy
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.sources import source
+
+_REFUSED, _ACCEPTED = "damaged_refused", "pii_accepted"
+"""Keys of the record: columns that were declared with `damaged: refuse`, and with `accept_pii`."""
 
 
 def body(step: StepContext) -> Outcome:
@@ -23,7 +30,9 @@ def body(step: StepContext) -> Outcome:
     account = step.account()
     erasure = step.erasure(account)
     earlier = step.reusable(raw, "scrubbed")
-    if earlier is not None and step.keyed_alike(earlier, account) and honoured(earlier, erasure):
+    strictness = _strictness(contract)
+    strict = earlier is not None and _as_strict(earlier.facts, strictness)
+    if earlier is not None and strict and step.keyed_alike(earlier, account) and honoured(earlier, erasure):
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     pinned = source.pin(
         contract, step.storage.root, version=raw.facts["source_version"], copy=kept_copy(step, raw.run_key)
@@ -54,9 +63,23 @@ def body(step: StepContext) -> Outcome:
                 "report": report.as_dict(),
                 KEY_IDS: list(account.key_ids),
                 HONOURED: 0 if erasure is None else erasure.event,
+                **strictness,
             },
         )
     return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
+
+
+def _strictness(contract: DataContract) -> dict[str, list[str]]:
+    """The columns whose content may stop the step, and those that are accepted as they are: they change no value."""
+    damaged = {name for name, column in contract.columns.items() if getattr(column, "damaged", None) == "refuse"}
+    accepted = {name for name, column in contract.columns.items() if getattr(column, "accept_pii", None) is not None}
+    return {_REFUSED: sorted(damaged), _ACCEPTED: sorted(accepted)}
+
+
+def _as_strict(earlier: Mapping[str, Any], now: Mapping[str, list[str]]) -> bool:
+    """Whether earlier rows passed all that would stop the step now. Records of earlier versions say nothing of it."""
+    refused, accepted = earlier.get(_REFUSED, []), earlier.get(_ACCEPTED, now[_ACCEPTED])
+    return set(now[_REFUSED]) <= set(refused) and set(accepted) <= set(now[_ACCEPTED])
 
 
 STEP = Step(

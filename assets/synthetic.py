@@ -23,7 +23,8 @@ def body(step: StepContext) -> Outcome:
 
     Raises:
         ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
-            The decision depends on the noisy counts alone, so that it may be shown.
+            The decision depends on the noisy counts alone, so that it may be shown. Or the model that draws pictures
+            is not cleared.
     """
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.operations.step_lineage import paid_by
@@ -37,6 +38,7 @@ def body(step: StepContext) -> Outcome:
 
         terms["texts"] = terms_of(contract).digest
     if asked.drawn is not None:
+        from dpsynth_platform.release.evidence import check_new_findings, clearance_of
         from dpsynth_platform.synth.images.captions import drawing_terms
 
         terms["pictures"] = drawing_terms(contract)
@@ -50,6 +52,9 @@ def body(step: StepContext) -> Outcome:
             shown |= _compared(step, contract, earlier) | _pictured(contract, earlier)
             schema = table_schema(earlier.directory / "table")
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
+    if asked.drawn is not None:  # before captions leave: the model that draws them may be another one by now
+        before = clearance_of(step.place, step.storage.require(step.place, "clearance"))
+        check_new_findings(step.place, before, step.cleared(contract, entry_id=model.facts["entry_id"]))
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
     method = raw.facts["method"]

@@ -55,7 +55,9 @@ class PictureEndpoint(Endpoint):
         description="Address that answers POST requests for `/images/random` and `/images/variation`; https, or http "
         "on this machine.",
     )
-    model: str = Field(min_length=1, max_length=200, description="Its name there.")
+    model: str = Field(
+        min_length=1, max_length=200, description="Its name there, by which clearance looks for its origin."
+    )
     words: dict[str, Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
         default_factory=dict,
         max_length=MOST_CLASSES,
@@ -244,6 +246,13 @@ class ImageFinetune(DiffusionTraining):
         "`attention`, its attention layers.",
     )
     rank: int = Field(default=4, ge=1, le=256, description="Of the matrices of `lora`.")
+    classes: dict[str, Annotated[int, Field(ge=0, lt=MOST_CLASSES)]] = Field(
+        default_factory=dict,
+        max_length=MOST_CLASSES,
+        exclude_if=lambda classes: not classes,
+        description="The model's own number of a class, by whose embedding the class begins; all others begin at the "
+        "mean of its classes. For a model with `num_class_embeds`.",
+    )
 
 
 class ImageEmbedding(Part):

@@ -215,7 +215,9 @@ class CaptionEndpoint(Endpoint):
         max_length=500,
         description="Address that answers POST requests for `/images/random`; https, or http on this machine.",
     )
-    model: str = Field(min_length=1, max_length=200, description="Its name there.")
+    model: str = Field(
+        min_length=1, max_length=200, description="Its name there, by which clearance looks for its origin."
+    )
 
 
 class DrawnPictures(Part):

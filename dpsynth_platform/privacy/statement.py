@@ -19,7 +19,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.contracts.image_generation import WarmUpPictures
+from dpsynth_platform.contracts.image_generation import PictureEndpoint, WarmUpPictures
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
@@ -174,15 +174,17 @@ class RelatedMechanisms:
         families: other families in which the same people may be.
         base_model: whether training started from a checkpoint. Its names may be other people's words: they are in the
             dossier's clearance, and in no sentence.
-        declared: who declared what of that checkpoint's lineage public, and why, in sentences without their ends.
-        upstream: how many mechanisms that checkpoint was made with.
-        claims: how many more are claimed for it without proof in the ledger.
+        other_bases: whether it starts from other public bases, such as pictures.
+        declared: who declared what of the bases' lineage public, and why, in sentences without their ends.
+        upstream: how many mechanisms the bases were made with.
+        claims: how many more are claimed for them without proof in the ledger.
         unverified_models: how many models above it have an origin that only other producers report.
         promises: what follows for one unit from all of them together, in sentences.
     """
 
     families: tuple[str, ...] = ()
     base_model: bool = False
+    other_bases: bool = False
     declared: tuple[str, ...] = ()
     upstream: int = 0
     claims: int = 0
@@ -193,10 +195,11 @@ class RelatedMechanisms:
         """What a release's guarantee does not cover of them, a sentence each."""
         if self.families:
             yield _text("not_covered", "families", families=", ".join(self.families))
-        if self.base_model:
+        if self.base_model or self.other_bases:
             claimed = f" and {number_of(self.claims, 'claimed one')}" if self.claims else ""
             mechanisms = number_of(self.upstream, "mechanism")
-            yield _text("not_covered", "base_model", mechanisms=mechanisms, claimed=claimed)
+            key = "bases" if self.other_bases else "base_model"
+            yield _text("not_covered", key, mechanisms=mechanisms, claimed=claimed)
         if self.unverified_models:
             yield _text("not_covered", "unverified_models", models=number_of(self.unverified_models, "model"))
         for declaration in self.declared:
@@ -387,17 +390,22 @@ def _rows(contract: DataContract) -> str:
 
 def _unit(contract: DataContract) -> str:
     privacy = contract.privacy
+    pictured = contract.image_column is not None and contract.generate.drawn is None
+    picture = _text("unit", "picture") if pictured else ""
     if privacy.unit == "example":
-        return _text("unit", "example")
+        return _text("unit", "example") + picture
     kind = "records_of_graph" if privacy.adjacency == "fixed-graph" else "records"
-    return _text(
-        "unit",
-        "others",
-        unit=privacy.unit,
-        records=_text("unit", kind, owners=" or ".join(privacy.owner_columns)),
-        most=privacy.max_contributions,
-        group=_text("unit", "group") if privacy.unit == "group" else "",
-        weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
+    return (
+        _text(
+            "unit",
+            "others",
+            unit=privacy.unit,
+            records=_text("unit", kind, owners=" or ".join(privacy.owner_columns)),
+            most=privacy.max_contributions,
+            group=_text("unit", "group") if privacy.unit == "group" else "",
+            weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
+        )
+        + picture
     )
 
 
@@ -473,7 +481,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             named, host = published_name(drawn.endpoint.model), urlsplit(drawn.endpoint.url).hostname
             said |= {"text": column, "model": named, "host": host}
         key = "pictures" if drawn is None else "drawn_pictures"
-        yield from (text.format(**said, unit=contract.privacy.unit) for text in texts[key])
+        unit = "record" if contract.privacy.unit == "example" else contract.privacy.unit
+        yield from (text.format(**said, unit=unit) for text in texts[key])
         if (table := contract.public_pictures) is not None:
             use = "public_warm_up" if isinstance(table, WarmUpPictures) else "public_pictures"
             yield _text("not_covered", use, directory=PurePath(table.directory).name, public=_within(table.public))
@@ -484,6 +493,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
         yield from (text.format(host=urlsplit(endpoint.url).hostname, **words) for text in texts["endpoint"])
+        named = endpoint.model if isinstance(endpoint, PictureEndpoint) else str(contract.generate.base_model)
+        yield _text("not_covered", "endpoint_model", model=published_name(named), host=urlsplit(endpoint.url).hostname)
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
     if tuning.runs and not tuning.covered:
@@ -564,7 +575,11 @@ def _about_contract(contract: DataContract) -> Iterator[Assumption]:
     yield _assumption("assumptions", bound, most=privacy.max_contributions, chosen_by=chosen_by)
     if privacy.weighting == "owners":
         yield WEIGHTS
-    yield _assumption("assumptions", "ids", owners=" or ".join(privacy.owner_columns))
+    owners = " or ".join(privacy.owner_columns)
+    if privacy.unit == "example":
+        yield _assumption("assumptions", "ids_of_records", owners=owners)
+    else:
+        yield _assumption("assumptions", "ids", owners=owners, who="group" if privacy.unit == "group" else "person")
     yield _assumption("assumptions", "contract")
 
 

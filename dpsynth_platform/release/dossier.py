@@ -28,6 +28,8 @@ from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.fidelity import fidelity
@@ -250,8 +252,22 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
         "families": list(cleared.families),
         "caps_together": dict(zip(("epsilon", "delta"), cleared.caps, strict=True)) if cleared.caps else None,
         "base_model": [shortened(str(name)) for name in cleared.base_model],
+        "bases": [
+            {
+                "kind": base.kind,
+                "name": shortened(_base_name(base.name)),
+                "public_because": base.why,
+                "known_by": base.known_by,
+            }
+            for base in cleared.bases
+        ],
         "in_words": list(cleared.promises),
     }
+
+
+def _base_name(name: DatasetName) -> str:
+    """A base's name as releases show it: of a place, which names directories, the last part alone."""
+    return name.name if name.namespace == PRODUCT_NAMESPACE else PurePath(name.name).name
 
 
 def scrubbing_summary(contract: DataContract) -> dict[str, Any]:

@@ -313,7 +313,10 @@ def clearance_of(place: Place, record: StepRecord) -> Clearance:
 
 
 def check_new_findings(place: Place, before: Clearance, now: Clearance) -> None:
-    """Refuses a release if a new clearance (`now`) refuses it, or finds more than the approved one (`before`)."""
+    """Refuses a release if a new clearance (`now`) refuses it, or finds more than the approved one (`before`).
+
+    Also if it is of other public bases, as where another model draws the pictures.
+    """
     if now.decision == "refuse":
         raise ReleaseRefused(f"{place.label}: it would not be cleared any more: {now.reason}")
     new = now.new_findings(before)
@@ -321,6 +324,11 @@ def check_new_findings(place: Place, before: Clearance, now: Clearance) -> None:
         more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
         raise ReleaseRefused(
             f"{place.label}: found since its clearance: {new[0].words}{more}; {_CLEAR_AGAIN.format(place.arguments)}"
+        )
+    if not now.is_of_bases_of(before):
+        raise ReleaseRefused(
+            f"{place.label}: it starts from other public bases than its clearance names; "
+            f"{_CLEAR_AGAIN.format(place.arguments)}"
         )
 
 
@@ -379,6 +387,7 @@ def _related_mechanisms(cleared: Clearance) -> RelatedMechanisms:
     return RelatedMechanisms(
         families=cleared.families,
         base_model=bool(cleared.base_model),
+        other_bases=any(base.kind not in ("checkpoint", "package") for base in cleared.bases),
         declared=cleared.declared,
         upstream=len(upstream),
         claims=cleared.unproven,

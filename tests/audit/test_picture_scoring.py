@@ -14,7 +14,7 @@ from diffusion_cases import SIZE, diffusion_plan, pictures
 from picture_cases import PICTURES, SIDE, drawings_table
 from scipy import stats
 
-from dpsynth_platform.audit.attacks import PICTURE_LOSS, PICTURE_SUMS
+from dpsynth_platform.audit.attacks import PICTURE_LOSS, PICTURE_SUMS, Scored
 from dpsynth_platform.audit.canaries import make_canaries, random_patterns
 from dpsynth_platform.audit.picture_scoring import distance_scores, score_pictures, sum_scores
 from dpsynth_platform.audit.policy import attacks_on
@@ -172,3 +172,19 @@ def test_the_loss_is_attacked_where_a_diffusion_model_is_kept() -> None:
 def test_sums_are_attacked_where_some_are_measured(generate: dict[str, object], summed: bool) -> None:
     contract = validated(DataContract, PICTURES | {"generate": generate | {"rows": 10}}, "people")
     assert (PICTURE_SUMS in attacks_on(contract)) == summed
+
+
+@pytest.mark.parametrize("method", ["image_moments", "image_pe", "image_gan", "image_finetune"])
+def test_a_pass_says_where_no_attack_that_works_is_about_pictures(method: str) -> None:
+    """Of evolution, GAN and fine-tuning a pass rests on the counted kinds alone."""
+    checkpoint = {"finetune": {"checkpoint": "/public/model", "public": "trained on drawings of our own"}}
+    image = checkpoint if method == "image_finetune" else {}
+    audit = {"canaries": 500, "confidence": 0.95}
+    generate = {"method": method, "rows": 10, "image": image}
+    contract = validated(DataContract, PICTURES | {"generate": generate, "audit": audit}, "people")
+    # Every second guess is right, and ties follow the canaries' order: no verdict by chance.
+    scored = [Scored(attack, np.arange(500.0)) for attack in attacks_on(contract)]
+    passed = judge(contract, None, np.arange(500) % 2 == 0, scored)
+    assert passed.verdict == "pass"
+    assert ("This rests on the counted columns alone" in passed.summary) == (method != "image_moments")
+    assert "counted columns alone" not in AuditReport.from_json(passed.to_json() | {"verdict": "fail"}).summary

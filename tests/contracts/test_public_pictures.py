@@ -163,3 +163,37 @@ def test_how_requests_are_sent_decides_no_mechanism() -> None:
 
     assert of() == of(timeout=5, attempts=9, at_once=1)
     assert of() != of(model="other") and of() != of(words={"bar": "one bar"})
+
+
+UNITS: dict[str, dict[str, Any]] = {
+    "user": {},
+    "group": {"unit": "group"},
+    "example": {"unit": "example", "owner_columns": ["drawing"], "max_contributions": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("unit", "said", "shown", "whose"),
+    [
+        ("user", "One user: ", "no user and have no", "One person has one id, the same wherever it stands in pupil."),
+        ("group", "One group: ", "no group and have no", "One group has one id, the same wherever it stands in pupil."),
+        (
+            "example",
+            "One record, identified by its key. ",
+            "no record and have no",
+            "Each record has an id of its own in drawing.",
+        ),
+    ],
+)
+def test_whom_a_guarantee_of_pictures_protects(unit: str, said: str, shown: str, whose: str) -> None:
+    """A picture's people are no owners, and ids are those of the unit."""
+    declared = document("/public/drawings")
+    declared = declared | {"privacy": declared["privacy"] | UNITS[unit]}
+    contract = parse_contract(declared, where="drawings.yaml", variables={})
+    event = histogram_event(60.0, max_contributions=contract.privacy.max_contributions, discrete=False)
+    family = FAMILY.model_copy(update={"unit": unit})
+    statement = privacy_statement(contract, family, event, words_of("image_pe", event))
+    assert statement.unit.startswith(said)
+    assert statement.unit.endswith("A picture counts with its record, whomever it shows.")
+    assert shown in " ".join(statement.not_covered)
+    assert whose in [item.assumption for item in statement.assumptions]

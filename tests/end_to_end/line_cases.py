@@ -83,6 +83,18 @@ def add_dataset(deployment: Deployment, name: str, table: pa.Table, **privacy: A
     write_table(deployment.settings.home / "sources" / name, table.schema, table.to_batches())
 
 
+def bases_of(deployment: Deployment, step: str) -> set[tuple[str, str]]:
+    """Names and types of the inputs that a step's last complete event names as bases of its output."""
+    ended = [
+        item.payload
+        for item in LineageStore(deployment.settings.ledger_url).events()
+        if (item.kind, item.job_name) == ("COMPLETE", f"people.{step}")
+    ]
+    named = ended[-1]["outputs"][0]["facets"].get("dpsynth_baseModel", {"baseModels": []})["baseModels"]
+    inputs = {item["name"]: item["facets"].get("datasetType", {}) for item in ended[-1]["inputs"]}
+    return {(base["name"], inputs[base["name"]]["datasetType"]) for base in named}
+
+
 @dataclass(frozen=True)
 class Ran:
     """One run inside the test's process: its Dagster result and what its steps said."""

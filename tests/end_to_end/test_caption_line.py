@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deployment import Deployment
 from endpoint_cases import Server, completion, serving
-from line_cases import PEOPLE, STEPS, ledger_of, released, run_here, storage_of
+from line_cases import PEOPLE, STEPS, bases_of, ledger_of, released, run_here, storage_of
 from picture_cases import SIDE, drawings
 from text_line_cases import TRAINING, declare_base_public, letters_table, text_deployment
 
@@ -24,7 +24,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.pixels import ImageForm
 from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.lineage import columns
-from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.naming import DatasetName, dataset_name
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.quality.images import classifier, report
@@ -136,10 +136,13 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
     declared = {"evolution": evolution | {"endpoint": {"url": server.url, "attempts": 2}}}
     method = {"method": "aug_pe", "base_model": "some-model", "training": None}
     deployment = captioned(tmp_path, server, method, declared)
-    LineageStore(deployment.settings.ledger_url).declare_public(
-        model_name("some-model"), by="Bo", reason="its makers list what it was trained on"
-    )
+    graph = LineageStore(deployment.settings.ledger_url)
+    graph.declare_public(model_name("some-model"), by="Bo", reason="its makers list what it was trained on")
     painter: Painter = server.answer
+    refused = run_here(deployment).failures["raw"]
+    assert "a model of unknown origin upstream of a base, or a base itself: dpsynth:products:painter" in refused
+    assert not ledger_of(deployment).entries() and not server.asked
+    graph.declare_public(model_name("painter"), by="Bo", reason="its makers list its pictures")
     painter.most = 0
     failed = run_here(deployment)
     assert "drew no picture on trial" in failed.failures["model"]
@@ -194,7 +197,20 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
     said = " ".join(public["statement"]["not_covered"])
     assert "no mechanism read them, and the published ones were drawn by the model painter at 127.0.0.1" in said
     assert "reached the mechanism" not in said
-    assert "What the model painter at 127.0.0.1 was trained on" in said and "no lineage was checked" in said
+    assert "What the model painter at 127.0.0.1 was trained on. Clearance refuses it unless lineage" in said
+    assert "dpsynth:products:painter was declared public by Bo: its makers list its pictures" in said
+    assert [(base["kind"], base["name"], base["known_by"]) for base in public["clearance"]["bases"]] == [
+        ("checkpoint", "some-model", "declaration"),
+        ("package", "all-MiniLM-L6-v2", "contract"),
+        ("endpoint", "painter", "declaration"),
+    ]
+    model_of, drawn_of = (bases_of(deployment, step) for step in ("model", "synthetic"))
+    assert model_of == {("some-model", "MODEL"), ("all-MiniLM-L6-v2", "FILE")}
+    assert drawn_of == {("painter", "MODEL")}
+    assert {item.node.name.name for item in graph.ancestry([dataset_name(folder / "data")]).relatives} >= {
+        "some-model",
+        "painter",
+    }
     page = (folder / "dossier.html").read_text()
     assert (
         "The model painter at 127.0.0.1 drew them from the synthetic texts in letter; no mechanism read a real picture"
@@ -225,7 +241,13 @@ def test_an_endpoint_that_fails_on_its_way_and_a_release(tmp_path: Path, server:
     assert run_here(deployment, steps=AS_FAR).success and not painter.prompts
     pictures["endpoint"]["model"] = "another"
     deployment.write()
+    assert "dpsynth:products:another" in run_here(deployment, steps=AS_FAR).failures["clearance"]
+    assert "would not be cleared any more" in run_here(deployment, steps=["synthetic"]).failures["synthetic"]
+    graph.declare_public(model_name("another"), by="Bo", reason="its makers list its pictures")
+    stale = run_here(deployment, steps=["synthetic"]).failures["synthetic"]
+    assert "it starts from other public bases than its clearance names" in stale and not painter.prompts
     assert run_here(deployment, steps=AS_FAR).success
+    assert bases_of(deployment, "synthetic") == {("another", "MODEL")}
     assert len(painter.prompts) == storage_of(deployment).require(PEOPLE, "synthetic").facts["rows"]
     assert len(ledger_of(deployment).entries()) == 1
 
@@ -237,6 +259,9 @@ def test_captions_of_a_trained_model(tmp_path: Path, server: Server) -> None:
     deployment.contract["generate"]["text"]["pictures"] |= {"most_missing": 0.5}
     deployment.write()
     declare_base_public(deployment)
+    LineageStore(deployment.settings.ledger_url).declare_public(
+        model_name("painter"), by="Bo", reason="its makers list its pictures"
+    )
     painter: Painter = server.answer
     painter.most = 41
     ran = run_here(deployment, steps=AS_FAR)

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from deployment import Deployment
 from endpoint_cases import Server, serving
-from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
+from line_cases import PEOPLE, bases_of, ledger_of, released, run_here, storage_of
 from picture_cases import KINDS, SIDE, drawings, picture_deployment
 from PIL import Image
 
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.quality.images import classifier, report
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.sources.pictures import encoded
@@ -71,10 +73,22 @@ def deployment_of(root: Path, server: Server, **endpoint: Any) -> Deployment:
     return deployment.write()
 
 
+def declare_painter(deployment: Deployment) -> None:
+    LineageStore(deployment.settings.ledger_url).declare_public(
+        model_name("painter"), by="Bo", reason="its makers list its pictures"
+    )
+
+
 def test_a_release_of_pictures_from_an_endpoint(tmp_path: Path, server: Server) -> None:
     deployment = deployment_of(tmp_path, server, words={"bar": "one upright bar"})
+    refused = run_here(deployment).failures["raw"]
+    assert "a model of unknown origin upstream of a base, or a base itself: dpsynth:products:painter" in refused
+    assert not [entry for entry in ledger_of(deployment).entries() if entry.state in ("started", "spent")]
+    server.asked.clear()
+    declare_painter(deployment)
     ran = run_here(deployment)
     assert ran.success, ran.failures
+    assert bases_of(deployment, "model") == {("painter", "MODEL")}
     paths = {path for path, _, _ in server.asked}
     assert paths == {"/v1/images/random", "/v1/images/variation"}
     assert {key for _, key, _ in server.asked} == {f"Bearer {KEY}"}
@@ -89,6 +103,8 @@ def test_a_release_of_pictures_from_an_endpoint(tmp_path: Path, server: Server) 
     told = " ".join(dossier["statement"]["not_covered"])
     assert "which made pictures from public words and from pictures of its own" in told
     assert "No request holds pixels of a record" in told
+    assert "What the model painter at 127.0.0.1 was trained on. Clearance refuses it unless" in told
+    assert [base["known_by"] for base in dossier["clearance"]["bases"]] == ["declaration"]
 
     # How requests are sent decides nothing: the model stays, and no other entry is made.
     model = storage_of(deployment).require(PEOPLE, "model").content_hash
@@ -103,6 +119,7 @@ def test_an_endpoint_that_is_not_listed_or_makes_nothing_costs_nothing(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment = deployment_of(tmp_path, server)
+    declare_painter(deployment)
     monkeypatch.setenv("DPSYNTH_TEXT_ENDPOINTS", "https://models.example.org")
     (refused,) = run_here(deployment).failures.values()
     assert "generate.image.evolution.endpoint.url: http://127.0.0.1" in refused and "is no endpoint of" in refused

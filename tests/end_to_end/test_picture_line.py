@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
-from picture_cases import KINDS, SIDE, drawings, picture_deployment
+from deployment import Deployment
+from line_cases import PEOPLE, Ran, bases_of, ledger_of, released, run_here, storage_of
+from picture_cases import KINDS, PICTURES, SIDE, drawings, drawings_table, picture_deployment
 from PIL import Image
 
 from dpsynth_platform.foundation.image_form import ImageForm
@@ -72,6 +74,8 @@ def test_a_line_that_first_learns_from_public_pictures_that_resemble_the_private
     assert "how many pictures of each class look like each label" in " ".join(dossier["statement"]["covered"])
     assert dossier["contract"]["generate"]["image"]["diffusion"]["table"]["directory"] == "strokes"
     assert str(public) not in json.dumps(dossier)
+    (base,) = dossier["clearance"]["bases"]
+    assert base == {"kind": "pictures", "name": "strokes", "public_because": reason, "known_by": "contract"}
 
 
 def verified_line(tmp_path: Path, method: str, generate: dict[str, Any]) -> dict[str, Any]:
@@ -130,6 +134,7 @@ def test_changed_public_pictures_cost_nothing(tmp_path: Path, monkeypatch: pytes
     ran = run_here(deployment)
     assert ran.success, ran.failures
     assert tmp_path / "public" in asked
+    assert bases_of(deployment, "model") == {(str(tmp_path / "public"), "FILE")}
     states = [entry.state for entry in ledger_of(deployment).entries()]
     assert states.count("spent") == 1 and "started" not in states
 
@@ -185,3 +190,30 @@ def _inverted(sheet: bytes) -> bytes:
     with Image.open(io.BytesIO(sheet)) as image:
         Image.fromarray(255 - np.asarray(image)).save(written, "PNG")
     return written.getvalue()
+
+
+def test_rows_from_before_damaged_pictures_were_refused_are_no_longer_reused(tmp_path: Path) -> None:
+    """The same for a column that was accepted as it is; what was scrubbed under a stricter contract is reused."""
+    table = drawings_table(400)
+    files = table["drawing"].to_pylist()
+    damaged = table.set_column(3, "drawing", pa.array([b"no picture"] * 60 + files[60:], pa.binary()))
+    deployment = Deployment(tmp_path, contract=copy.deepcopy(PICTURES)).write().with_source(damaged)
+    steps = ["raw", "scrubbed"]
+
+    def declared(column: str, **keys: str) -> Ran:
+        deployment.contract["columns"][column] |= keys
+        deployment.write()
+        return run_here(deployment, steps=steps)
+
+    assert declared("kind", accept_pii="kinds of strokes are no names").success
+    first = storage_of(deployment).require(PEOPLE, "scrubbed")
+    assert first.facts["rows"] == 340
+    assert "damaged: leave-out" in declared("drawing", damaged="refuse").failures["scrubbed"]
+    assert declared("drawing", damaged="leave-out").success
+    assert storage_of(deployment).require(PEOPLE, "scrubbed").directory == first.directory, "nothing changed"
+    del deployment.contract["columns"]["kind"]["accept_pii"]
+    assert declared("drawing").success
+    again = storage_of(deployment).require(PEOPLE, "scrubbed")
+    assert again.directory != first.directory and again.facts["rows"] == 340
+    assert declared("kind", accept_pii="kinds of strokes are no names").success
+    assert storage_of(deployment).require(PEOPLE, "scrubbed").directory == again.directory

@@ -16,14 +16,20 @@ from dpsynth_platform.contracts.columns import DateColumn, FloatColumn, IntegerC
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.foundation.errors import ReleaseRefused
-from dpsynth_platform.release import page
+from dpsynth_platform.lineage.clearance import Clearance
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
+from dpsynth_platform.lineage.survey import KnownBase
+from dpsynth_platform.release import page, schema
 from dpsynth_platform.release.cards import dataset_card
 from dpsynth_platform.release.dossier import (
+    FORMAT,
     Evidence,
     PublishedFile,
     bounding_summary,
     build_dossier,
     check_svg,
+    clearance_summary,
     contract_summary,
     expected_errors,
     scrubbing_summary,
@@ -344,6 +350,23 @@ def test_a_clearance_tells_entries_and_what_follows_and_no_places(dossier: dict[
     assert told["caps_together"] == {"epsilon": 5.0, "delta": 2e-5}
     assert any("epsilon 1.4" in sentence for sentence in told["in_words"])
     assert "path" not in finding
+
+
+def test_a_clearance_lists_the_public_bases_without_their_places(dossier: dict[str, Any]) -> None:
+    why = "drawn by ourselves and published"
+    bases = (
+        KnownBase("pictures", DatasetName("file", "/srv/place/strokes"), why, "model", "contract"),
+        KnownBase("endpoint", DatasetName(PRODUCT_NAMESPACE, "makers/painter"), None, "synthetic", "declaration"),
+    )
+    found = clearance_summary(Clearance("compose", "compose", "nothing", (), None, (), (), (), None, bases=bases))
+    assert [(item["kind"], item["name"], item["public_because"], item["known_by"]) for item in found["bases"]] == [
+        ("pictures", "strokes", why, "contract"),
+        ("endpoint", "makers/painter", None, "declaration"),
+    ]
+    assert "/srv" not in repr(found)
+    assert not schema.breaches(dossier | {"clearance": found}, schema.DOSSIERS[FORMAT])
+    stray = found | {"bases": [found["bases"][0] | {"place": "/srv/place"}]}
+    assert schema.breaches(dossier | {"clearance": stray}, schema.DOSSIERS[FORMAT])
 
 
 def test_figures_of_quality_follow_from_the_plan() -> None:

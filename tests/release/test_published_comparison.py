@@ -329,7 +329,7 @@ def test_a_dossier_of_the_format_before_verifies_as_it_is(released: Published, s
         dossier["format"] = "dpsynth-dossier/3"
         for part, names in (
             (dossier, ["fidelity"]), (dossier["ledger"], ["budget"]),
-            (dossier["release"], ["purpose", "recipients"]),
+            (dossier["release"], ["purpose", "recipients"]), (dossier["clearance"], ["bases"]),
         ):  # fmt: skip
             for name in names:
                 del part[name]

@@ -67,12 +67,14 @@ class Loaded:
             ascending.
         prediction: one of `PREDICTIONS`.
         codec: what turns pictures into what the network knows, and back.
+        classes: the checkpoint's embedding of its classes, shape (classes, width); None where it has none.
     """
 
     unet: Any
     levels: npt.NDArray[np.float64]
     prediction: str
     codec: Codec
+    classes: Any = None
 
 
 def checkpoint(declared: str) -> BaseModel:
@@ -138,8 +140,11 @@ def load(base: BaseModel, form: ImageForm) -> Loaded:
     if prediction not in PREDICTIONS:
         raise _refused(base.declared, f"{SCHEDULER}: prediction_type is {prediction!r}", " or ".join(PREDICTIONS))
 
+    known = None
+
     def with_mean_class(network: Any, weights: dict[str, Any]) -> None:
-        classes = weights.pop(_CLASSES, None)
+        nonlocal known
+        known = classes = weights.pop(_CLASSES, None)
         if classes is not None:
             mean = classes.mean(0, keepdim=True)
             if mean.shape[1] != network.time_embedding.linear_2.out_features:
@@ -151,7 +156,7 @@ def load(base: BaseModel, form: ImageForm) -> Loaded:
     unet = _network(base, "unet", UNet2DModel, config | plain, with_mean_class)
     if checkpoint(base.declared).digest != base.digest:
         raise _refused(base.declared, "its files change while they are read", "files that stay as they are")
-    return Loaded(unet, levels, prediction, codec)
+    return Loaded(unet, levels, prediction, codec, known)
 
 
 def _autoencoder(base: BaseModel, name: str, form: ImageForm) -> Codec:

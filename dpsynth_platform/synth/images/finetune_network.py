@@ -10,6 +10,8 @@ Fine-Tuning of Diffusion Models", 2024. Attention alone: Liu et al., "Differenti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -62,14 +64,19 @@ class Pretrained(nn.Module):
         return place - 1 + ((wanted - low) / (high - low)).clamp(0, 1)
 
 
-def adapted(loaded: Loaded, classes: int, adapter: Adapter | None) -> Pretrained:
+def adapted(
+    loaded: Loaded, classes: int, adapter: Adapter | None, known: Sequence[int | None] | None = None
+) -> Pretrained:
     """The network with a part that is trained: that of low rank, else its attention; and an embedding of the classes.
 
     The embedding starts as the only row that the network has one for all classes, or at zero. So at first the network
     is what it was.
 
+    Args:
+        known: for each class the checkpoint's number of it, whose embedding is where it starts instead, or None.
+
     Raises:
-        ConfigurationError: its attention is to be trained, and it has none.
+        ConfigurationError: its attention is to be trained, and it has none; or it has no class of a number.
     """
     from diffusers.models.attention_processor import Attention
     from peft import LoraConfig, inject_adapter_in_model
@@ -77,7 +84,11 @@ def adapted(loaded: Loaded, classes: int, adapter: Adapter | None) -> Pretrained
     unet = loaded.unet
     wide = int(unet.time_embedding.linear_2.out_features)
     first = torch.zeros(1, wide) if unet.class_embedding is None else unet.class_embedding.weight.detach()
-    unet.class_embedding = nn.Embedding(classes + 1, wide, _weight=first.repeat(classes + 1, 1))
+    start = first.repeat(classes + 1, 1)
+    for place, number in enumerate(known or ()):
+        if number is not None:
+            start[place] = _row(loaded, number)
+    unet.class_embedding = nn.Embedding(classes + 1, wide, _weight=start)
     unet.requires_grad_(False)
     attention = [module for module in unet.modules() if isinstance(module, Attention)]
     if adapter is not None:
@@ -99,3 +110,14 @@ def adapted(loaded: Loaded, classes: int, adapter: Adapter | None) -> Pretrained
             module.requires_grad_(True)
     unet.class_embedding.requires_grad_(True)
     return Pretrained(loaded, classes)
+
+
+def _row(loaded: Loaded, number: int) -> Tensor:
+    count = 0 if loaded.classes is None else len(loaded.classes)
+    if number >= count:
+        raise ConfigurationError(
+            f"generate.image.finetune.classes: {number}, and the checkpoint has "
+            f"{f'classes 0 to {count - 1}' if count else 'no classes'}; accepted: numbers of its classes"
+        )
+    row: Tensor = loaded.classes[number]
+    return row

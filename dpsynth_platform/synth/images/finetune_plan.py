@@ -45,6 +45,7 @@ class FinetuneParameters(ImageParameters):
         average: the part of the weights' average that remains in a step: post-processing.
         loss: its numbers.
         solver: how pictures are drawn: post-processing.
+        known_classes: for each class the checkpoint's number of it, or None; None where the contract gives none.
     """
 
     KIND: ClassVar[str] = "training a part of a public diffusion model"
@@ -52,6 +53,7 @@ class FinetuneParameters(ImageParameters):
         "training": TrainingPlan.from_json,
         "loss": lambda part: DiffusionLoss(**part),
         "solver": lambda part: Solver(**part),
+        "known_classes": tuple,
     }
 
     checkpoint: str
@@ -60,6 +62,7 @@ class FinetuneParameters(ImageParameters):
     average: float
     loss: DiffusionLoss
     solver: Solver
+    known_classes: tuple[int | None, ...] | None = None
 
     @classmethod
     def calibrated(cls, inputs: PlanInputs) -> FinetuneParameters:
@@ -91,6 +94,7 @@ class FinetuneParameters(ImageParameters):
             average=options.average,
             loss=loss,
             solver=Solver(lowest=max(usual.lowest, levels[0]), highest=min(usual.highest, levels[-1])),
+            known_classes=_known_classes(inputs, declared, layout),
         )
 
     def network(self) -> Pretrained:
@@ -104,7 +108,7 @@ class FinetuneParameters(ImageParameters):
         base = finetune_checkpoint.checkpoint(self.checkpoint)
         check_digest(base, self.checkpoint_digest)
         loaded = finetune_checkpoint.load(base, self.layout.form)
-        return adapted(loaded, self.layout.number, self.training.adapter)
+        return adapted(loaded, self.layout.number, self.training.adapter, self.known_classes)
 
     @property
     def neighbours(self) -> tuple[str, int]:
@@ -116,6 +120,17 @@ class FinetuneParameters(ImageParameters):
     def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
         """The cost of the columns and of so many executed steps."""
         return counted.together(self.columns, self.training.event_of(steps))
+
+
+def _known_classes(inputs: PlanInputs, declared: ImageFinetune, layout: ImageLayout) -> tuple[int | None, ...] | None:
+    """The checkpoint's number of each class. Raises `ContractError` if the contract gives one to no class of it."""
+    for name in declared.classes:
+        if name not in layout.names:
+            raise ContractError(
+                f"{inputs.contract.dataset}: generate.image.finetune.classes: {name!r} is no class; accepted: "
+                f"{', '.join(layout.names[:20])}{', ...' if layout.number > 20 else ''}"
+            )
+    return tuple(declared.classes.get(name) for name in layout.names) if declared.classes else None
 
 
 def declared_by(inputs: PlanInputs) -> ImageFinetune:

@@ -243,6 +243,34 @@ def test_auto_starts_from_a_declared_checkpoint(model):
     assert found.public_model is not None and found.public_model.public == WHY
 
 
+def test_classes_that_the_checkpoint_knows_begin_as_it_knows_them(tmp_path):
+    place = saved_model(tmp_path / "model", num_class_embeds=4)
+    own = load_file(place / "unet/diffusion_pytorch_model.safetensors")["class_embedding.weight"]
+    names = FinetuneParameters.of(finetune_plan(place)).layout.names
+    plan = finetune_plan(place, classes={names[1]: 3})
+    parameters = FinetuneParameters.checked(plan)
+    assert parameters.known_classes == (None, 3, *[None] * (len(names) - 2))
+    begun = parameters.network().unet.class_embedding.weight
+    assert torch.equal(begun[1], own[3]) and begun.shape[0] == len(names) + 1
+    assert all(torch.allclose(begun[row], own.mean(0)) for row in range(len(begun)) if row != 1)
+    usual = finetune_plan(place)
+    assert "known_classes" not in usual.parameters and usual.event == plan.event
+    snapshots = [finetune_contract(place, **more).mechanism_snapshot() for more in ({}, {"classes": {names[1]: 3}})]
+    assert "classes" not in snapshots[0]["image"]["finetune"] and snapshots[0] != snapshots[1]
+
+
+def test_classes_that_are_none_are_refused(tmp_path):
+    place = saved_model(tmp_path / "model", num_class_embeds=4)
+    names = FinetuneParameters.of(finetune_plan(place)).layout.names
+    with pytest.raises(ContractError, match=r"finetune.classes: 'bird' is no class; accepted: "):
+        finetune_plan(place, classes={"bird": 3})
+    with pytest.raises(ConfigurationError, match=r"finetune.classes: 4, and the checkpoint has classes 0 to 3"):
+        FinetuneParameters.of(finetune_plan(place, classes={names[0]: 4})).network()
+    bare = saved_model(tmp_path / "bare")
+    with pytest.raises(ConfigurationError, match=r"finetune.classes: 0, and the checkpoint has no classes"):
+        FinetuneParameters.of(finetune_plan(bare, classes={names[0]: 0})).network()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -250,6 +278,7 @@ def test_auto_starts_from_a_declared_checkpoint(model):
         ({"public": "yes"}, "public"),
         ({"trained": "all"}, "trained"),
         ({"rank": 0}, "rank"),
+        ({"classes": {"bar": -1}}, "classes.bar"),
     ],
 )
 def test_what_a_contract_must_say(model, change, words):

@@ -203,6 +203,10 @@ def query(
         >>> bool((answers.data.low <= answers.data.high).all())
         True
     """
+    if not isinstance(queries, str | Mapping):
+        raise ContractError(
+            f"queries: {type(queries).__name__}; accepted: one SELECT statement, or statements and declarations by name"
+        )
     named = {"q1": queries} if isinstance(queries, str) else dict(queries)
     chosen = _options(options | {"queries": named}, columns, ())
     table, kind = frames.read(data)

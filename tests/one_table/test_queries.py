@@ -12,6 +12,7 @@ import pytest
 from synthesis_cases import SECRET, Make
 from typer.testing import CliRunner
 
+import dpsynth
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SchemaMissing
 from dpsynth_platform.foundation.settings import embedded_ledger
@@ -173,3 +174,10 @@ def test_values_that_look_like_markup_are_printed_as_they_are(
     stated = (tmp_path / "out" / "answers-statement.md").read_text()
     assert "In no query, thus neither used nor contained: person, age" in stated
     assert "Declared ignore" not in stated
+
+
+@pytest.mark.parametrize("queries", [["SELECT COUNT(*) FROM data"], 3, None])
+def test_queries_are_a_statement_or_have_names(queries: Any, tmp_path: Path) -> None:
+    with pytest.raises(dpsynth.ContractError, match="accepted: one SELECT statement, or statements and declarations"):
+        dpsynth.query({"x": [1]}, queries, tmp_path / "out", epsilon=1, expected_units=100)
+    assert not (tmp_path / "out").exists()

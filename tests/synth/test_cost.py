@@ -42,21 +42,28 @@ def test_a_shorter_limit_never_allows_more():
 
 
 def test_a_limit_gives_up_the_target_s_combinations_first():
-    full, short = (plan_with(time_limit=limit, workload={"target": "city"}) for limit in (None, "1s"))
-    assert max(map(len, full.parameters["workload"])) == 3 and max(map(len, short.parameters["workload"])) == 2
+    full, short = (plan_of(100_000, 1.0, time_limit=limit) for limit in (None, "1s"))
+    assert (ways(full), ways(short)) == (3, 2)
 
 
 def test_more_units_or_budget_allow_larger_models():
-    """By powers of two, from 100,000 units times epsilon on."""
-    found = []
-    for units, epsilon in [(99_000, 1.0), (199_000, 1.0), (50_000, 4.0), (100_000, 4.0), (10_000_000, 9.0)]:
-        contract = contract_with(generate={"rows": 50, "method": "aim"})
-        guarantee = contract.privacy.guarantee.model_copy(update={"epsilon": epsilon})
-        privacy = contract.privacy.model_copy(update={"expected_units": units, "guarantee": guarantee})
-        contract = contract.model_copy(update={"privacy": privacy})
-        plan = generator("aim").plan(contract, SCHEMA, Guarantee.target(contract))
-        found.append(plan.parameters["model_cells"] / MODEL_CELLS)
-    assert found == [1, 1, 2, 4, 4]
+    """Triples of a target from 50,000 units times epsilon on; twice the cells from 200,000, four times from 400,000."""
+    sizes = [(49_000, 1.0), (51_000, 1.0), (199_000, 1.0), (50_000, 4.0), (100_000, 4.0), (10_000_000, 9.0)]
+    plans = [plan_of(units, epsilon) for units, epsilon in sizes]
+    assert [plan.parameters["model_cells"] / MODEL_CELLS for plan in plans] == [1, 1, 1, 2, 4, 4]
+    assert [ways(plan) for plan in plans] == [2, 3, 3, 3, 3, 3]
+
+
+def ways(plan):
+    return max(map(len, plan.parameters["workload"]))
+
+
+def plan_of(units, epsilon, **generate):
+    contract = contract_with(generate={"rows": 50, "method": "aim", "workload": {"target": "city"}, **generate})
+    guarantee = contract.privacy.guarantee.model_copy(update={"epsilon": epsilon})
+    privacy = contract.privacy.model_copy(update={"expected_units": units, "guarantee": guarantee})
+    contract = contract.model_copy(update={"privacy": privacy})
+    return generator("aim").plan(contract, SCHEMA, Guarantee.target(contract))
 
 
 def test_what_cannot_be_kept_leaves_the_least_work():

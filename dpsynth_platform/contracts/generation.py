@@ -17,10 +17,12 @@ from dpsynth_platform.contracts.methods import (
     IMAGE_METHODS,
     PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
+    PUBLIC_METHODS,
     TEXT_METHODS,
     TRAINED_METHODS,
     MethodName,
 )
+from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
 NO_COLUMN = "none, so leave the key out"
@@ -121,6 +123,11 @@ class Generate(Part):
         ),
     )
     workload: Workload = Field(default_factory=Workload, description="For `aim`, `mwem`, `rap` and `gem` only.")
+    public: PublicRows | None = Field(
+        default=None,
+        exclude_if=lambda public: public is None,
+        description="A public table with some of the same columns, as a help for `aim`, `mwem`, `rap` and `gem`.",
+    )
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
     image: ImageGeneration | None = Field(
         default=None,
@@ -195,6 +202,7 @@ class Generate(Part):
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
+        parts["public"] = (self.public, PUBLIC_METHODS)
         parts |= {
             f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
         }
@@ -204,7 +212,7 @@ class Generate(Part):
                 "text.pictures, by which an endpoint draws pictures from the texts"
             )
         for key, (value, methods) in parts.items():
-            if value is not None and self.method not in methods and not self.method_unresolved:
+            if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
                 yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"
 
     def _drawing_faults(self) -> Iterator[str]:

@@ -31,6 +31,8 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
+PUBLIC_METHODS = ("aim", "mwem", "rap", "gem")
+"""Methods that `generate.public` helps."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""
 INFERENCE_METHODS = ("dp_inference",)

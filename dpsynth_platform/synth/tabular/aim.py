@@ -46,7 +46,11 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import ITERATIONS, expected_error, score_sensitivity, started
+from dpsynth_platform.synth.tabular.marginals import (
+    ITERATIONS,
+    expected_error,
+    score_sensitivity,
+)
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
@@ -143,13 +147,15 @@ class Aim(SelectionGenerator[AimParameters]):
         sensitivity = WEIGHT_SCALE * score_sensitivity(plan)
         draws = sealed.draws(log, sensitivity, records.parts)
         one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
-        states, groups, estimator = started(domain, one_way)
-        links, weights, sums = _links(sealed, len(domain)), sealed.weights, Sums(groups)
+        links, weights = _links(sealed, len(domain)), sealed.weights
+        states, groups, measured, prior = self.prepared_with_public(plan, domain, one_way, weights, log)
+        estimator, sums = Estimator(groups, measured, prior=prior), Sums(groups)
         exact = records.cliques(states, {*links, *weights}, progress)
         if links:
             sigma = sealed.noise(sealed.target_share / len(links))
             for link in links:
                 estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
+        if links or prior:
             estimator.fit(LINK_ITERATIONS)
         rounds = _Rounds(sealed, draws.left)
         every = [view for clique in weights for view in sums.views(clique)]

@@ -22,6 +22,7 @@ from dpsynth_platform.contracts.base import (
     caseless,
     refuse,
 )
+from dpsynth_platform.contracts.bases import PublicBase, bases_of
 from dpsynth_platform.contracts.columns import (
     RESERVED_COLUMNS,
     Column,
@@ -191,6 +192,11 @@ class DataContract(Part):
     def public_model(self) -> ImageFinetune | None:
         """The declared public diffusion model that training starts from, if any."""
         return None if self.generate.image is None else self.generate.image.finetune
+
+    @property
+    def bases(self) -> tuple[PublicBase, ...]:
+        """The checkpoint and all else that is public and that the plan starts from; clearance checks their lineage."""
+        return bases_of(self.generate)
 
     @property
     def conditioning_columns(self) -> list[str]:

@@ -7,11 +7,12 @@ resulting guarantee. What does not: the reservation, which compares people (`led
 
 - of the dataset's own family: earlier periods, other datasets, learned bounds, failed attempts, also of this run;
 - of another family of the same identity namespace, since a dataset that was moved there is still about the same people;
-- of mechanisms that lineage leads to: on the same table, or upstream of the checkpoint that training starts from;
+- of mechanisms that lineage leads to: on the same table, or upstream of a public base that the plan starts from
+  (`contracts.bases`: the checkpoint, public pictures or tables, a model behind an endpoint);
 
-and whatever cannot be verified: a checkpoint of unknown origin, or one that has seen a guarded table in clear; an entry
-that is claimed and that the ledger does not confirm; an origin that only other producers report. The last one stops no
-run, since only they can know it; approvers see the producers and the events.
+and whatever cannot be verified: a checkpoint of unknown origin, or a base that has seen a guarded table in clear; an
+entry that is claimed and that the ledger does not confirm; an origin that only other producers report. The last one
+stops no run, since only they can know it; approvers see the producers and the events.
 
 **The verdict** is the contract's `on_overlap`, or `refuse`:
 
@@ -19,7 +20,7 @@ run, since only they can know it; approvers see the producers and the events.
   person who took part in each.
 - `exclude`: earlier participants are silently left out.
 - `block`: the run is refused if one of its people took part before. Only this verdict depends on the data.
-- `refuse`: something upstream of the checkpoint is unknown or unprotected; under `exclude` and `block` also if the
+- `refuse`: something upstream of a base is unknown or unprotected; under `exclude` and `block` also if the
   participants of a finding cannot be compared, so that anyone may have taken part.
 
 **All of it is public**: it follows from contracts, names, lineage, and the number and kind of entries, never from a
@@ -39,9 +40,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpsynth_platform.contracts.bases import PublicBase
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.digests import canonical_digest
@@ -52,7 +54,7 @@ from dpsynth_platform.ledger.kinship import KinEntry
 from dpsynth_platform.ledger.records import Account, CostRequest, OverlapPolicy
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.naming import DatasetName
-from dpsynth_platform.lineage.survey import Lead, Path, Survey, survey
+from dpsynth_platform.lineage.survey import KnownBase, Lead, Path, Survey, survey
 from dpsynth_platform.lineage.upstream import Upstream, upstream_of
 
 if TYPE_CHECKING:
@@ -65,9 +67,9 @@ DESCRIPTIONS: Mapping[Kind, str] = {
     "family": "an earlier mechanism of the same family",
     "namespace": "a mechanism of another family of the same identity namespace",
     "source": "a mechanism on the same table, or on what it was made from",
-    "base-model": "a mechanism upstream of the base model",
-    "unknown": "a model of unknown origin upstream of the base model, or the base model itself",
-    "unprotected": "a guarded table that the base model has seen without a mechanism in between",
+    "base-model": "a mechanism upstream of a base",
+    "unknown": "a model of unknown origin upstream of a base, or a base itself",
+    "unprotected": "a guarded table that a base has seen, or holds, without a mechanism in between",
     "unproven": "a claimed ledger entry that the ledger does not confirm",
     "unverified-source": "a model whose origin only other producers report",
 }
@@ -108,7 +110,7 @@ class Finding:
 
     Attributes:
         kind: how it was found; of several ways, the most specific one, by lineage.
-        path: the way to it from the dataset or its base model.
+        path: the way to it from the dataset or a base.
         entry: id of the ledger entry, if it is one; `family` is its account, `place` its dataset (and period).
         guarantee: what the entry claims, in JSON.
         incomparable: why its participants cannot be compared with this run's, or None if they can.
@@ -165,11 +167,12 @@ class Clearance:
         apart: entries that `resulting` leaves out, since they have no common guarantee with this run.
         base_model: names of the checkpoint that training starts from.
         families: other families that may be about the same people.
-        declared: who declared which part of the checkpoint's lineage public, and why, in sentences.
+        declared: who declared which part of the bases' lineage public, and why, in sentences.
         upstream: the ancestry above the line, for the dossier. It is approved with the rest; later reports change no
             dossier of this run.
         caps: (epsilon, delta) of this family and those together, valid even if plans depend on earlier results; None if
             they protect different units.
+        bases: the public bases that the plan starts from, the checkpoint among them.
     """
 
     decision: Decision
@@ -183,6 +186,7 @@ class Clearance:
     caps: tuple[float, float] | None
     declared: tuple[str, ...] = ()
     upstream: tuple[Upstream, ...] = ()
+    bases: tuple[KnownBase, ...] = ()
 
     @property
     def related(self) -> tuple[str, ...]:
@@ -204,7 +208,7 @@ class Clearance:
 
     @property
     def unverified_models(self) -> int:
-        """How many models upstream of the base model have an origin that only other producers report."""
+        """How many models upstream of the bases have an origin that only other producers report."""
         return self._count("unverified-source")
 
     @property
@@ -262,6 +266,10 @@ class Clearance:
                 "families": tuple(document["families"]),
                 "declared": tuple(document.get("declared", ())),
                 "upstream": tuple(Upstream(**item) for item in document.get("upstream", ())),
+                "bases": tuple(
+                    KnownBase(**item | {"name": DatasetName(**item["name"])})
+                    for item in document.get("bases", _checkpoints(document))
+                ),
                 "caps": tuple(document["caps"]) if document["caps"] else None,
             }
         )
@@ -279,7 +287,10 @@ class Clearance:
     def kept(self, before: Clearance) -> Clearance:
         """The earlier clearance of the same run, unless this one differs or has new findings: records stay the same."""
         same = (self.decision, self.policy, self.base_model) == (before.decision, before.policy, before.base_model)
-        return before if same and not self.new_findings(before) else self
+        alike = [replace(base, known_by=None) for base in self.bases] == [
+            replace(base, known_by=None) for base in before.bases
+        ]
+        return before if same and alike and not self.new_findings(before) else self
 
 
 def clear(
@@ -301,7 +312,7 @@ def clear(
         entry_id: the run's own entry, if reserved; then only what was reserved before it counts.
         base_model: another checkpoint than the contract's, while planning.
     """
-    seen = survey(store, contract.source.place, base_model or contract.generate.checkpoint)
+    seen = survey(store, contract.source.place, _bases(contract, base_model))
     if entry_id is not None:
         request = ledger.entry(entry_id).request
     kin = ledger.kin(family, related=seen.entries, before=entry_id)
@@ -319,12 +330,27 @@ def clear(
         findings=findings,
         resulting=resulting,
         apart=apart,
-        base_model=seen.base_model,
+        base_model=tuple(base.name for base in seen.bases if base.kind == "checkpoint"),
         families=families,
         caps=_caps(family, [ledger.account(name) for name in families]),
         declared=tuple(f"{item.name} was declared public by {item.by}: {item.reason}" for item in seen.declared),
-        upstream=upstream_of(store, {seen.source: "raw"} | dict.fromkeys(seen.base_model, "model")),
+        upstream=upstream_of(store, {seen.source: "raw", **seen.starts}),
+        bases=seen.bases,
     )
+
+
+def _bases(contract: DataContract, base_model: str | None) -> Sequence[PublicBase]:
+    """The contract's public bases, with another checkpoint if one is given."""
+    if base_model is None:
+        return contract.bases
+    others = [base for base in contract.bases if base.kind != "checkpoint"]
+    return [PublicBase("checkpoint", base_model), *others]
+
+
+def _checkpoints(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The bases of a clearance of an earlier version, which knew checkpoints only."""
+    for name in document["base_model"]:
+        yield {"kind": "checkpoint", "name": name, "why": None, "step": "model"}
 
 
 def _unverifiable(seen: Survey, paid: Collection[Path]) -> Iterator[Finding]:
@@ -373,7 +399,7 @@ def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
 
 
 def _way(item: KinEntry, family: FamilyBudget, seen: Survey) -> tuple[Kind, Path]:
-    """How an entry was found: by the base model's lineage, else by its family, the same table, or the namespace."""
+    """How an entry was found: by a base's lineage, else by its family, the same table, or the namespace."""
     name = item.entry.entry_id
     if name in seen.trained_on:
         path = seen.trained_on[name]
@@ -394,7 +420,7 @@ def _verdict(policy: OverlapPolicy, findings: Sequence[Finding]) -> tuple[Decisi
         ways = (
             "have its lineage ingested, declare it public (dpsynth lineage declare-public), or start from another"
             if refused[0].kind == "unknown"
-            else "start from another base model"
+            else "start from another base"
         )
         return "refuse", f"{_listed(refused, lambda item: item.words)}; {ways}"
     incomparable = [item for item in findings if item.incomparable]

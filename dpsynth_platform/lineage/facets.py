@@ -211,7 +211,7 @@ def release(*, release_id: str, candidate_commitment: str, head: Head) -> dict[s
 
 
 def base_model(*checkpoints: DatasetName) -> dict[str, DatasetFacet]:
-    """The checkpoints that a model was initialized from."""
+    """The checkpoints that a model was initialized from, and other public bases that were read in clear."""
     return _custom("dpsynth_baseModel", baseModels=_ancestors(checkpoints))
 
 

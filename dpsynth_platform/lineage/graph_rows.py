@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import islice
@@ -18,6 +19,7 @@ from sqlalchemy import Column, Connection, Row, Select, Table, case, delete, exi
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.release_layout import DATA
 from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger import schema as ledger_schema
@@ -164,6 +166,34 @@ def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[Dat
     rows = in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
     found = {row.key: _node(row) for row in rows}
     return {name: found[key] for name, key in keys.items() if key in found}
+
+
+def nodes_at(connection: Connection, place: DatasetName) -> list[Node]:
+    """The nodes at a path or URI, inside it and around it, however they are spelled.
+
+    A release of ours takes up its whole directory, not its table alone. What we wrote around the place is described by
+    its own node: no table further out says anything about it.
+    """
+    place, column = canonical(place), tables.node.c
+    query = select(column.id, column.kind, column.own, column.namespace, column.name)
+    inside, around = [], []
+    for row in connection.execute(query):
+        other = canonical(DatasetName(row.namespace, row.name))
+        released = row.own and row.kind == "release" and posixpath.basename(other.name) == DATA
+        taken = posixpath.dirname(other.name) if released else other.name
+        if other.namespace != place.namespace:
+            continue
+        if _inside(place.name, taken):
+            around.append((len(taken), row.own, row.id))
+        elif _inside(taken, place.name):
+            inside.append(row.id)
+    nearest = max((length for length, own, _ in around if own), default=0)
+    return list(nodes_by_id(connection, [*inside, *(node for length, _, node in around if length >= nearest)]).values())
+
+
+def _inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or in it."""
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list[str]]:
@@ -424,7 +454,8 @@ class _Relating:
             yield self._edge(child, (nodes[names[entry]].id, ""), "paid-by" if proven else "claims")
 
     def _training(self) -> Iterator[dict[str, Any]]:
-        """From a model to what its own facets name."""
+        """From a model to what its own facets name. What we report as no model stays one: a public table, say."""
+        material = {item.name for item in self._facts.mentions if self._own and item.is_material}
         for mention in filter(self._is_accepted, self._facts.mentions):
             child = (self._nodes[mention.name].id, mention.version)
             relations: tuple[tuple[Relation, tuple[DatasetName, ...]], ...] = (
@@ -434,7 +465,7 @@ class _Relating:
             for relation, names in relations:
                 for name in names:
                     parent = self._nodes[name]
-                    if relation == "base" and self._may_become_checkpoint(parent):
+                    if relation == "base" and name not in material and self._may_become_checkpoint(parent):
                         self._write(replace(parent, kind="checkpoint"))
                     yield self._edge(child, (parent.id, ""), relation)
 

@@ -46,7 +46,16 @@ class Mention:
 
     @property
     def is_model(self) -> bool:
-        return str(self.facets.get("datasetType", _NO_FACETS).get("datasetType", "")).upper() == "MODEL"
+        return self._type == "MODEL"
+
+    @property
+    def is_material(self) -> bool:
+        """Whether it is reported as a table or a file, and so no model."""
+        return self._type in ("TABLE", "FILE")
+
+    @property
+    def _type(self) -> str:
+        return str(self.facets.get("datasetType", _NO_FACETS).get("datasetType", "")).upper()
 
     @property
     def is_release(self) -> bool:

@@ -1,4 +1,4 @@
-"""Survey: what the stored graph says about a dataset and the checkpoint that its training would start from.
+"""Survey: what the stored graph says about a dataset and the public bases that its plan starts from.
 
 What belongs here: the walks before a mechanism (Ponomareva et al. 2026, section 7.7.2) on one snapshot of the graph,
 and what each of them found, with paths. What does not: the ledger's entries themselves (`kinship`) and the verdict
@@ -6,14 +6,18 @@ and what each of them found, with paths. What does not: the ledger's entries the
 
 A survey answers three questions.
 
-- Which ledger entries are upstream of the checkpoint, at any depth, through checkpoints and releases?
-- Has the checkpoint seen anything without a mechanism in between? A checkpoint that was trained on a guarded table may
-  repeat it, and later training with differential privacy does not undo that. So such a checkpoint is refused. Also
+- Which ledger entries are upstream of a base, at any depth, through checkpoints and releases?
+- Has a base seen anything without a mechanism in between? A checkpoint that was trained on a guarded table may
+  repeat it, and later training with differential privacy does not undo that. So such a base is refused. Also
   refused are a checkpoint of unknown origin that nobody declared public, and all that was made from it. A declaration
-  is valid for the checkpoint that it names and overrides nothing that is known. An origin that only another producer
+  is valid for the base that it names and overrides nothing that is known. An origin that only another producer
   reports is accepted and listed with that producer.
 - Which other entries paid for the same table? Those downstream of the dataset's own source, of what that was made from,
   and of any former name of it, up to the first mechanism.
+
+A base that writes or draws (`PublicBase.is_writer`) needs a known origin or a declaration in the ledger. Of any other
+base (pictures, a table, fonts) the contract's own word is enough where the graph knows nothing else. It is looked for
+by its place: a directory in a release of ours is that release, and one that holds a guarded table is that table.
 
 Reports of other producers can only add findings: a path through an entry protects only where this platform wrote the
 node. A claimed entry that the ledger does not confirm may concern anyone.
@@ -22,16 +26,18 @@ node. A claimed entry that the ledger does not confirm may concern anyone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection
 
+from dpsynth_platform.contracts.bases import BaseKind, PublicBase
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
-from dpsynth_platform.lineage.naming import DatasetName, dataset_name, is_place
-from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE, Ancestry, Declaration, Node, Relative
+from dpsynth_platform.lineage.naming import DatasetName, canonical, dataset_name, is_place
+from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE, Declaration, Node, Relative
 from dpsynth_platform.lineage.unverified_origin import unverified_origins
 
 if TYPE_CHECKING:
@@ -65,21 +71,41 @@ class Lead:
 
 
 @dataclass(frozen=True)
+class KnownBase:
+    """A public base under one of its names in the graph. Public.
+
+    Attributes:
+        kind, why, step: as in `PublicBase`.
+        name: its name in lineage events.
+        known_by: `lineage`: events report its origin. `declaration`: a person declared it public in the ledger.
+            `contract`: the contract's word alone. None: nobody.
+    """
+
+    kind: BaseKind
+    name: DatasetName
+    why: str | None
+    step: str
+    known_by: Literal["lineage", "declaration", "contract"] | None = None
+
+
+@dataclass(frozen=True)
 class Survey:
     """What the graph says before a mechanism. Leads are in order of distance, nearest first.
 
     Attributes:
-        base_model: names of the checkpoint; several if the contract's text matches several.
-        trained_on: a shortest path to each entry upstream of the checkpoint.
+        bases: the public bases; a model several times if the contract's text matches several names.
+        starts: where the walks start, with the step that reads it; of data only what the graph has.
+        trained_on: a shortest path to each entry upstream of a base.
         same_source: a shortest path to each entry that paid for the same table.
-        unprotected: guarded tables that the checkpoint has seen without a mechanism in between.
+        unprotected: guarded tables that a base has seen or holds without a mechanism in between.
         unproven: nodes that claim an entry that the ledger does not confirm.
         unverified: models whose origin only other producers report.
-        declared: declarations about the checkpoint and what is upstream of it, nearest first.
+        declared: people's declarations about the bases and what is upstream of them, nearest first.
     """
 
     source: DatasetName
-    base_model: tuple[DatasetName, ...] = ()
+    bases: tuple[KnownBase, ...] = ()
+    starts: Mapping[DatasetName, str] = field(default_factory=dict)
     trained_on: Mapping[str, Path] = field(default_factory=dict)
     same_source: Mapping[str, Path] = field(default_factory=dict)
     unknown: tuple[Lead, ...] = ()
@@ -94,19 +120,19 @@ class Survey:
         return {*self.trained_on, *self.same_source}
 
 
-def survey(store: LineageStore, source: str, base_model: str | None) -> Survey:
+def survey(store: LineageStore, source: str, bases: Sequence[PublicBase] = ()) -> Survey:
     """Walks the present graph. Raises `LedgerError` if the database is out of reach.
 
     Args:
         source: path or URI of the dataset's table.
-        base_model: the checkpoint, by anything that `LineageStore.find` accepts; one that the graph lacks is unknown.
+        bases: a checkpoint by anything that `LineageStore.find` accepts; one that the graph lacks is unknown.
     """
     table = dataset_name(source)
-    names = model_names(store, base_model) if base_model else ()
+    named = {base: model_names(store, base.name) if base.is_writer else (base_name(base),) for base in bases}
 
     def work(connection: Connection) -> Survey:
         same = same_source(connection, table)
-        return _with_model(connection, table, names, same) if names else Survey(table, same_source=same)
+        return _with_bases(connection, table, named, same) if named else Survey(table, same_source=same)
 
     return store.database.read(work)
 
@@ -123,6 +149,11 @@ def model_names(store: LineageStore, text: str) -> tuple[DatasetName, ...]:
 def model_name(text: str) -> DatasetName:
     """The node name of a checkpoint that people call `text`: its place, or a product's name."""
     return dataset_name(text) if is_place(text) else DatasetName(PRODUCT_NAMESPACE, text)
+
+
+def base_name(base: PublicBase) -> DatasetName:
+    """The node name of a base: its place, or of models and packages the product's name."""
+    return model_name(base.name) if base.is_writer or base.kind == "package" else dataset_name(base.name)
 
 
 def same_source(connection: Connection, table: DatasetName) -> dict[str, Path]:
@@ -161,27 +192,51 @@ def _live_entries(connection: Connection) -> dict[str, list[str]]:
     return found
 
 
-def _with_model(
-    connection: Connection, table: DatasetName, names: Sequence[DatasetName], same: Mapping[str, Path]
+def _with_bases(
+    connection: Connection,
+    table: DatasetName,
+    named: Mapping[PublicBase, Sequence[DatasetName]],
+    same: Mapping[str, Path],
 ) -> Survey:
     from dpsynth_platform.lineage.store import declared_public  # late: it loads what writes events
 
     public = declared_public(connection)
-    in_graph = rows.find_nodes(connection, names)
-    not_in_graph = [Relative(Node(0, "checkpoint", name, own=False), 0) for name in names if name not in in_graph]
+    writers = [name for base, names in named.items() if base.is_writer for name in names]
+    data = {
+        base: tuple(dict.fromkeys(node.name for name in names for node in _holding(connection, name)))
+        for base, names in named.items()
+        if not base.is_writer
+    }
+    starts = {name: base.step for base, names in data.items() for name in names}
+    starts |= {name: base.step for base, names in named.items() if base.is_writer for name in names}
+    by_contract = {name for names in data.values() for name in names}
+    in_graph = rows.find_nodes(connection, writers)
+    not_in_graph = [Relative(Node(0, "checkpoint", name, own=False), 0) for name in writers if name not in in_graph]
     claims = walks.references(connection, "claims")
     confirmed = {entry for entries in walks.references(connection, "paid-by").values() for entry in entries}
-    found = walks.walk(connection, list(names), upward=True, public=public)
-    unknown = {*found.unknown, *_without_origin(connection, names, found, public)}
+    found = walks.walk(connection, list(starts), upward=True, public={*public, *by_contract})
+    unknown = {*found.unknown, *_without_origin(connection, writers, public)}
     trained_on: dict[str, Path] = {}
     for item in found.of_kind("mechanism"):
         if (entry := item.node.name.name) in confirmed:
             trained_on.setdefault(entry, shortened_path(path_of(item)))
     paid = walks.paid_for(connection)
-    exposed = walks.exposed(connection, list(names), upward=True)
+    exposed = walks.exposed(connection, list(starts), upward=True)
+    settled = {*unknown, *public, *by_contract}
+    reported = {item.start for item in found.relatives if item.distance > 0 or item.node.own}
+
+    def known_base(base: PublicBase, name: DatasetName) -> KnownBase:
+        known = KnownBase(base.kind, name, base.why, base.step)
+        if canonical(name) in public:
+            return replace(known, known_by="declaration")
+        if base.is_writer:
+            return known if name in unknown or name not in in_graph else replace(known, known_by="lineage")
+        return replace(known, known_by="lineage" if reported & {*data[base]} else "contract")
+
     return Survey(
         source=table,
-        base_model=tuple(names),
+        bases=tuple(known_base(base, name) for base, names in named.items() for name in names),
+        starts=starts,
         trained_on=trained_on,
         same_source=same,
         unknown=_leads([*not_in_graph, *(item for item in found.relatives if item.node.name in unknown)]),
@@ -189,10 +244,18 @@ def _with_model(
         unproven=tuple(Lead(item, entry) for item in found.relatives for entry in claims.get(item.node.id, ())),
         unverified=tuple(
             Lead(model, producers=producers, events=events)
-            for model, producers, events in unverified_origins(connection, found.relatives, {*unknown, *public})
+            for model, producers, events in unverified_origins(connection, found.relatives, settled)
         ),
         declared=tuple(public[item.node.name] for item in found.relatives if item.node.name in public),
     )
+
+
+def _holding(connection: Connection, name: DatasetName) -> list[Node]:
+    """The nodes that are where data are, by name or place; also behind a symbolic link."""
+    if not (name.namespace == "file" or "://" in name.namespace):
+        return list(rows.find_nodes(connection, [name]).values())
+    real = dataset_name(FilePath(name.name).resolve()) if name.namespace == "file" else name
+    return [node for place in dict.fromkeys((name, real)) for node in rows.nodes_at(connection, place)]
 
 
 def _leads(met: Sequence[Relative]) -> tuple[Lead, ...]:
@@ -206,11 +269,11 @@ def _leads(met: Sequence[Relative]) -> tuple[Lead, ...]:
 
 
 def _without_origin(
-    connection: Connection, names: Sequence[DatasetName], found: Ancestry, public: Collection[DatasetName]
+    connection: Connection, names: Sequence[DatasetName], public: Collection[DatasetName]
 ) -> Iterator[DatasetName]:
-    """Starts without a known origin, whatever kind the graph gives them."""
+    """Models to start from without a known origin, whatever kind the graph gives them."""
     for name in names:
-        above = found if len(names) == 1 else walks.walk(connection, [name], upward=True)
+        above = walks.walk(connection, [name], upward=True)
         if name not in public and above.relatives and all(item.distance == 0 for item in above.relatives):
             yield name
 

@@ -52,8 +52,8 @@ def upstream_of(store: LineageStore, starts: Mapping[DatasetName, str]) -> tuple
     """The published ancestry of some names, nearest first, by shortest paths.
 
     Args:
-        starts: the line's source and the checkpoint that training starts from, each with the step that reads it. A name
-            that the graph lacks counts as a checkpoint, unless the line's first step reads it.
+        starts: the line's source and the public bases, each with the step that reads it. A name that the graph lacks
+            counts as a checkpoint, unless the line's first step reads it.
     """
     found = store.ancestry(starts)
     known = [

@@ -178,7 +178,7 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     """Whether the candidate is of the contract and source as they are now, and its evidence is what publication checks.
 
     Then every step would reuse its output, and refuse nothing. In doubt, and where only a step can tell (a copied
-    source, the files of a language model), the answer is no.
+    source, the files of a public base), the answer is no.
     """
     from dpsynth_platform.ledger import chain
     from dpsynth_platform.lifecycle.erasure import erasure_of, honoured
@@ -195,7 +195,7 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     if raw is None or len(made) < len(records) or any(record.run_key != raw.run_key for record in made):
         return False
     same = {"contract": contract.snapshot(), "code_version": RAW_VERSION}
-    if not same.items() <= raw.facts.items() or contract.source.is_copied or contract.generate.checkpoint is not None:
+    if not same.items() <= raw.facts.items() or contract.source.is_copied or contract.bases:
         return False
     ledger = accounts.ledger(settings)
     try:

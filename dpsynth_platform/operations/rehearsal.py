@@ -99,9 +99,9 @@ def _mock_deployment(
     mock = replace(isolated_deployment(settings, document, family, place), require_encrypted="no")
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
-    if contract.generate.checkpoint is not None:
-        # `dpsynth lineage check` decides whether a real run may start from the model.
-        LineageStore(mock.ledger_url).declare_public(
-            model_name(contract.generate.checkpoint), by=mock.user, reason="a rehearsal, on fictional rows"
-        )
+    for base in contract.bases:
+        if base.is_writer:  # `dpsynth lineage check` decides whether a real run may start from the model
+            LineageStore(mock.ledger_url).declare_public(
+                model_name(base.name), by=mock.user, reason="a rehearsal, on fictional rows"
+            )
     return mock

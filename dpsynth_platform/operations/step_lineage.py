@@ -57,16 +57,28 @@ def finished_run(run: StepRun, step: Step, place: Place, storage: Storage, outco
         _upstream(storage.read(place, name), name, place, storage, outcome.input_facets.get(name))
         for name in step.upstream
     ]
-    base_models: tuple[DatasetName, ...] = ()
     if step.name in READS_SOURCE:
         inputs.append(_source(contract, source.names, facets.schema(source)))
-    if step.name in MODELS:  # the checkpoint that training starts from, under the names in the clearance
-        cleared = storage.require(place, "clearance")
-        base_models = Clearance.from_json(cleared.facts[CLEARANCE]).base_model
-        inputs += [DatasetRef(name, facets.file_type("MODEL")) for name in base_models]
-    output = _output(step, contract, source, place, storage, outcome, base_models)
+    bases = _bases(step, place, storage)
+    inputs += bases
+    output = _output(step, contract, source, place, storage, outcome, tuple(base.name for base in bases))
     copies = (_copy(output, target, outcome.record.facts["release_id"]) for target in outcome.targets)
     return replace(run, inputs=tuple(inputs), outputs=(output, *copies), run_facets=outcome.run_facets)
+
+
+def _bases(step: Step, place: Place, storage: Storage) -> list[DatasetRef]:
+    """The public bases that a step reads, under the names in the clearance. What writes or draws is a model."""
+    if step.name not in (*MODELS, "synthetic"):
+        return []
+    cleared = Clearance.from_json(storage.require(place, "clearance").facts[CLEARANCE])
+    read_by = "model" if step.name in MODELS else step.name
+    types = {"checkpoint": "MODEL", "endpoint": "MODEL", "table": "TABLE"}
+    found = {
+        base.name: facets.merge(facets.file_type(types.get(base.kind, "FILE")), without_links(base.name))
+        for base in cleared.bases
+        if base.step == read_by
+    }
+    return [DatasetRef(name, known) for name, known in found.items()]
 
 
 def _copy(release: DatasetRef, target: Target, release_id: str) -> DatasetRef:
@@ -156,7 +168,7 @@ def _output(
     place: Place,
     storage: Storage,
     outcome: Outcome,
-    base_models: tuple[DatasetName, ...],
+    bases: tuple[DatasetName, ...],
 ) -> DatasetRef:
     treatments = columns.treatments_of(contract, source) if step.name in ("synthetic", "released") else None
     names = outcome.schema.names if outcome.schema is not None else []
@@ -171,8 +183,8 @@ def _output(
         parts += [facets.schema(outcome.schema), facets.table_type()]
     else:
         parts.append(facets.file_type("MODEL" if step.name in MODELS else "FILE"))
-    if base_models:
-        parts.append(facets.base_model(*base_models))
+    if bases:
+        parts.append(facets.base_model(*bases))
     descent = _descent(step.name, contract, source, place, storage, names)
     if descent is not None:
         parts.append(facets.column_lineage(descent))

@@ -323,10 +323,10 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
 def _not_cleared(
     settings: Settings, store: Ledger | None, contract: DataContract, family: FamilyBudget, request: CostRequest
 ) -> str | None:
-    """Why a run would not be cleared for its base model; None if it would be, or has none."""
+    """Why a run would not be cleared for a public base; None if it would be, or has none."""
     from dpsynth_platform.lineage.store import LineageStore
 
-    if contract.generate.checkpoint is None:
+    if not contract.bases:
         return None
     with tempfile.TemporaryDirectory() as nowhere:
         # Without a ledger nothing is known of the model, and a forecast must not create a ledger.

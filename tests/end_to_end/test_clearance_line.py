@@ -98,7 +98,7 @@ def test_a_model_that_starts_from_a_checkpoint_two_trainings_deep(tmp_path, monk
     assert "would not be cleared any more: a guarded table" in late.failures["released"]
     assert not (deployment.settings.home / "public" / "others").exists()
     again = run_others()
-    assert "a guarded table that the base model has seen" in again.failures["clearance"]
+    assert "a guarded table that a base has seen" in again.failures["clearance"]
     assert len(ledger_of(deployment).entries()) == 2
 
 

@@ -279,7 +279,7 @@ def test_ancestry_that_arrives_after_the_model_stops_the_release(scene, release)
     ran = scene.publish("bars")
     assert set(ran.failures) == {"released"}
     message = ran.failures["released"]
-    assert "found since its clearance: a mechanism upstream of the base model: s3://models:late" in message
+    assert "found since its clearance: a mechanism upstream of a base: s3://models:late" in message
     assert not (settings.home / "public" / "bars").exists()
 
     entries = scene.ledger.entries()

@@ -225,7 +225,7 @@ def test_e2_compose_walks_two_trainings_to_the_release(reviews):
         f"trained-on {first.table}",
         paid_by(first),
     )
-    assert finding.words.startswith("a mechanism upstream of the base model: s3://models:b -> base s3://models:a -> ")
+    assert finding.words.startswith("a mechanism upstream of a base: s3://models:b -> base s3://models:a -> ")
     squared = sum(costs.squared_distance(made.plan, COLUMNS, records=2) for made in (first, second))
     assert cleared.resulting.epsilon == pytest.approx(costs.gaussian_epsilon(squared, 2 * DELTA), rel=1e-3)
     assert cleared.families == ("reviews",)

@@ -24,7 +24,7 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     refused = run_here(deployment)
     assert not refused.success
     (message,) = refused.failures.values()
-    assert "a model of unknown origin upstream of the base model" in message
+    assert "a model of unknown origin upstream of a base" in message
     assert not ledger_of(deployment).entries()
     declare_base_public(deployment)
     ran = run_here(deployment)

@@ -1,0 +1,234 @@
+"""Clearance of a run that starts from something public other than a checkpoint: what lineage knows of it decides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clearance_cases import contract_of, guarantee, independent, line, spend, told, trained, verdict
+from event_cases import dataset, event, model, name, own
+from ledger_cases import people
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.lineage.clearance import Clearance
+from dpsynth_platform.lineage.naming import DatasetName, dataset_name
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.lineage.survey import KnownBase, model_name
+from dpsynth_platform.lineage.walks import exposed
+
+WHY = "drawn by ourselves and published"
+
+
+def pictured(image: dict[str, Any], *, method: str = "image_pe", policy: str = "compose") -> DataContract:
+    """A contract of pictures, of the family `archive`, with `generate.image`."""
+    document = contract_of("reviews", family="archive", policy=policy).model_dump(mode="json", exclude_unset=True)
+    document["columns"]["photo"] = {"type": "image", "size": [12, 12], "accept_unscrubbed": "they show no people"}
+    document["generate"] = {"method": method, "rows": 100, "image": image}
+    return parse_contract(document, where="test", variables={})
+
+
+def table(place: str) -> dict[str, Any]:
+    return {"evolution": {"foundation": "table", "table": {"directory": place, "public": WHY}}}
+
+
+def encoder(place: str) -> dict[str, Any]:
+    return {"evolution": {"foundation": "shapes", "encoder": place}}
+
+
+def fonts(place: str) -> dict[str, Any]:
+    return {"evolution": {"foundation": "fonts", "fonts": {"directory": place}}}
+
+
+def endpoint(called: str) -> dict[str, Any]:
+    asked = {"url": "https://models.example.org/v1", "model": called}
+    return {"evolution": {"foundation": "endpoint", "endpoint": asked}}
+
+
+DATA = [table, encoder, fonts]
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_data_that_lineage_does_not_know_are_public_by_the_contract(
+    ledger: Ledger, store: LineageStore, starting: None, kind: Any
+) -> None:
+    found = verdict(ledger, store, pictured(kind("s3://lake/strokes")))
+    assert (found.decision, found.findings, found.base_model) == ("compose", (), ())
+    (base,) = found.bases
+    assert (base.name, base.step, base.known_by) == (name("strokes"), "model", "contract")
+    assert base.why == (WHY if kind is table else base.why)
+    assert Clearance.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize("kind", [*DATA, endpoint])
+def test_a_base_that_a_sensitive_line_released_adds_to_that_line(
+    ledger: Ledger, store: LineageStore, starting: None, kind: Any
+) -> None:
+    first = spend(ledger, "shops", "orders", people(1, 2))
+    line(store, "orders", first)
+    found = verdict(ledger, store, pictured(kind("s3://lake/orders/release")))
+    (finding,) = found.adding
+    assert (found.decision, finding.kind, finding.entry) == ("compose", "base-model", first.entry_id)
+    assert finding.path == ("s3://lake:orders/release", f"paid-by dpsynth:ledger:{first.entry_id}")
+    assert found.resulting is not None and found.resulting.epsilon == pytest.approx(independent(2), rel=2e-3)
+    assert found.bases[0].known_by == "lineage"
+    excluded = verdict(ledger, store, pictured(kind("s3://lake/orders/release"), policy="exclude"))
+    assert excluded.decision == "refuse", "people of another namespace cannot be compared"
+    second = spend(ledger, "clinic", "visits")
+    line(store, "visits", second)
+    alike = verdict(ledger, store, pictured(kind("s3://lake/visits/release"), policy="exclude"))
+    assert (alike.decision, alike.related) == ("exclude", (second.entry_id,))
+
+
+@pytest.mark.parametrize("kind", [*DATA, endpoint])
+@pytest.mark.parametrize("place", ["visits", "visits/rows", "copy"])
+def test_a_base_that_holds_or_has_seen_guarded_rows_is_refused(
+    ledger: Ledger, store: LineageStore, starting: None, kind: Any, place: str
+) -> None:
+    line(store, "visits", spend(ledger, "clinic", "visits"))
+    told(store, event("COMPLETE", ["visits"], ["copy"]))
+    found = verdict(ledger, store, pictured(kind(f"s3://lake/{place}")))
+    assert found.decision == "refuse"
+    assert "unprotected" in {item.kind for item in found.findings}
+    assert "start from another" in found.reason
+
+
+@pytest.mark.parametrize("place", ["/srv", "/srv/visits", "/srv/visits/rows", "/srv/visits/rows/2026"])
+def test_a_directory_around_or_inside_guarded_rows_is_refused(
+    ledger: Ledger, store: LineageStore, starting: None, place: str
+) -> None:
+    rows = {"namespace": "file", "name": "/srv/visits/rows", "facets": guarded_facets()}
+    assert store.record(own("COMPLETE", ["visits"], [rows], job="visits.bounded")).new
+    assert verdict(ledger, store, pictured(table(place))).decision == "refuse"
+    assert verdict(ledger, store, pictured(table("/srv/visits/rows-of-others"))).decision == "compose"
+
+
+def guarded_facets() -> dict[str, Any]:
+    return {"tags": {"tags": [{"key": "zone", "value": "restricted"}]}}
+
+
+@pytest.mark.parametrize("inside", ["", "/visits-1", "/visits-1/data", "/visits-1/pictures", "/visits-1/pictures/dots"])
+def test_any_directory_of_a_release_is_the_release(
+    ledger: Ledger, store: LineageStore, starting: None, tmp_path: Path, inside: str
+) -> None:
+    """Also behind a symbolic link: a release's pictures lie beside the table that lineage names."""
+    public, entry = tmp_path / "public", spend(ledger, "shops", "visits")
+    (public / "visits-1" / "data").mkdir(parents=True)
+    facets = guarantee(entry) | {"version": {"datasetVersion": "visits-1"}}
+    released = {"namespace": "file", "name": str(public / "visits-1" / "data"), "facets": facets}
+    assert store.record(own("COMPLETE", ["visits/model"], [released], job="visits.released")).new
+    (tmp_path / "strokes").symlink_to(public)
+    for place in (public, tmp_path / "strokes"):
+        found = verdict(ledger, store, pictured(table(f"{place}{inside}")))
+        assert [item.entry for item in found.adding] == [entry.entry_id]
+        (base,) = found.bases
+        assert (base.name, base.known_by) == (dataset_name(f"{place}{inside}"), "lineage")
+    beside = verdict(ledger, store, pictured(table(str(tmp_path / "public-pictures"))))
+    assert (beside.adding, beside.bases[0].known_by) == ((), "contract")
+
+
+def test_a_model_that_draws_needs_an_origin_or_a_declaration(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    contract = pictured(endpoint("painter"))
+    found = verdict(ledger, store, contract)
+    assert (found.decision, [item.kind for item in found.findings]) == ("refuse", ["unknown"])
+    assert (found.bases[0].known_by, found.base_model) == (None, ())
+    store.declare_public(model_name("painter"), by="Ada", reason="its makers list what it learned from")
+    cleared = verdict(ledger, store, contract)
+    assert (cleared.decision, cleared.findings) == ("compose", ())
+    assert cleared.bases[0].known_by == "declaration"
+    assert cleared.declared == (
+        "dpsynth:products:painter was declared public by Ada: its makers list what it learned from",
+    )
+
+
+def test_a_contract_reason_is_no_origin_of_a_diffusion_model(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    finetune = {"finetune": {"checkpoint": "/srv/models/strokes", "public": WHY}}
+    found = verdict(ledger, store, pictured(finetune, method="image_finetune"))
+    assert (found.decision, found.base_model) == ("refuse", (DatasetName("file", "/srv/models/strokes"),))
+    assert (found.bases[0].why, found.bases[0].known_by) == (WHY, None)
+
+
+def test_a_public_table_that_a_model_of_unknown_origin_made_is_refused(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    told(store, event("COMPLETE", [model("mystery")], ["strokes"]))
+    found = verdict(ledger, store, pictured(table("s3://lake/strokes")))
+    assert (found.decision, found.findings[0].path) == ("refuse", ("s3://lake:strokes", "derived s3://lake:mystery"))
+
+
+def test_all_bases_count_and_a_checkpoint_keeps_its_place(ledger: Ledger, store: LineageStore, starting: None) -> None:
+    """Evolution's table and encoder are two bases; each leads to its own entries."""
+    first, second = spend(ledger, "clinic", "visits"), spend(ledger, "shops", "orders")
+    line(store, "visits", first)
+    line(store, "orders", second)
+    image = table("s3://lake/visits/release")
+    image["evolution"]["encoder"] = "s3://lake/weights"
+    told(store, trained("weights", "orders/release"))
+    found = verdict(ledger, store, pictured(image))
+    assert {item.entry for item in found.adding if item.kind == "base-model"} == {first.entry_id, second.entry_id}
+    assert [base.kind for base in found.bases] == ["pictures", "encoder"]
+    other = verdict(ledger, store, pictured(image), base_model="s3://lake/visits/release")
+    assert [base.kind for base in other.bases] == ["checkpoint", "pictures", "encoder"]
+
+
+def test_a_table_that_is_no_base_changes_nothing(ledger: Ledger, store: LineageStore, starting: None) -> None:
+    line(store, "visits", spend(ledger, "clinic", "visits"))
+    assert contract_of().bases == ()
+    found = verdict(ledger, store, contract_of("reviews", family="archive"))
+    assert (found.bases, found.base_model) == ((), ())
+
+
+def test_a_clearance_of_an_earlier_version_has_its_checkpoint_as_its_only_base(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    store.declare_public(model_name("known"), by="Ada", reason="weights from before there were people")
+    document = verdict(ledger, store, contract_of(base_model="known")).to_json()
+    del document["bases"]
+    (base,) = Clearance.from_json(document).bases
+    assert base == KnownBase("checkpoint", model_name("known"), None, "model")
+    document["base_model"] = []
+    assert Clearance.from_json(document).bases == ()
+
+
+def test_what_is_reported_later_about_a_base_is_a_new_finding(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    contract = pictured(table("s3://lake/strokes"))
+    before = verdict(ledger, store, contract)
+    told(store, event("COMPLETE", ["web"], ["strokes"]))
+    again = verdict(ledger, store, contract)
+    assert (again.bases[0].known_by, again.kept(before)) == ("lineage", before), "an origin that adds nothing"
+    line(store, "visits", spend(ledger, "clinic", "visits"))
+    told(store, event("COMPLETE", ["visits/release"], ["strokes"]))
+    assert verdict(ledger, store, contract).new_findings(before)
+    assert verdict(ledger, store, pictured(table("s3://lake/other"))).kept(before) != before
+
+
+def test_a_public_table_stays_a_table_and_reaches_what_starts_from_the_model(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    """A later run starts from a model whose public table turns out to be guarded rows: it is refused."""
+    entry = spend(ledger, "clinic", "visits")
+    strokes = dataset("strokes", datasetType={"datasetType": "FILE"})
+    bases: dict[str, Any] = {
+        "dpsynth_baseModel": {"baseModels": [{"namespace": "s3://lake", "name": "strokes", "version": "unknown"}]}
+    }
+    made = model("visits/model", **guarantee(entry), **bases)
+    assert store.record(own("COMPLETE", [strokes], [made], job="visits.model")).new
+    node = store.node(name("strokes"))
+    assert node is not None and node.kind == "dataset"
+    assert {(edge.parent.name, edge.relation) for edge in store.edges(name("visits/model"))} >= {("strokes", "base")}
+    contract = contract_of("reviews", family="archive", base_model="s3://lake/visits/model")
+    assert verdict(ledger, store, contract).decision == "compose"
+    told(store, event("COMPLETE", ["orders"], ["strokes"]))
+    line(store, "orders", spend(ledger, "shops", "orders"))
+    assert verdict(ledger, store, contract).decision == "refuse"
+    reached = store.database.read(lambda connection: exposed(connection, [name("visits/model")], upward=True))
+    assert name("strokes") in {item.node.name for item in reached}

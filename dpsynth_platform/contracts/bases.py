@@ -59,6 +59,8 @@ def bases_of(generate: Generate) -> tuple[PublicBase, ...]:
 
 def _declared(generate: Generate) -> Iterator[PublicBase]:
     text, image = generate.text, generate.image
+    if generate.public is not None:
+        yield PublicBase("table", generate.public.uri, generate.public.why)
     if generate.checkpoint is not None:
         finetune = None if image is None else image.finetune
         yield PublicBase("checkpoint", generate.checkpoint, None if finetune is None else finetune.public)

@@ -87,7 +87,8 @@ class Generate(Part):
     method: MethodName = Field(
         default="auto",
         description=(
-            "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `rap` and "
+            "`aim` measures as many marginals as the budget allows, `jam` also takes a `public` table's where these "
+            "are nearer, `mwem` measures nearly as many as `aim` in less time, `rap` and "
             "`gem` any that a workload names, whatever the size of a graphical model of them, `mst` the strongest "
             "links of a tree, `privsyn` chooses many pairs at once, `privbayes` suits columns with very many values, "
             "`independent` measures no links. `auto` chooses by public facts and gives its reason. Methods that also "
@@ -122,11 +123,11 @@ class Generate(Part):
             "with plausible audit.canary_rows, which are drawn by them."
         ),
     )
-    workload: Workload = Field(default_factory=Workload, description="For `aim`, `mwem`, `rap` and `gem` only.")
+    workload: Workload = Field(default_factory=Workload, description="For `aim`, `jam`, `mwem`, `rap` and `gem` only.")
     public: PublicRows | None = Field(
         default=None,
         exclude_if=lambda public: public is None,
-        description="A public table with some of the same columns, as a help for `aim`, `mwem`, `rap` and `gem`.",
+        description="A public table with columns of the same names, as a help for `aim`, `jam`, `mwem`, `rap`, `gem`.",
     )
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
     image: ImageGeneration | None = Field(
@@ -211,6 +212,8 @@ class Generate(Part):
                 "image: beside text; accepted: one of both, so declare the other column with ignore: true; or "
                 "text.pictures, by which an endpoint draws pictures from the texts"
             )
+        if self.method == "jam" and self.public is None:
+            yield "public: missing, and 'jam' takes counts from it; accepted: a public table, or method aim"
         for key, (value, methods) in parts.items():
             if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
                 yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"

@@ -53,6 +53,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.public_prior import PublicView
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
@@ -100,6 +101,9 @@ class Aim(SelectionGenerator[AimParameters]):
 
     method = "aim"
     parameters_type = AimParameters
+    selection_share = SELECTION_SHARE
+    score_factor = 1
+    """How often a score moves by the sensitivity of a distance, at most."""
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, asked = len(domain), workload_of(contract, domain.names, domain.parts)
@@ -108,7 +112,7 @@ class Aim(SelectionGenerator[AimParameters]):
         rounds = work.rounds
         aimed = rounds > 0 and asked.target is not None
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)
-        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
+        budget = calibrate_selection(guarantee, rounds, self.selection_share if rounds else 0.0, domain.partitions)
         return asdict(
             AimParameters(
                 **asdict(budget),
@@ -144,7 +148,7 @@ class Aim(SelectionGenerator[AimParameters]):
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
         sealed, domain = self.sealed(plan.parameters), records.domain
-        sensitivity = WEIGHT_SCALE * score_sensitivity(plan)
+        sensitivity = self.score_factor * WEIGHT_SCALE * score_sensitivity(plan)
         draws = sealed.draws(log, sensitivity, records.parts)
         one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
         links, weights = _links(sealed, len(domain)), sealed.weights
@@ -169,10 +173,20 @@ class Aim(SelectionGenerator[AimParameters]):
                 for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
             }
             scored = {view: scored[view] for view in views}
+            if prior is not None and rounds.done < sealed.rounds - 1:  # the last one measures with all that is left
+                whole = {view.clique for view in views if not any(view.levels)}
+                public = {clique: estimator.total * prior.shares[clique] for clique in whole & prior.shares.keys()}
+                scored |= self.public_scores(public, weights, exact, expected, records.parts)
             known: dict[View, Array] = {}
-            hidden = 0.0
+            hidden, taken = 0.0, False
             while scored and len(known) < sealed.choices_per_fit and (sigma_now := rounds.sigma) is not None:
                 view = draws.choice(scored)
+                if prior is not None and isinstance(view, PublicView):
+                    log.taken(view.clique, sigma_now)
+                    prior.take(view.clique, sigma_now**2)
+                    estimator.add([])
+                    rounds, taken = rounds.after(draws.left), True
+                    break
                 known[view] = view.sums(expected[view.clique], groups)
                 hidden += hidden_by_noise(known[view], sigma_now)
                 noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
@@ -186,8 +200,19 @@ class Aim(SelectionGenerator[AimParameters]):
                 np.abs(estimator.expected(view.attributes(len(groups))).numpy() - before).sum()
                 for view, before in known.items()
             )
-            if learned <= hidden:
+            if learned <= hidden and not taken:
                 rounds = rounds.finer()
+
+    def public_scores(
+        self,
+        public: Mapping[Clique, Array],
+        weights: Mapping[Clique, int],
+        exact: Mapping[Clique, Counts],
+        expected: Mapping[Clique, Array],
+        parts: int,
+    ) -> dict[View, int]:
+        """Scores of public marginals, in records, that may be taken in place of a measurement (`jam`). Sensitive."""
+        return {}
 
 
 def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
@@ -238,13 +263,14 @@ class _Rounds:
     """The spread of the budget over the rounds, which depends on released results only.
 
     `left` is the remaining precision, `done` the number of finished rounds, and `precision` that of the next round's
-    measurement as a multiple of an even spread.
+    measurement as a multiple of an even spread. Once a round has measured nothing (`saved`), what is left is spread.
     """
 
     sealed: AimParameters
     left: PrecisionBudget
     done: int = 0
     precision: int = 1
+    saved: bool = False
 
     @property
     def sigma(self) -> float | None:
@@ -266,6 +292,8 @@ class _Rounds:
 
     def after(self, left: PrecisionBudget) -> _Rounds:
         """The state after a round that left so much precision."""
+        if left == self.left:
+            return replace(self, done=self.done + 1, saved=True)
         over = self.left.left < 2 * self._even * self.precision
         return replace(self, left=left, done=self.sealed.rounds if over else self.done + 1)
 
@@ -274,7 +302,8 @@ class _Rounds:
 
     @property
     def _even(self) -> Fraction:
-        return self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
+        even = self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
+        return max(even, self.left.left / (self.sealed.rounds - self.done)) if self.saved else even
 
 
 def _noise_of_one_way(sealed: AimParameters, columns: int) -> float:

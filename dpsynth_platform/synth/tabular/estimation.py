@@ -23,10 +23,10 @@ progress it continues without its history; otherwise a fit may end far from the 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,6 @@ from dpsynth_platform.synth.tabular.resolution import Groups, View, coarse
 
 if TYPE_CHECKING:
     import torch
-
-    from dpsynth_platform.synth.tabular.public_prior import PublicPrior
 
 Array = npt.NDArray[np.float64]
 
@@ -70,6 +68,33 @@ class Measurement:
     @property
     def view(self) -> View:
         return View(self.clique, self.levels) if self.levels else View.finest(self.clique)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far measured counts agree with a prior's: `agreement` from 0 to 1, and `dispersion`, in records."""
+
+    agreement: float
+    dispersion: float
+
+
+class Prior(Protocol):
+    """Marginals over states that are believed as far as measured ones agree (`public_prior`).
+
+    Attributes:
+        shares: of each clique.
+    """
+
+    @property
+    def shares(self) -> Mapping[Clique, Array]: ...
+
+    def required(self, trust: Trust) -> Sequence[Clique]: ...
+
+    def trust(self, measured: Iterable[Measurement], total: float) -> Trust: ...
+
+    def measurements(
+        self, cliques: Iterable[Clique], trust: Trust, measured: Mapping[View, Measurement], total: float
+    ) -> list[Measurement]: ...
 
 
 def combined(old: Measurement | None, new: Measurement) -> Measurement:
@@ -117,7 +142,7 @@ class Estimator:
         device: str = "cpu",
         factors: Mapping[Clique, Array] | None = None,
         cover: Sequence[Clique] = (),
-        prior: PublicPrior | None = None,
+        prior: Prior | None = None,
     ) -> None:
         self.groups, self._device, self.prior = groups, device, prior
         self._factors = factors or {}
@@ -125,6 +150,7 @@ class Estimator:
         self._columns = self._attributes.columns
         self._combined: dict[View, Measurement] = {}
         self._believed: dict[View, Measurement] = {}
+        self._required: list[Clique] = []
         for measurement in one_way:
             self._combine(measurement)
         self.total = estimate_total(list(self._combined.values()))
@@ -148,12 +174,10 @@ class Estimator:
         return [*measured, *(clique for clique in self._factors if clique not in measured)]
 
     @property
-    def _required(self) -> list[Clique]:
-        """The `cliques` that the tree must cover: of the prior's unmeasured ones, only its strongest."""
+    def _needed(self) -> list[Clique]:
+        """The `cliques` that the tree must cover: of the prior's unmeasured ones, those only that it requires."""
         free = {view.clique for view in self._believed.keys() - self._combined.keys()}
-        if self.prior is None or not free:
-            return self.cliques
-        return [*(clique for clique in self.cliques if clique not in free), *self.prior.tree]
+        return [*(clique for clique in self.cliques if clique not in free), *self._required]
 
     @property
     def _measured(self) -> list[Clique]:
@@ -163,7 +187,7 @@ class Estimator:
         """Adds measurements for the next `fit`. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
-            self.tree = covering(self.tree, self._required, measurement.view.attributes(self._columns))
+            self.tree = covering(self.tree, self._needed, measurement.view.attributes(self._columns))
             self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
         self._believe()
@@ -201,12 +225,12 @@ class Estimator:
             return
         before, self._believed = self._believed, {}
         trust = self.prior.trust(self._combined.values(), self.total)
-        if trust.agreement:
-            for clique in self.prior.tree:
-                self.tree = covering(self.tree, [*self._required, *self.prior.tree], clique)
-            covered = [clique for clique in self.prior.shares if self.tree.home(clique) is not None]
-            found = self.prior.measurements(covered, trust, self._combined, self.total)
-            self._believed = {item.view: item for item in found}
+        self._required = list(self.prior.required(trust))
+        for clique in self._required:
+            self.tree = covering(self.tree, self._needed, clique)
+        covered = [clique for clique in self.prior.shares if self.tree.home(clique) is not None]
+        found = self.prior.measurements(covered, trust, self._combined, self.total)
+        self._believed = {item.view: item for item in found}
         for view in before.keys() - self._believed.keys() - self._combined.keys():
             del self._parameters[view]
         for view, item in self._believed.items():

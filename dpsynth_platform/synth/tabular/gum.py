@@ -59,9 +59,9 @@ class Target:
 def model_of_table(plan: SealedPlan, stored: Measurements, rows: int, progress: Progress = silent) -> Model:
     """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone."""
     domain = Domain.from_json(plan.columns).with_values(stored.learned)
-    columns = combined_columns(stored.one_way, stored.public)
-    states = compress(domain, columns)
-    one_way = one_way_measurements(columns, states)
+    noisy = combined_columns(stored.one_way, stored.public)
+    states = compress(domain, noisy)
+    one_way = one_way_measurements(noisy, states)
     groups = resolutions(domain, states, [item.counts for item in one_way])
     targets = consistent(one_way, [as_measurement(noisy) for noisy in stored.joint], groups)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit

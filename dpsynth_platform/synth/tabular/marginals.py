@@ -298,7 +298,7 @@ def fitted(
     planned = Domain.from_json(plan.columns)
     domain = planned.with_values(stored.learned)
     states, groups, one_way = prepared(domain, stored.one_way, stored.public)
-    prior = prior_of(stored.public, groups, one_way)
+    prior = prior_of(stored.public, groups, one_way, stored.taken)
     estimator = Estimator(groups, one_way, device=device, prior=prior)
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
@@ -329,10 +329,20 @@ def fitted(
     return Model(plan, states, groups, potentials, estimator.total, stored, cover, conditions)
 
 
-def prior_of(public: Mapping[Clique, Counts], groups: Groups, one_way: Sequence[Measurement]) -> PublicPrior | None:
-    """The prior of public counts, if there are any."""
+def prior_of(
+    public: Mapping[Clique, Counts],
+    groups: Groups,
+    one_way: Sequence[Measurement],
+    taken: Sequence[tuple[Clique, float]] = (),
+) -> PublicPrior | None:
+    """The prior of public counts, if there are any, and what choices took of them (`Measurements.taken`)."""
     joint = {clique: counts for clique, counts in public.items() if len(clique) > 1}
-    return PublicPrior(joint, groups, one_way, estimate_total(one_way)) if joint else None
+    if not joint:
+        return None
+    prior = PublicPrior(joint, groups, one_way, estimate_total(one_way))
+    for clique, sigma in taken:
+        prior.take(clique, sigma**2)
+    return prior
 
 
 def sealed_rows(plan: SealedPlan) -> SealedRows | None:

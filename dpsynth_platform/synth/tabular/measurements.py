@@ -59,6 +59,7 @@ class Measurements:
         learned: the learned values (`learning`), by column index.
         distances: from independence (`privsyn`).
         public: exact counts of public rows: of single columns over cells, of cliques over states (`public_rows`).
+        taken: cliques whose public counts a choice preferred to a measurement, with the noise of that (`jam`).
     """
 
     one_way: tuple[NoisyCounts, ...]
@@ -67,6 +68,7 @@ class Measurements:
     learned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     distances: tuple[NoisyDistances, ...] = ()
     public: Mapping[Clique, Counts] = field(default_factory=dict)
+    taken: tuple[tuple[Clique, float], ...] = ()
 
 
 class MeasurementLog:
@@ -129,6 +131,10 @@ class MeasurementLog:
     def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
+    def taken(self, clique: Clique, sigma: float) -> None:
+        """Appends that a choice preferred public counts to a measurement with this noise."""
+        self._append({"kind": "taken", "clique": list(clique), "sigma": sigma})
+
     def values(self, column: int, values: tuple[str, ...]) -> None:
         self._append({"kind": "values", "column": column, "values": list(values)})
 
@@ -160,6 +166,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
             learned={line["column"]: tuple(line["values"]) for line in lines if line["kind"] == "values"},
             distances=tuple(_distances(line) for line in lines if line["kind"] == "distances"),
+            taken=tuple((tuple(line["clique"]), float(line["sigma"])) for line in lines if line["kind"] == "taken"),
             public={tuple(line["clique"]): _exact(line) for line in lines if line["kind"] == "public"},
         )
     except (KeyError, TypeError, ValueError, IndexError):

@@ -177,8 +177,7 @@ class MixtureEstimator:
         if self._prior is not None:
             finite = {view: item for view, item in known.items() if np.isfinite(item.variance).all()}
             trust = self._prior.trust(finite.values(), self.total)
-            pairs = self._prior.strongest if trust.agreement else []
-            for item in self._prior.measurements(pairs, trust, finite, self.total):
+            for item in self._prior.measurements(self._prior.strongest, trust, finite, self.total):
                 known[item.view] = combined(known.get(item.view), item)
         return [
             _View(view.clique, tensor(item.counts / self.total), tensor(scale / item.variance))

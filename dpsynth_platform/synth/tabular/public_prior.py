@@ -27,7 +27,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, log_shares
+from dpsynth_platform.synth.tabular.estimation import Array, Measurement, Trust, estimate_total, log_shares
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.noise import Counts
@@ -47,11 +47,8 @@ SMOOTH = 0.5
 
 
 @dataclass(frozen=True)
-class Trust:
-    """How far measured counts agree with public ones: `agreement` from 0 to 1, and `dispersion`, in records."""
-
-    agreement: float
-    dispersion: float
+class PublicView(View):
+    """A clique's public marginal as a candidate, at all states; it never equals a candidate for measurement."""
 
 
 class PublicPrior:
@@ -62,12 +59,20 @@ class PublicPrior:
         groups: resolutions of the columns, at which counts were measured.
         one_way: noisy counts of every column.
         total: the number of records that these show.
+        free: whether marginals are believed that no choice has taken (`take`).
     """
 
     def __init__(
-        self, public: Mapping[Clique, Counts], groups: Groups, one_way: Sequence[Measurement], total: float
+        self,
+        public: Mapping[Clique, Counts],
+        groups: Groups,
+        one_way: Sequence[Measurement],
+        total: float,
+        *,
+        free: bool = True,
     ) -> None:
-        self._groups = groups
+        self._groups, self._free = groups, free
+        self._taken: dict[Clique, float] = {}
         shares = [np.exp(log_shares(measured, total)) for measured in one_way]
         columns = [share / share.sum() for share in shares]
         self.rows = max(int(counts.sum()) for counts in public.values())
@@ -76,6 +81,15 @@ class PublicPrior:
             clique: _fitted(counts, self.independent[clique], [columns[index] for index in clique])
             for clique, counts in public.items()
         }
+
+    def take(self, clique: Clique, variance: float) -> None:
+        """Takes a marginal as if it had been measured with noise of this variance: a paid choice preferred it."""
+        self._taken[clique] = min(variance, self._taken.get(clique, math.inf))
+
+    def required(self, trust: Trust) -> list[Clique]:
+        """The marginals that a model must cover: those taken and, with any agreement, the `tree`."""
+        tree = self.tree if self._free and trust.agreement else []
+        return list(dict.fromkeys([*self._taken, *tree]))
 
     def trust(self, measured: Iterable[Measurement], total: float) -> Trust:
         """The agreement and dispersion that measured marginals show."""
@@ -106,9 +120,14 @@ class PublicPrior:
         """The public marginals of some cliques, as far as measured ones agree; not without any agreement."""
         found = []
         for clique in cliques:
-            apart = self.independent[clique]
-            expected = total * (apart + trust.agreement * (self.shares[clique] - apart))
-            variance = trust.dispersion * (total * apart + 1) / trust.agreement**2
+            apart, shares = self.independent[clique], self.shares[clique]
+            if clique in self._taken:
+                expected, variance = total * shares, np.full(shares.shape, self._taken[clique])
+            elif self._free and trust.agreement:
+                expected = total * (apart + trust.agreement * (shares - apart))
+                variance = trust.dispersion * (total * apart + 1) / trust.agreement**2
+            else:
+                continue
             if (noisy := measured.get(View.finest(clique))) is not None:
                 variance = np.maximum(variance, _contradicted(noisy.counts - expected, noisy.variance))
             found.append(Measurement(clique, expected, variance))
@@ -117,7 +136,7 @@ class PublicPrior:
     @cached_property
     def by_strength(self) -> list[Clique]:
         """Pairs of related columns by mutual information, the strongest first, without those that chance may show."""
-        strengths = {}
+        strengths: dict[Clique, float] = {}
         for clique, shares in self.shares.items():
             information = float((shares * np.log(shares / self.independent[clique])).sum())
             chance = math.prod(size - 1 for size in shares.shape) / (2 * self.rows)
@@ -141,7 +160,7 @@ class PublicPrior:
                 index = above
             return index
 
-        found = []
+        found: list[Clique] = []
         for first, second in self.by_strength:
             if root(first) != root(second):
                 part[root(first)] = root(second)
@@ -179,7 +198,7 @@ def combined_columns(one_way: Sequence[NoisyCounts], public: Mapping[Clique, Cou
 
 def _contradicted(off: Array, variance: Array | float) -> Array:
     """The variance of public counts that noisy ones show by themselves: by how much each is off beyond its noise."""
-    return np.maximum(0.0, np.abs(off) - CERTAIN * np.sqrt(variance)) ** 2
+    return np.asarray(np.maximum(0.0, np.abs(off) - CERTAIN * np.sqrt(variance)) ** 2, dtype=np.float64)
 
 
 def _product(columns: Sequence[Array]) -> Array:
@@ -199,4 +218,4 @@ def _fitted(counts: Counts, independent: Array, columns: Sequence[Array]) -> Arr
             others = tuple(other for other in range(found.ndim) if other != axis)
             scale = column / np.maximum(found.sum(others), np.finfo(np.float64).tiny)
             found *= scale.reshape([-1 if other == axis else 1 for other in range(found.ndim)])
-    return found / found.sum()
+    return np.asarray(found / found.sum())

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,7 @@ class SealedRows:
     """
 
     uri: str
-    format: str
+    format: Literal["delta", "parquet", "csv"]
     columns: Mapping[str, Any]
     digest: str
     rows: int

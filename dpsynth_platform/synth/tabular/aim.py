@@ -175,7 +175,7 @@ class Aim(SelectionGenerator[AimParameters]):
             scored = {view: scored[view] for view in views}
             if prior is not None and rounds.done < sealed.rounds - 1:  # the last one measures with all that is left
                 whole = {view.clique for view in views if not any(view.levels)}
-                public = {clique: estimator.total * prior.shares[clique] for clique in whole & prior.shares.keys()}
+                public = {clique: estimator.total * prior.shares[clique] for clique in prior.shares if clique in whole}
                 scored |= self.public_scores(public, weights, exact, expected, records.parts)
             known: dict[View, Array] = {}
             hidden, taken = 0.0, False

@@ -104,6 +104,8 @@ class Aim(SelectionGenerator[AimParameters]):
     selection_share = SELECTION_SHARE
     score_factor = 1
     """How often a score moves by the sensitivity of a distance, at most."""
+    instead = ""
+    """What a choice may do instead, for plans."""
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, asked = len(domain), workload_of(contract, domain.names, domain.parts)
@@ -141,7 +143,7 @@ class Aim(SelectionGenerator[AimParameters]):
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise{target}, then up to {sealed.rounds} rounds, "
             "each with a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian "
-            "noise, whose precision adapts within a total fixed beforehand"
+            f"noise, whose precision adapts within a total fixed beforehand{self.instead}"
         )
         memory = memory_bytes(counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model)
         return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory)

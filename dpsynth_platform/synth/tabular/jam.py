@@ -43,6 +43,7 @@ class Jam(Aim):
     method = "jam"
     selection_share = 0.1
     score_factor = 2
+    instead = "; or a choice takes the public table's counts instead, without a measurement"
 
     def public_scores(
         self,

@@ -14,8 +14,11 @@ by least squares over all their cells:
 - the *dispersion* c of what is left, whose variance beyond that of the noise is c E. It is at least that of so few
   public rows.
 
-A marginal that is not measured counts as E + b D with variance c E. One that is measured, too, is combined with its
-noisy counts by inverse variance. Before anything is measured, b is 1.
+A marginal that is not measured counts as E + b D with variance c E / b^2, so that a doubtful one says nothing rather
+than that columns are independent. One that is measured, too, is combined with its noisy counts by inverse variance;
+where a noisy count is off by more than three deviations, the public one's variance is at least the square of what is
+beyond them. Before anything is measured, b is 1. Public counts of a single column are combined in the same way, with
+b = 1. What a paid choice takes (`jam`) counts as it is, with the variance of the measurement that it replaces.
 """
 
 from __future__ import annotations

@@ -53,12 +53,14 @@ class PublicBase:
 
 
 def bases_of(generate: Generate) -> tuple[PublicBase, ...]:
-    """All public bases of a contract's `generate`, each once; the checkpoint first."""
+    """All public bases of a contract's `generate`, each once."""
     return tuple(dict.fromkeys(_declared(generate)))
 
 
 def _declared(generate: Generate) -> Iterator[PublicBase]:
     text, image = generate.text, generate.image
+    if generate.public is not None:
+        yield PublicBase("table", generate.public.uri, generate.public.why)
     if generate.checkpoint is not None:
         finetune = None if image is None else image.finetune
         yield PublicBase("checkpoint", generate.checkpoint, None if finetune is None else finetune.public)

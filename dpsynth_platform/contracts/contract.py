@@ -310,6 +310,7 @@ class DataContract(Part):
             # Present only where declared, so that earlier runs keep their keys.
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
+            **({} if self.generate.public is None else {"public": self.generate.public.model_dump(exclude={"why"})}),
             **({} if self.generate.text is None else self._written_by),
             **({} if self.generate.image is None else self._pictured_by(self.generate.image)),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),

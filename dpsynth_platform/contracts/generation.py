@@ -17,10 +17,12 @@ from dpsynth_platform.contracts.methods import (
     IMAGE_METHODS,
     PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
+    PUBLIC_METHODS,
     TEXT_METHODS,
     TRAINED_METHODS,
     MethodName,
 )
+from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
 NO_COLUMN = "none, so leave the key out"
@@ -85,7 +87,8 @@ class Generate(Part):
     method: MethodName = Field(
         default="auto",
         description=(
-            "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `rap` and "
+            "`aim` measures as many marginals as the budget allows, `jam` also takes a `public` table's where these "
+            "are nearer, `mwem` measures nearly as many as `aim` in less time, `rap` and "
             "`gem` any that a workload names, whatever the size of a graphical model of them, `mst` the strongest "
             "links of a tree, `privsyn` chooses many pairs at once, `privbayes` suits columns with very many values, "
             "`independent` measures no links. `auto` chooses by public facts and gives its reason. Methods that also "
@@ -120,7 +123,12 @@ class Generate(Part):
             "with plausible audit.canary_rows, which are drawn by them."
         ),
     )
-    workload: Workload = Field(default_factory=Workload, description="For `aim`, `mwem`, `rap` and `gem` only.")
+    workload: Workload = Field(default_factory=Workload, description="For `aim`, `jam`, `mwem`, `rap` and `gem` only.")
+    public: PublicRows | None = Field(
+        default=None,
+        exclude_if=lambda public: public is None,
+        description="A public table with columns of the same names, as a help for `aim`, `jam`, `mwem`, `rap`, `gem`.",
+    )
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
     image: ImageGeneration | None = Field(
         default=None,
@@ -195,6 +203,7 @@ class Generate(Part):
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
+        parts["public"] = (self.public, PUBLIC_METHODS)
         parts |= {
             f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
         }
@@ -203,8 +212,10 @@ class Generate(Part):
                 "image: beside text; accepted: one of both, so declare the other column with ignore: true; or "
                 "text.pictures, by which an endpoint draws pictures from the texts"
             )
+        if self.method == "jam" and self.public is None:
+            yield "public: missing, and 'jam' takes counts from it; accepted: a public table, or method aim"
         for key, (value, methods) in parts.items():
-            if value is not None and self.method not in methods and not self.method_unresolved:
+            if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
                 yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"
 
     def _drawing_faults(self) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Literal
 MethodName = Literal[
     "auto",
     "aim",
+    "jam",
     "mst",
     "mwem",
     "rap",
@@ -29,8 +30,10 @@ MethodName = Literal[
 ]
 ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
-WORKLOAD_METHODS = ("auto", "aim", "mwem", "rap", "gem")
+WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
+PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")
+"""Methods that `generate.public` helps."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""
 INFERENCE_METHODS = ("dp_inference",)

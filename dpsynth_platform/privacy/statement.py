@@ -489,6 +489,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         if (model := contract.public_model) is not None:
             named = PurePath(model.checkpoint).name
             yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
+    if (rows := contract.generate.public) is not None:
+        yield _text("not_covered", "public_rows", table=PurePath(rows.uri).name, public=_within(rows.why))
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]

@@ -335,6 +335,8 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name
+    if "public" in generate:
+        generate["public"]["uri"] = PurePath(generate["public"]["uri"]).name
     image = generate.get("image") or {}
     for method, part in (("evolution", "table"), ("evolution", "fonts"), ("diffusion", "table")):
         material = (image.get(method) or {}).get(part)

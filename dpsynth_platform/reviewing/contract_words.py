@@ -67,6 +67,8 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "why it is public", model.public
     if (table := contract.public_pictures) is not None:
         yield "public pictures", f"{table.directory}, declared public: {table.public}"
+    if (rows := contract.generate.public) is not None:
+        yield "public table", f"{rows.uri}, declared public: {rows.why}"
     if contract.generate.answers:
         yield from (("query " + name, query_words(query)) for name, query in contract.queries.items())
     else:

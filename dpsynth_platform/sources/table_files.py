@@ -80,7 +80,7 @@ class Source:
     def version(self) -> str:
         """A name of the content: equal only for equal tables. It depends on the data, so it is restricted."""
         if self.table is not None:
-            return _digest(self.table)
+            return table_digest(self.table)
         if self.format == "delta":
             return self._delta_versions[0]
         return digest_files(self.path, data_files(self.path)) if self.path.is_dir() else digest_file(self.path)
@@ -216,7 +216,7 @@ def _columnar(
     return Source(path, layout, flat, declared=declared, found=tuple(flat.names), table=table, shape=shape)
 
 
-def _digest(table: pa.Table) -> str:
+def table_digest(table: pa.Table) -> str:
     """SHA-256 (hex) of a table's columns and values, whatever their chunks."""
     digest, combined = hashlib.sha256(), table.combine_chunks().replace_schema_metadata(None)
     with pa.ipc.new_stream(_Writes(digest.update), combined.schema) as writer:

@@ -408,6 +408,7 @@ class Generator(ABC):
 
 _CLASSES = {
     "aim": "tabular.aim.Aim",
+    "jam": "tabular.jam.Jam",
     "mst": "tabular.mst.Mst",
     "mwem": "tabular.mwem.Mwem",
     "rap": "tabular.rap.Rap",

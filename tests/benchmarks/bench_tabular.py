@@ -96,8 +96,9 @@ def plan_of(
     delta: float,
     target: str | None = None,
     limit: str | None = None,
+    public: Path | None = None,
 ) -> SealedPlan:
-    """The sealed plan of a contract with these columns, one record a person."""
+    """The sealed plan of a contract with these columns, one record a person; with a public table, if one is given."""
     document = {
         "dataset": "benchmark",
         "description": "A table of a benchmark.",
@@ -118,6 +119,7 @@ def plan_of(
             "rows": 1000,
             "time_limit": limit,
             **({"workload": {"target": target}} if target and method in WORKLOAD_METHODS else {}),
+            **({"public": {"uri": str(public), "why": "rows of a benchmark"}} if public else {}),
         },
         "release": {"uri": "/nowhere/public"},
     }

@@ -8,15 +8,19 @@ The log is kept in memory, since one run takes a millisecond without waiting for
 promises.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import math
+import shutil
+import tempfile
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import optimize, stats
 from synth_cases import contract_with
@@ -35,10 +39,13 @@ from dpsynth_platform.synth.tabular import counting, drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 
-CHOOSING = ("aim", "mst", "mwem", "rap", "gem", "privbayes")
+CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "privbayes")
 """Those that choose by the exponential mechanism."""
 METHODS = (*CHOOSING, "privsyn")
 """All but `independent`, which is `aim` without rounds."""
+PUBLIC, PUBLIC_ROWS = Path(tempfile.mkdtemp()), 3600
+"""Where public tables of `jam` lie, and their rows."""
+atexit.register(shutil.rmtree, PUBLIC, True)
 # Of one audit; a suite that runs for years sees no false alarm.
 FALSE_ALARM = 1e-7
 
@@ -83,7 +90,7 @@ def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weightin
     """A sealed plan of a contract with these columns."""
     contract = contract_with(
         columns={"person_id": {"type": "identifier"}, **columns},
-        generate={"method": method, "rows": 100, **generate},
+        generate={**_method(method, columns), "rows": 100, **generate},
         privacy__max_contributions=b,
         privacy__adjacency=adjacency,
         privacy__weighting=weighting,
@@ -95,6 +102,23 @@ def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weightin
         patch.setattr(mixtures, "LEAST_COMPONENTS", 4)
         patch.setattr(mixtures.MixtureGenerator, "steps", 1)
         return _plan_of(method, contract, columns)
+
+
+def _method(method, columns):
+    """A contract's method; `jam` has a public table of unrelated columns, or is planned as `aim` for one column."""
+    if method != "jam":
+        return {"method": method}
+    if len(columns) < 2:
+        return {"method": "aim"}
+    rng = np.random.default_rng(0)
+    values = {
+        name: column["values"] if column["type"] == "categorical" else list(range(column["min"], column["max"] + 1))
+        for name, column in columns.items()
+    }
+    place = PUBLIC / f"{len(list(PUBLIC.iterdir()))}.parquet"
+    rows = {name: pa.array(own).take(pa.array(rng.integers(0, len(own), PUBLIC_ROWS))) for name, own in values.items()}
+    pq.write_table(pa.table(rows), place)
+    return {"method": method, "public": {"uri": str(place), "why": "made up for tests"}}
 
 
 def _plan_of(method, contract, columns):

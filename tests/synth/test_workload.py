@@ -74,9 +74,9 @@ def test_impossible_workloads_are_refused(workload, message):
     ("workload", "part", "fit"),
     [
         ({"target": "age"}, "target", "method aim, or auto"),
-        ({"ways": 3}, "ways", "method aim or mwem or rap or gem, or auto"),
-        ({"weights": {"age": 2.0}}, "weights", "method aim or mwem or rap or gem, or auto"),
-        ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or mwem or rap or gem, or auto"),
+        ({"ways": 3}, "ways", "method aim or jam or mwem or rap or gem, or auto"),
+        ({"weights": {"age": 2.0}}, "weights", "method aim or jam or mwem or rap or gem, or auto"),
+        ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or jam or mwem or rap or gem, or auto"),
     ],
 )
 def test_what_a_method_does_not_heed_is_refused_before_any_spend(method, workload, part, fit):

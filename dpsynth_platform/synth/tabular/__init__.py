@@ -5,11 +5,12 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `privbayes`, `independent` | the mechanisms, which alone see data |
+| `aim`, `jam`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `privbayes`, `independent` | the mechanisms: they see data |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
 | `drawing`, `noise` | a mechanism's draws: paid, and durable before they are used |
+| `public_rows`, `public_prior` | a declared public table: its counts, and how far an estimate believes them |
 | `measurements` | the durable record of what a mechanism has released; all that follows is post-processing |
 | `compression`, `smoothing`, `resolution` | fine cells merged by their noisy counts |
 | `missing` | columns with hardly any usable value, by their noisy counts |

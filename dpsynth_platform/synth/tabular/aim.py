@@ -48,9 +48,14 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import ITERATIONS, expected_error, score_sensitivity, started
+from dpsynth_platform.synth.tabular.marginals import (
+    ITERATIONS,
+    expected_error,
+    score_sensitivity,
+)
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.public_prior import PublicView
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
@@ -103,6 +108,11 @@ class Aim(SelectionGenerator[AimParameters]):
 
     method = "aim"
     parameters_type = AimParameters
+    selection_share = SELECTION_SHARE
+    score_factor = 1
+    """How often a score moves by the sensitivity of a distance, at most."""
+    instead = ""
+    """What a choice may do instead, for plans."""
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, limit = len(domain), contract.generate.seconds
@@ -117,7 +127,7 @@ class Aim(SelectionGenerator[AimParameters]):
         rounds = work.rounds
         aimed = rounds > 0 and asked.target is not None
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)
-        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
+        budget = calibrate_selection(guarantee, rounds, self.selection_share if rounds else 0.0, domain.partitions)
         return asdict(
             AimParameters(
                 **asdict(budget),
@@ -146,23 +156,25 @@ class Aim(SelectionGenerator[AimParameters]):
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise{target}, then up to {sealed.rounds} rounds, "
             "each with a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian "
-            "noise, whose precision adapts within a total fixed beforehand"
+            f"noise, whose precision adapts within a total fixed beforehand{self.instead}"
         )
         memory = memory_bytes(counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model)
         return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory)
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
         sealed, domain = self.sealed(plan.parameters), records.domain
-        sensitivity = WEIGHT_SCALE * score_sensitivity(plan)
+        sensitivity = self.score_factor * WEIGHT_SCALE * score_sensitivity(plan)
         draws = sealed.draws(log, sensitivity, records.parts)
         one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
-        states, groups, estimator = started(domain, one_way)
-        links, weights, sums = _links(sealed, len(domain)), sealed.weights, Sums(groups)
+        links, weights = _links(sealed, len(domain)), sealed.weights
+        states, groups, measured, prior = self.prepared_with_public(plan, domain, one_way, weights, log)
+        estimator, sums = Estimator(groups, measured, prior=prior), Sums(groups)
         exact = records.cliques(states, {*links, *weights}, progress)
         if links:
             sigma = sealed.noise(sealed.target_share / len(links))
             for link in links:
                 estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
+        if links or prior:
             estimator.fit(LINK_ITERATIONS)
         rounds = _Rounds(sealed, draws.left)
         every = [view for clique in weights for view in sums.views(clique)]
@@ -176,10 +188,20 @@ class Aim(SelectionGenerator[AimParameters]):
                 for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
             }
             scored = {view: scored[view] for view in views}
+            if prior is not None and rounds.done < sealed.rounds - 1:  # the last one measures with all that is left
+                whole = {view.clique for view in views if not any(view.levels)}
+                public = {clique: estimator.total * prior.shares[clique] for clique in prior.shares if clique in whole}
+                scored |= self.public_scores(public, weights, exact, expected, records.parts)
             known: dict[View, Array] = {}
-            hidden = 0.0
+            hidden, taken = 0.0, False
             while scored and len(known) < sealed.choices_per_fit and (sigma_now := rounds.sigma) is not None:
                 view = draws.choice(scored)
+                if prior is not None and isinstance(view, PublicView):
+                    log.taken(view.clique, sigma_now)
+                    prior.take(view.clique, sigma_now**2)
+                    estimator.add([])
+                    rounds, taken = rounds.after(draws.left), True
+                    break
                 known[view] = view.sums(expected[view.clique], groups)
                 hidden += hidden_by_noise(known[view], sigma_now)
                 noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
@@ -193,8 +215,19 @@ class Aim(SelectionGenerator[AimParameters]):
                 np.abs(estimator.expected(view.attributes(len(groups))).numpy() - before).sum()
                 for view, before in known.items()
             )
-            if learned <= hidden:
+            if learned <= hidden and not taken:
                 rounds = rounds.finer()
+
+    def public_scores(
+        self,
+        public: Mapping[Clique, Array],
+        weights: Mapping[Clique, int],
+        exact: Mapping[Clique, Counts],
+        expected: Mapping[Clique, Array],
+        parts: int,
+    ) -> dict[View, int]:
+        """Scores of public marginals, in records, that may be taken in place of a measurement (`jam`). Sensitive."""
+        return {}
 
 
 def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
@@ -261,13 +294,14 @@ class _Rounds:
     """The spread of the budget over the rounds, which depends on released results only.
 
     `left` is the remaining precision, `done` the number of finished rounds, and `precision` that of the next round's
-    measurement as a multiple of an even spread.
+    measurement as a multiple of an even spread. Once a round has measured nothing (`saved`), what is left is spread.
     """
 
     sealed: AimParameters
     left: PrecisionBudget
     done: int = 0
     precision: int = 1
+    saved: bool = False
 
     @property
     def sigma(self) -> float | None:
@@ -289,6 +323,8 @@ class _Rounds:
 
     def after(self, left: PrecisionBudget) -> _Rounds:
         """The state after a round that left so much precision."""
+        if left == self.left:
+            return replace(self, done=self.done + 1, saved=True)
         over = self.left.left < 2 * self._even * self.precision
         return replace(self, left=left, done=self.sealed.rounds if over else self.done + 1)
 
@@ -297,7 +333,8 @@ class _Rounds:
 
     @property
     def _even(self) -> Fraction:
-        return self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
+        even = self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
+        return max(even, self.left.left / (self.sealed.rounds - self.done)) if self.saved else even
 
 
 def _noise_of_one_way(sealed: AimParameters, columns: int) -> float:

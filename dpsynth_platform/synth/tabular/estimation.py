@@ -23,10 +23,10 @@ progress it continues without its history; otherwise a fit may end far from the 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,33 @@ class Measurement:
         return View(self.clique, self.levels) if self.levels else View.finest(self.clique)
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How far measured counts agree with a prior's: `agreement` from 0 to 1, and `dispersion`, in records."""
+
+    agreement: float
+    dispersion: float
+
+
+class Prior(Protocol):
+    """Marginals over states that are believed as far as measured ones agree (`public_prior`).
+
+    Attributes:
+        shares: of each clique.
+    """
+
+    @property
+    def shares(self) -> Mapping[Clique, Array]: ...
+
+    def required(self, trust: Trust) -> Sequence[Clique]: ...
+
+    def trust(self, measured: Iterable[Measurement], total: float) -> Trust: ...
+
+    def measurements(
+        self, cliques: Iterable[Clique], trust: Trust, measured: Mapping[View, Measurement], total: float
+    ) -> list[Measurement]: ...
+
+
 def combined(old: Measurement | None, new: Measurement) -> Measurement:
     """A measurement together with an earlier one of the same view: by inverse variance."""
     if old is None:
@@ -104,6 +131,7 @@ class Estimator:
 
     An attribute without a measurement in `one_way` is uniform at first. The `factors` are logarithms over the
     attributes' states; -inf rules combinations out (`conditioning`). The tree always covers the cliques `cover`.
+    Of a `prior`, it has the strongest pairs, and all others that it covers anyway.
     """
 
     def __init__(
@@ -114,12 +142,15 @@ class Estimator:
         device: str = "cpu",
         factors: Mapping[Clique, Array] | None = None,
         cover: Sequence[Clique] = (),
+        prior: Prior | None = None,
     ) -> None:
-        self.groups, self._device = groups, device
+        self.groups, self._device, self.prior = groups, device, prior
         self._factors = factors or {}
         self._attributes = Attributes.of([len(levels[0]) for levels in groups], coarse(groups))
         self._columns = self._attributes.columns
         self._combined: dict[View, Measurement] = {}
+        self._believed: dict[View, Measurement] = {}
+        self._required: list[Clique] = []
         for measurement in one_way:
             self._combine(measurement)
         self.total = estimate_total(list(self._combined.values()))
@@ -133,6 +164,7 @@ class Estimator:
         self._task = self._new_task()
         if self._factors:
             self._anchor_under_factors()
+        self.add([])
         self.beliefs = self._task.at(self._flat()).beliefs
 
     @property
@@ -142,6 +174,12 @@ class Estimator:
         return [*measured, *(clique for clique in self._factors if clique not in measured)]
 
     @property
+    def _needed(self) -> list[Clique]:
+        """The `cliques` that the tree must cover: of the prior's unmeasured ones, those only that it requires."""
+        free = {view.clique for view in self._believed.keys() - self._combined.keys()}
+        return [*(clique for clique in self.cliques if clique not in free), *self._required]
+
+    @property
     def _measured(self) -> list[Clique]:
         return [view.attributes(self._columns) for view in self._parameters]
 
@@ -149,9 +187,10 @@ class Estimator:
         """Adds measurements for the next `fit`. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
-            self.tree = covering(self.tree, self.cliques, measurement.view.attributes(self._columns))
+            self.tree = covering(self.tree, self._needed, measurement.view.attributes(self._columns))
             self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
+        self._believe()
         self._task = self._new_task()
 
     def fit(self, iterations: int, progress: Progress = silent, *, seconds: float | None = None) -> None:
@@ -180,6 +219,23 @@ class Estimator:
         flat = self._task.fitted(self._flat())
         return {clique: layout.view(flat, clique).cpu().numpy() for clique in self._measured}
 
+    def _believe(self) -> None:
+        """Brings the prior's pairs up to date with what is measured."""
+        if self.prior is None:
+            return
+        before, self._believed = self._believed, {}
+        trust = self.prior.trust(self._combined.values(), self.total)
+        self._required = list(self.prior.required(trust))
+        for clique in self._required:
+            self.tree = covering(self.tree, self._needed, clique)
+        covered = [clique for clique in self.prior.shares if self.tree.home(clique) is not None]
+        found = self.prior.measurements(covered, trust, self._combined, self.total)
+        self._believed = {item.view: item for item in found}
+        for view in before.keys() - self._believed.keys() - self._combined.keys():
+            del self._parameters[view]
+        for view, item in self._believed.items():
+            self._parameters.setdefault(view, self._tensor(np.zeros(item.counts.shape)))
+
     def _combine(self, new: Measurement) -> None:
         self._combined[new.view] = combined(self._combined.get(new.view), new)
 
@@ -190,7 +246,8 @@ class Estimator:
         counts, prior, anchors, source = [], [], [], []
         start = 0
         for view, values in self._parameters.items():
-            measured = self._combined.get(view)
+            measured, believed = self._combined.get(view), self._believed.get(view)
+            measured = measured if believed is None else combined(measured, believed)
             trust = ONE_WAY_TRUST if len(view.clique) == 1 else TRUST
             counts.append(measured.counts.ravel() if measured else np.zeros(values.numel()))
             prior.append(np.sqrt(measured.variance.ravel()) / trust if measured else np.ones(values.numel()))

@@ -33,6 +33,7 @@ from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estima
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.measurements import Measurements
 from dpsynth_platform.synth.tabular.model import Model
+from dpsynth_platform.synth.tabular.public_prior import combined_columns
 from dpsynth_platform.synth.tabular.resolution import Groups, View, resolutions
 
 Indices = npt.NDArray[np.int64]
@@ -58,8 +59,9 @@ class Target:
 def model_of_table(plan: SealedPlan, stored: Measurements, rows: int, progress: Progress = silent) -> Model:
     """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone."""
     domain = Domain.from_json(plan.columns).with_values(stored.learned)
-    states = compress(domain, stored.one_way)
-    one_way = one_way_measurements(stored.one_way, states)
+    noisy = combined_columns(stored.one_way, stored.public)
+    states = compress(domain, noisy)
+    one_way = one_way_measurements(noisy, states)
     groups = resolutions(domain, states, [item.counts for item in one_way])
     targets = consistent(one_way, [as_measurement(noisy) for noisy in stored.joint], groups)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit

@@ -13,9 +13,10 @@ import heapq
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dp_accounting import dp_event
@@ -46,7 +47,8 @@ from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
-from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
+from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement, estimate_total
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.measurements import (
     MeasurementLog,
@@ -56,7 +58,10 @@ from dpsynth_platform.synth.tabular.measurements import (
     read_measurements,
 )
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
+from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.propagation import pair_marginals
+from dpsynth_platform.synth.tabular.public_prior import PublicPrior, combined_columns
+from dpsynth_platform.synth.tabular.public_rows import SealedRows
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import drawing
@@ -68,6 +73,8 @@ MAX_CELLS = 2**28
 """Exact counts of all candidates are in memory during the choice: at most 2 GiB of them."""
 NOISE_PER_SECOND = 5_000_000
 """Draws of the sampler on one core; for predictions only."""
+PUBLIC = "public"
+"""The public table's key in a plan's parameters; plans without one have no such key, and keep their digests."""
 ITERATIONS = 100
 """The most steps of the last fit; it ends earlier when it has converged."""
 
@@ -134,8 +141,40 @@ class MarginalGenerator(Generator):
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of the method's own part of a plan."""
 
+    def prepared_with_public(
+        self,
+        plan: SealedPlan,
+        domain: Domain,
+        noisy: Sequence[NoisyCounts],
+        cliques: Collection[Clique],
+        log: MeasurementLog,
+    ) -> tuple[tuple[ColumnStates, ...], Groups, list[Measurement], PublicPrior | None]:
+        """What `prepared` returns, and the prior of the plan's public table, if it has one.
+
+        From here on its counts are in the log, free of charge.
+        """
+        sealed = sealed_rows(plan)
+        if sealed is None:
+            return *prepared(domain, noisy), None
+        rows = sealed.opened(domain)
+        public = rows.one_way()
+        states, groups, measured = prepared(domain, noisy, public)
+        public |= rows.cliques(states, cliques)
+        for clique, counts in public.items():
+            log.public(clique, counts)
+        return states, groups, measured, prior_of(public, groups, measured)
+
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
+        public = sealed_rows(plan)
+        if public is None:
+            return ()
+        public.read()
+        return public.paths
+
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         described, domain = self.description(plan), Domain.from_json(plan.columns)
+        if (public := sealed_rows(plan)) is not None:
+            described["public"] = {"rows": public.rows, "columns": sorted(public.columns), "unlisted": public.unlisted}
         if words := domain.derived_in_words:
             described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
         learned = [
@@ -168,6 +207,8 @@ class MarginalGenerator(Generator):
         plain = domain_of(contract, period)
         check_possible(plain, Conditions.of(plain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)
+        if (public := contract.generate.public) is not None:
+            parameters[PUBLIC] = asdict(SealedRows.of(public, contract, domain))
         if domain.unknown:
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
         return PlanParts(
@@ -256,7 +297,9 @@ def fitted(
     """
     planned = Domain.from_json(plan.columns)
     domain = planned.with_values(stored.learned)
-    states, groups, estimator = started(domain, stored.one_way, device=device)
+    states, groups, one_way = prepared(domain, stored.one_way, stored.public)
+    prior = prior_of(stored.public, groups, one_way, stored.taken)
+    estimator = Estimator(groups, one_way, device=device, prior=prior)
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
     conditions = Conditions.of(domain.released, constraints, learned=planned.unknown)
@@ -265,12 +308,17 @@ def fitted(
         estimator.fit(ITERATIONS, progress, seconds=limit)
         potentials, cover = estimator.potentials, estimator.tree.cliques
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)
-    one_way, cover = one_way_measurements(stored.one_way, states), estimator.tree.cliques
+    cover = estimator.tree.cliques
     while True:
         under = conditioned(domain, states, conditions.known, cover, groups)
         under.beliefs({})  # refuses what leaves no row
         estimator = Estimator(
-            under.groups(groups), one_way, device=device, factors=under.factors, cover=under.tree.cliques
+            under.groups(groups),
+            one_way,
+            device=device,
+            factors=under.factors,
+            cover=under.tree.cliques,
+            prior=prior,
         )
         estimator.add(joint)
         estimator.fit(ITERATIONS, progress, seconds=limit)
@@ -281,18 +329,36 @@ def fitted(
     return Model(plan, states, groups, potentials, estimator.total, stored, cover, conditions)
 
 
-def started(
-    domain: Domain, one_way: Sequence[NoisyCounts], *, device: str = "cpu"
-) -> tuple[tuple[ColumnStates, ...], Groups, Estimator]:
-    """States and resolutions of all columns, and the model of independent ones, from their noisy counts."""
-    states, groups, measured = prepared(domain, one_way)
-    return states, groups, Estimator(groups, measured, device=device)
+def prior_of(
+    public: Mapping[Clique, Counts],
+    groups: Groups,
+    one_way: Sequence[Measurement],
+    taken: Sequence[tuple[Clique, float]] = (),
+) -> PublicPrior | None:
+    """The prior of public counts, if there are any, and what choices took of them (`Measurements.taken`)."""
+    joint = {clique: counts for clique, counts in public.items() if len(clique) > 1}
+    if not joint:
+        return None
+    prior = PublicPrior(joint, groups, one_way, estimate_total(one_way))
+    for clique, sigma in taken:
+        prior.take(clique, sigma**2)
+    return prior
+
+
+def sealed_rows(plan: SealedPlan) -> SealedRows | None:
+    """The public table of a plan, if it has one."""
+    found = plan.parameters.get(PUBLIC)
+    return None if found is None else SealedRows(**found)
 
 
 def prepared(
-    domain: Domain, one_way: Sequence[NoisyCounts]
+    domain: Domain, one_way: Sequence[NoisyCounts], public: Mapping[Clique, Counts] = MappingProxyType({})
 ) -> tuple[tuple[ColumnStates, ...], Groups, list[Measurement]]:
-    """States and resolutions of all columns from their noisy counts, and those counts over states."""
+    """States and resolutions of all columns from their noisy counts, and those counts over states.
+
+    With `public` counts over cells, the noisy ones are combined with them first (`public_prior`).
+    """
+    one_way = combined_columns(one_way, public)
     states = compress(domain, one_way)
     measured = one_way_measurements(one_way, states)
     return states, resolutions(domain, states, [item.counts for item in measured]), measured

@@ -58,6 +58,8 @@ class Measurements:
         chosen: the cliques chosen for measurement, possibly repeated.
         learned: the learned values (`learning`), by column index.
         distances: from independence (`privsyn`).
+        public: exact counts of public rows: of single columns over cells, of cliques over states (`public_rows`).
+        taken: cliques whose public counts a choice preferred to a measurement, with the noise of that (`jam`).
     """
 
     one_way: tuple[NoisyCounts, ...]
@@ -65,6 +67,8 @@ class Measurements:
     joint: tuple[NoisyCounts, ...]
     learned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     distances: tuple[NoisyDistances, ...] = ()
+    public: Mapping[Clique, Counts] = field(default_factory=dict)
+    taken: tuple[tuple[Clique, float], ...] = ()
 
 
 class MeasurementLog:
@@ -118,8 +122,18 @@ class MeasurementLog:
             }
         )
 
+    def public(self, clique: Clique, counts: Counts) -> None:
+        """Appends counts of public rows, so that the estimate never needs their table."""
+        self._append(
+            {"kind": "public", "clique": list(clique), "shape": list(counts.shape), "counts": counts.ravel().tolist()}
+        )
+
     def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
+
+    def taken(self, clique: Clique, sigma: float) -> None:
+        """Appends that a choice preferred public counts to a measurement with this noise."""
+        self._append({"kind": "taken", "clique": list(clique), "sigma": sigma})
 
     def values(self, column: int, values: tuple[str, ...]) -> None:
         self._append({"kind": "values", "column": column, "values": list(values)})
@@ -152,6 +166,8 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
             learned={line["column"]: tuple(line["values"]) for line in lines if line["kind"] == "values"},
             distances=tuple(_distances(line) for line in lines if line["kind"] == "distances"),
+            taken=tuple((tuple(line["clique"]), float(line["sigma"])) for line in lines if line["kind"] == "taken"),
+            public={tuple(line["clique"]): _exact(line) for line in lines if line["kind"] == "public"},
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None
@@ -181,8 +197,11 @@ def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
 
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:
-    counts = np.array(line["counts"], dtype=np.int64).reshape(line["shape"])
-    return NoisyCounts(tuple(line["clique"]), counts, float(line["sigma"]), tuple(line["levels"]))
+    return NoisyCounts(tuple(line["clique"]), _exact(line), float(line["sigma"]), tuple(line["levels"]))
+
+
+def _exact(line: dict[str, Any]) -> Counts:
+    return np.array(line["counts"], dtype=np.int64).reshape(line["shape"])
 
 
 def _distances(line: dict[str, Any]) -> NoisyDistances:

@@ -35,9 +35,10 @@ from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE, MIX_SECONDS_PER_
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, combined, estimate_total, log_shares
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.marginals import prepared
+from dpsynth_platform.synth.tabular.marginals import prepared, prior_of
 from dpsynth_platform.synth.tabular.measurements import Measurements
 from dpsynth_platform.synth.tabular.model import Model
+from dpsynth_platform.synth.tabular.public_prior import PublicPrior
 from dpsynth_platform.synth.tabular.resolution import Groups
 from dpsynth_platform.synth.tabular.rounds import EvenParameters, EvenRounds
 from dpsynth_platform.synth.tabular.workload import workload_of
@@ -102,9 +103,11 @@ class MixtureEstimator:
         components: int,
         rate: float,
         device: str = "cpu",
+        prior: PublicPrior | None = None,
     ) -> None:
         import torch
 
+        self._prior = prior
         self._sizes = [measurement.counts.size for measurement in one_way]
         self._known = {measurement.view: measurement for measurement in one_way}
         self._components, self._device, self._rate = components, device, rate
@@ -170,10 +173,15 @@ class MixtureEstimator:
         def tensor(values: Array) -> torch.Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=self._device)
 
-        scale = self.total**2
+        scale, known = self.total**2, dict(self._known)
+        if self._prior is not None:
+            finite = {view: item for view, item in known.items() if np.isfinite(item.variance).all()}
+            trust = self._prior.trust(finite.values(), self.total)
+            for item in self._prior.measurements(self._prior.strongest, trust, finite, self.total):
+                known[item.view] = combined(known.get(item.view), item)
         return [
             _View(view.clique, tensor(item.counts / self.total), tensor(scale / item.variance))
-            for view, item in self._known.items()
+            for view, item in known.items()
         ]
 
     def _slope(self, shares: torch.Tensor, views: Sequence[_View]) -> torch.Tensor:
@@ -312,9 +320,16 @@ class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
         return self.even_described(sealed, domain, event, memory) | {"predicted_fit_seconds": fitting.seconds}
 
     def started(
-        self, sealed: MixtureParameters, groups: Groups, one_way: Sequence[Measurement], device: str = "cpu"
+        self,
+        sealed: MixtureParameters,
+        groups: Groups,
+        one_way: Sequence[Measurement],
+        prior: PublicPrior | None = None,
+        device: str = "cpu",
     ) -> MixtureEstimator:
-        return MixtureEstimator(one_way, self.start, components=sealed.components, rate=self.rate, device=device)
+        return MixtureEstimator(
+            one_way, self.start, components=sealed.components, rate=self.rate, device=device, prior=prior
+        )
 
     def refit(self, model: MixtureEstimator, sealed: MixtureParameters) -> None:
         model.fit(sealed.steps)
@@ -324,8 +339,9 @@ class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
 
     def model(self, plan: SealedPlan, stored: Measurements, device: str, progress: Progress) -> Model:
         sealed, domain = self.sealed(plan.parameters), Domain.from_json(plan.columns).with_values(stored.learned)
-        states, groups, one_way = prepared(domain, stored.one_way)
-        estimator = self.started(sealed, groups, one_way, device)
+        states, groups, one_way = prepared(domain, stored.one_way, stored.public)
+        prior = prior_of(stored.public, groups, one_way)
+        estimator = self.started(sealed, groups, one_way, prior, device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.add(_ruled_out(domain, states, groups, RULED_OUT * min(item.variance.min() for item in one_way)))
         limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit

@@ -29,6 +29,7 @@ from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.public_prior import PublicPrior
 from dpsynth_platform.synth.tabular.resolution import Groups, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
@@ -64,8 +65,10 @@ class Mwem(EvenRounds[EvenParameters, Estimator]):
         )
         return self.even_described(sealed, domain, event, memory)
 
-    def started(self, sealed: EvenParameters, groups: Groups, one_way: Sequence[Measurement]) -> Estimator:
-        return Estimator(groups, one_way)
+    def started(
+        self, sealed: EvenParameters, groups: Groups, one_way: Sequence[Measurement], prior: PublicPrior | None = None
+    ) -> Estimator:
+        return Estimator(groups, one_way, prior=prior)
 
     def refit(self, model: Estimator, sealed: EvenParameters) -> None:
         model.fit(ROUND_ITERATIONS)

@@ -36,15 +36,16 @@ from dpsynth_platform.synth.tabular.estimation import Array, Estimator, Measurem
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
     MAX_CELLS,
+    PUBLIC,
     SCORE_SCALE,
     MarginalGenerator,
     described_counts,
     expected_error,
-    prepared,
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.public_prior import PublicPrior
 from dpsynth_platform.synth.tabular.resolution import Groups, View
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
@@ -131,7 +132,7 @@ class SelectionGenerator(MarginalGenerator, Generic[Parameters]):
     parameters_type: type[Parameters]
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> Parameters:
-        return self.parameters_type(**plan_parameters)
+        return self.parameters_type(**{key: value for key, value in plan_parameters.items() if key != PUBLIC})
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         budget = self.sealed(plan_parameters)
@@ -164,8 +165,10 @@ class EvenRounds(SelectionGenerator[Even], Generic[Even, Model]):
         )
 
     @abstractmethod
-    def started(self, sealed: Even, groups: Groups, one_way: Sequence[Measurement]) -> Model:
-        """The model of single columns."""
+    def started(
+        self, sealed: Even, groups: Groups, one_way: Sequence[Measurement], prior: PublicPrior | None = None
+    ) -> Model:
+        """The model of single columns, and of a prior's pairs."""
 
     @abstractmethod
     def refit(self, model: Model, sealed: Even) -> None:
@@ -183,8 +186,10 @@ class EvenRounds(SelectionGenerator[Even], Generic[Even, Model]):
         weights, sigma = sealed.weights, sealed.sigma_joint
         draws = sealed.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
         one_way = draws.columns(records, sealed.noise(sealed.one_way_share / len(domain)), progress)
-        states, groups, measured = prepared(domain, one_way)
-        model = self.started(sealed, groups, measured)
+        states, groups, measured, prior = self.prepared_with_public(plan, domain, one_way, weights, log)
+        model = self.started(sealed, groups, measured, prior)
+        if prior:
+            self.refit(model, sealed)
         exact = records.cliques(states, weights, progress)
         hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
         while sigma is not None and draws.choices:

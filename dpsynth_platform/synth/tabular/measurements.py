@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ class Measurements:
         chosen: the cliques chosen for measurement, possibly repeated.
         learned: the learned values (`learning`), by column index.
         distances: from independence (`privsyn`).
+        residuals: noisy contrasts (`residuals`), each with the deviation of an orthonormal coordinate as its sigma.
     """
 
     one_way: tuple[NoisyCounts, ...]
@@ -65,6 +66,7 @@ class Measurements:
     joint: tuple[NoisyCounts, ...]
     learned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     distances: tuple[NoisyDistances, ...] = ()
+    residuals: tuple[NoisyCounts, ...] = ()
 
 
 class MeasurementLog:
@@ -92,16 +94,11 @@ class MeasurementLog:
 
     def counts(self, kind: str, measured: NoisyCounts) -> None:
         """Appends a noisy marginal (`one-way` or `joint`)."""
-        self._append(
-            {
-                "kind": kind,
-                "clique": list(measured.clique),
-                "shape": list(measured.counts.shape),
-                "counts": measured.counts.ravel().tolist(),
-                "sigma": measured.sigma,
-                "levels": list(measured.levels),
-            }
-        )
+        self._append({"kind": kind, **_document(measured)})
+
+    def residuals(self, measured: Sequence[NoisyCounts]) -> None:
+        """Appends noisy contrasts, all at once."""
+        self._append({"kind": "residuals", "tables": [_document(item) for item in measured]})
 
     def table(self, values: Counts, sigma: float) -> None:
         """Appends a table of noisy numbers whose meaning the plan says, in its order (`synth.answers`)."""
@@ -152,6 +149,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
             learned={line["column"]: tuple(line["values"]) for line in lines if line["kind"] == "values"},
             distances=tuple(_distances(line) for line in lines if line["kind"] == "distances"),
+            residuals=tuple(_noisy(item) for line in lines if line["kind"] == "residuals" for item in line["tables"]),
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None
@@ -178,6 +176,16 @@ def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
     if lines[0] != {"kind": "header", "plan": plan_digest}:
         raise MechanismFailed("the stored measurements belong to another plan")
     return lines
+
+
+def _document(measured: NoisyCounts) -> dict[str, Any]:
+    return {
+        "clique": list(measured.clique),
+        "shape": list(measured.counts.shape),
+        "counts": measured.counts.ravel().tolist(),
+        "sigma": measured.sigma,
+        "levels": list(measured.levels),
+    }
 
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:

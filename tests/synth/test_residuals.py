@@ -176,7 +176,7 @@ def test_marginals_of_noisy_residuals_are_the_least_squares_estimate():
 def test_all_residuals_together_move_by_no_more_than_counts(adjacency, workload):
     """And with add-or-remove by just as much, wherever the record is: nothing is lost.
 
-    A replacement that moves one residual farthest moves others less: up to 40% of the precision is lost.
+    A replacement that moves one residual farthest moves others less: up to 45% of the precision is lost.
     """
     _, _, variances = planned(workload, adjacency)
     cells = np.eye(math.prod(SIZES), dtype=np.int64).reshape(-1, *SIZES)
@@ -197,7 +197,7 @@ def test_all_residuals_together_move_by_no_more_than_counts(adjacency, workload)
         assert np.allclose((coordinates**2).sum(axis=1), bound)
     else:
         apart = ((coordinates[:, None] - coordinates) ** 2).sum(axis=2).max()
-        assert 0.6 * bound < apart <= bound * (1 + 1e-12)
+        assert 0.55 * bound < apart <= bound * (1 + 1e-12)
 
 
 # Draws.

@@ -87,9 +87,9 @@ class Generate(Part):
         description=(
             "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `rap` and "
             "`gem` any that a workload names, whatever the size of a graphical model of them, `mst` the strongest "
-            "links of a tree, `privsyn` chooses many pairs at once, `privbayes` suits columns with very many values, "
-            "`independent` measures no links. `auto` chooses by public facts and gives its reason. Methods that also "
-            "write a text column: "
+            "links of a tree, `privsyn` chooses many pairs at once, `grem` measures all pairs of a wide table, "
+            "`privbayes` suits columns with very many values, `independent` measures no links. "
+            "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
             "lets private records vote among texts that a model writes from public words. With `text`, `auto` chooses "

@@ -11,6 +11,7 @@ MethodName = Literal[
     "mwem",
     "rap",
     "gem",
+    "grem",
     "privsyn",
     "privbayes",
     "independent",

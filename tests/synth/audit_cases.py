@@ -34,10 +34,11 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting, drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
 CHOOSING = ("aim", "mst", "mwem", "rap", "gem", "privbayes")
 """Those that choose by the exponential mechanism."""
-METHODS = (*CHOOSING, "privsyn")
+METHODS = (*CHOOSING, "privsyn", "grem")
 """All but `independent`, which is `aim` without rounds."""
 # Of one audit; a suite that runs for years sees no false alarm.
 FALSE_ALARM = 1e-7
@@ -45,24 +46,26 @@ FALSE_ALARM = 1e-7
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw: `exact` is what it was made from (counts, distances or scores), `scale` is sigma or epsilon.
+    """One draw: `exact` is what it was made from (counts, distances, contrasts or scores), `scale` is sigma or epsilon.
 
-    `kind` is noise (of counts), distances (their noise) or choice. `sensitivity` is what a choice was told, else None.
+    `kind` is noise (of counts), distances (their noise), residuals (of all pairs' contrasts, each with a sigma of its
+    own) or choice. `sensitivity` is what a choice was told, else None.
     """
 
     kind: str
     exact: np.ndarray
-    scale: float
+    scale: float | np.ndarray
     sensitivity: int | None
     answer: object
 
 
 @dataclass
 class Transcript:
-    """A run: its draws and the noisy marginals that it left in its log, in order."""
+    """A run: its draws and the noisy marginals, and residuals, that it left in its log, in order."""
 
     draws: list[Draw] = field(default_factory=list)
     measured: list = field(default_factory=list)
+    residuals: list = field(default_factory=list)
 
     def of(self, kind):
         return [draw for draw in self.draws if draw.kind == kind]
@@ -148,6 +151,10 @@ class _Log(MeasurementLog):
     def distances(self, measured):
         self.found.draws[-1] = dataclasses.replace(self.found.draws[-1], kind="distances")
 
+    def residuals(self, measured):
+        self.found.draws[-1] = dataclasses.replace(self.found.draws[-1], kind="residuals")
+        self.found.residuals += measured
+
     def _append(self, document):
         pass
 
@@ -162,9 +169,9 @@ def run_again(plan, table, before):
 
     def answered(exact, *scale):
         draw = next(answers, None)
-        asked = (np.shape(exact), *scale)
-        known = draw and (draw.exact.shape, draw.scale, *([] if draw.sensitivity is None else [draw.sensitivity]))
-        if asked != known:
+        asked = [np.shape(exact), *scale]
+        known = draw and [draw.exact.shape, draw.scale, *([] if draw.sensitivity is None else [draw.sensitivity])]
+        if draw is None or not all(map(np.array_equal, asked, known)):
             raise OtherRun
         return draw.answer
 
@@ -204,7 +211,17 @@ def precision_used(plan, transcript):
     for draw in transcript.of("distances"):
         moved = Fraction(draw.exact.size * (bound.l1 * RECORD_PARTS) ** 2)  # squared, if each distance moves as far
         used += moved / bound.l2_squared / Fraction(draw.scale) ** 2
+    for item in transcript.residuals:  # of add-or-remove: what a record of a cell moves, the same for every cell
+        cell = np.zeros([size + 1 for size in item.counts.shape], dtype=np.int64)
+        cell.flat[0] = 1
+        moved = contrasts(cell) ** 2 / squared_lengths(cell.shape)
+        used += Fraction(float(moved.sum())) / Fraction(item.sigma) ** 2
     return used
+
+
+def residuals_of(transcript, counts_of):
+    """What all contrasts of the run's pairs would be for a table of which `counts_of` gives each pair's counts."""
+    return np.concatenate([contrasts(counts_of(item)).ravel() for item in transcript.residuals])
 
 
 def assert_distances_move_as_planned(plan, one, other):

@@ -233,6 +233,13 @@ def assert_distances_move_as_planned(plan, one, other):
     assert sum(length**2 for length in moved) / Fraction(one.scale) ** 2 <= bound.l2_squared / sigma**2
 
 
+def assert_residuals_move_as_planned(plan, one, other):
+    """One unit moves all contrasts together, in units of their noise, by what their part of the precision allows."""
+    bound = Guarantee.from_json(plan.guarantee).sensitivity
+    precision = claim_of(plan).precision * (1 - Fraction(plan.parameters["one_way_share"]))
+    assert (((one.exact - other.exact) / one.scale) ** 2).sum() <= bound.l2_squared * float(precision)
+
+
 def gaussian_delta(mu, epsilon):
     """Delta at an epsilon of the pair N(0, 1), N(mu, 1) (Balle & Wang 2018, theorem 8)."""
     normal = stats.norm.cdf

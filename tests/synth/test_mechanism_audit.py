@@ -35,6 +35,7 @@ from audit_cases import (
     METHODS,
     OtherRun,
     assert_distances_move_as_planned,
+    assert_residuals_move_as_planned,
     bound_of,
     categories,
     chance_to_miss,
@@ -95,8 +96,7 @@ def assert_moves_by_no_more_than_planned(plan, before, after):
         elif one.kind == "distances":
             assert_distances_move_as_planned(plan, one, other)
         elif one.kind == "residuals":
-            precision = claim_of(plan).precision * (1 - Fraction(plan.parameters["one_way_share"]))
-            assert ((moved / one.scale) ** 2).sum() <= bound.l2_squared * float(precision)
+            assert_residuals_move_as_planned(plan, one, other)
         else:
             assert moved.sum() <= bound.l1
             assert (moved**2).sum() <= bound.l2_squared

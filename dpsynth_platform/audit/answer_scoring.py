@@ -18,6 +18,7 @@ from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.synth.answers.estimates import Noisy
 from dpsynth_platform.synth.answers.generator import noisy_tables
 from dpsynth_platform.synth.answers.measuring import groups_of
+from dpsynth_platform.synth.answers.sharing import combined
 from dpsynth_platform.synth.answers.strategies import prefix_answers
 from dpsynth_platform.synth.interface import SealedPlan
 
@@ -26,7 +27,7 @@ def score_answers(canaries: CanarySet, plan: SealedPlan, model: Path) -> Scored:
     """The attack's scores, in the order of `CanarySet.owners`. Raises `MechanismFailed` if the model is incomplete."""
     record = canaries.values.combine_chunks().to_batches()[0]
     found, cells = np.full(record.num_rows, np.inf), []
-    for noisy in noisy_tables(plan, model):
+    for noisy in combined(noisy_tables(plan, model)):
         if noisy.table.what == "amount":
             continue
         inside, groups = groups_of(noisy.table.groups, record)

@@ -12,6 +12,7 @@ MethodName = Literal[
     "mwem",
     "rap",
     "gem",
+    "grem",
     "privsyn",
     "privbayes",
     "independent",

@@ -413,6 +413,7 @@ _CLASSES = {
     "mwem": "tabular.mwem.Mwem",
     "rap": "tabular.rap.Rap",
     "gem": "tabular.gem.Gem",
+    "grem": "tabular.grem.Grem",
     "privsyn": "tabular.privsyn.PrivSyn",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",

@@ -38,10 +38,11 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting, drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
 CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "privbayes")
 """Those that choose by the exponential mechanism."""
-METHODS = (*CHOOSING, "privsyn")
+METHODS = (*CHOOSING, "privsyn", "grem")
 """All but `independent`, which is `aim` without rounds."""
 PUBLIC, PUBLIC_ROWS = Path(tempfile.mkdtemp()), 3600
 """Where public tables of `jam` lie, and their rows."""
@@ -52,24 +53,26 @@ FALSE_ALARM = 1e-7
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw: `exact` is what it was made from (counts, distances or scores), `scale` is sigma or epsilon.
+    """One draw: `exact` is what it was made from (counts, distances, contrasts or scores), `scale` is sigma or epsilon.
 
-    `kind` is noise (of counts), distances (their noise) or choice. `sensitivity` is what a choice was told, else None.
+    `kind` is noise (of counts), distances (their noise), residuals (of all pairs' contrasts, each with a sigma of its
+    own) or choice. `sensitivity` is what a choice was told, else None.
     """
 
     kind: str
     exact: np.ndarray
-    scale: float
+    scale: float | np.ndarray
     sensitivity: int | None
     answer: object
 
 
 @dataclass
 class Transcript:
-    """A run: its draws and the noisy marginals that it left in its log, in order."""
+    """A run: its draws and the noisy marginals, and residuals, that it left in its log, in order."""
 
     draws: list[Draw] = field(default_factory=list)
     measured: list = field(default_factory=list)
+    residuals: list = field(default_factory=list)
 
     def of(self, kind):
         return [draw for draw in self.draws if draw.kind == kind]
@@ -172,6 +175,10 @@ class _Log(MeasurementLog):
     def distances(self, measured):
         self.found.draws[-1] = dataclasses.replace(self.found.draws[-1], kind="distances")
 
+    def residuals(self, measured):
+        self.found.draws[-1] = dataclasses.replace(self.found.draws[-1], kind="residuals")
+        self.found.residuals += measured
+
     def _append(self, document):
         pass
 
@@ -186,9 +193,9 @@ def run_again(plan, table, before):
 
     def answered(exact, *scale):
         draw = next(answers, None)
-        asked = (np.shape(exact), *scale)
-        known = draw and (draw.exact.shape, draw.scale, *([] if draw.sensitivity is None else [draw.sensitivity]))
-        if asked != known:
+        asked = [np.shape(exact), *scale]
+        known = draw and [draw.exact.shape, draw.scale, *([] if draw.sensitivity is None else [draw.sensitivity])]
+        if draw is None or not all(map(np.array_equal, asked, known)):
             raise OtherRun
         return draw.answer
 
@@ -228,7 +235,17 @@ def precision_used(plan, transcript):
     for draw in transcript.of("distances"):
         moved = Fraction(draw.exact.size * (bound.l1 * RECORD_PARTS) ** 2)  # squared, if each distance moves as far
         used += moved / bound.l2_squared / Fraction(draw.scale) ** 2
+    for item in transcript.residuals:  # of add-or-remove: what a record of a cell moves, the same for every cell
+        cell = np.zeros([size + 1 for size in item.counts.shape], dtype=np.int64)
+        cell.flat[0] = 1
+        moved = contrasts(cell) ** 2 / squared_lengths(cell.shape)
+        used += Fraction(float(moved.sum())) / Fraction(item.sigma) ** 2
     return used
+
+
+def residuals_of(transcript, counts_of):
+    """What all contrasts of the run's pairs would be for a table of which `counts_of` gives each pair's counts."""
+    return np.concatenate([contrasts(counts_of(item)).ravel() for item in transcript.residuals])
 
 
 def assert_distances_move_as_planned(plan, one, other):
@@ -238,6 +255,13 @@ def assert_distances_move_as_planned(plan, one, other):
     assert max(moved) <= bound.l1 * RECORD_PARTS
     sigma = Fraction(generator(plan.method).sealed(plan.parameters).noise(plan.parameters["distance_share"]))
     assert sum(length**2 for length in moved) / Fraction(one.scale) ** 2 <= bound.l2_squared / sigma**2
+
+
+def assert_residuals_move_as_planned(plan, one, other):
+    """One unit moves all contrasts together, in units of their noise, by what their part of the precision allows."""
+    bound = Guarantee.from_json(plan.guarantee).sensitivity
+    precision = claim_of(plan).precision * (1 - Fraction(plan.parameters["one_way_share"]))
+    assert (((one.exact - other.exact) / one.scale) ** 2).sum() <= bound.l2_squared * float(precision)
 
 
 def gaussian_delta(mu, epsilon):

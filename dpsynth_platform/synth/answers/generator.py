@@ -10,7 +10,7 @@ has its noise stretched likewise.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.answers.estimates import Answers, Noisy, answers, expected_in_words
 from dpsynth_platform.synth.answers.layout import AMOUNT_UNIT, Table, check_tables, queries_of, tables_of
 from dpsynth_platform.synth.answers.measuring import exact_tables
+from dpsynth_platform.synth.answers.sharing import combined, shared
 from dpsynth_platform.synth.answers.strategies import UNIT
 from dpsynth_platform.synth.interface import (
     Drawing,
@@ -61,10 +62,12 @@ class AnswerParameters(SelectionParameters):
     Attributes:
         queries: name and document of each, in their order.
         units: of which fraction of a record amounts and prefixes are whole multiples.
+        sharing: whether queries about the same rows may share their measurements (`sharing`).
     """
 
     queries: list[list[Any]]
     units: list[int]
+    sharing: bool = False
 
 
 class AnswerGenerator(Generator):
@@ -85,13 +88,16 @@ class AnswerGenerator(Generator):
         domain = Domain(tuple(column for column in domain_of(contract, inputs.period) if column.name in read))
         queries = [[name, query.model_dump(mode="json")] for name, query in contract.queries.items()]
         parameters = AnswerParameters(**asdict(calibrate_selection(guarantee, 0, 0.0)), queries=queries, units=UNITS)
-        tables = tables_of(contract.queries, domain, guarantee.adjacency)
-        check_tables(tables, contract.dataset)
+        alone = tables_of(contract.queries, domain, guarantee.adjacency)
+        check_tables(alone, contract.dataset)
+        tables = shared(alone, guarantee.adjacency)
         _check_noise(parameters, tables, guarantee)
+        # Plans without it are as they were before there was any.
+        sealed = asdict(replace(parameters, sharing=True)) if tables != alone else _without_sharing(parameters)
         return PlanParts(
             columns=domain.to_json(),
             release=ReleaseSchema(answer_schema(contract), {}).to_json(),
-            parameters=asdict(parameters),
+            parameters=sealed,
             event=selection_event(parameters, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting),
         )
 
@@ -100,7 +106,7 @@ class AnswerGenerator(Generator):
         weighting = Guarantee.from_json(plan.guarantee).weighting
         cells = sum(table.size for table in tables)
         noisy = [
-            Noisy.of(table, np.zeros((1, table.width), np.int64), parameters.noise(table.share), weighting)
+            Noisy.of(table, np.zeros(_shape(table), np.int64), parameters.noise(table.share), weighting)
             for table in tables
         ]
         return {
@@ -109,7 +115,7 @@ class AnswerGenerator(Generator):
             "rho": parameters.rho,
             "sigma_total": parameters.sigma_total,
             "columns": [],
-            "queries_in_words": list(expected_in_words(noisy)),
+            "queries_in_words": list(expected_in_words(combined(noisy))),
             "most_cells_measured": cells,
             "predicted_memory_bytes": 2**26 + 72 * cells,  # measured: 69 for each of ten million
             "predicted_noise_seconds": sum(
@@ -142,8 +148,7 @@ class AnswerGenerator(Generator):
             for number, (table, values) in enumerate(zip(tables, exact, strict=True), 1):
                 sigma = parameters.noise(table.share)
                 left = left.spend(sigma)
-                noise = sigma * table.stretch * table.scale(weighting)
-                log.table(sample_rounded_gaussian(values, noise), sigma)
+                log.table(sample_rounded_gaussian(values, table.noise(sigma, weighting)), sigma)
                 progress("measuring queries", number, len(tables))
             log.complete()
 
@@ -180,7 +185,7 @@ def answered(directory: Path, known: pa.Table | None = None) -> Drawing:
     if known is not None:
         weighting = Guarantee.from_json(plan.guarantee).weighting
         noisy = [item.less(values, weighting) for item, values in zip(noisy, _exact(plan, known), strict=True)]
-    batches = [_rows(found, schema) for found in answers(noisy)]
+    batches = [_rows(found, schema) for found in answers(combined(noisy))]
     return Drawing(schema, sum(batch.num_rows for batch in batches), iter(batches))
 
 
@@ -195,7 +200,7 @@ def exact_answers(plan: SealedPlan, records: pa.Table) -> pa.Table:
         Noisy(table, values / table.scale(weighting), NO_NOISE)
         for table, values in zip(_tables(plan), _exact(plan, records), strict=True)
     ]
-    return pa.Table.from_batches([_rows(found, schema) for found in answers(exact)], schema)
+    return pa.Table.from_batches([_rows(found, schema) for found in answers(combined(exact))], schema)
 
 
 def _exact(plan: SealedPlan, records: pa.Table) -> list[Counts]:
@@ -252,7 +257,17 @@ def _sealed(plan: SealedPlan) -> AnswerParameters:
 
 def _tables(plan: SealedPlan) -> tuple[Table, ...]:
     adjacency = Guarantee.from_json(plan.guarantee).adjacency
-    return tables_of(queries_of(plan.parameters), Domain.from_json(plan.columns), adjacency)
+    alone = tables_of(queries_of(plan.parameters), Domain.from_json(plan.columns), adjacency)
+    return shared(alone, adjacency) if _sealed(plan).sharing else alone
+
+
+def _without_sharing(parameters: AnswerParameters) -> dict[str, Any]:
+    return {name: value for name, value in asdict(parameters).items() if name != "sharing"}
+
+
+def _shape(table: Table) -> tuple[int, int]:
+    """Of one group's numbers; of all contrasts."""
+    return (table.size, 1) if table.what == "residual" else (1, table.width)
 
 
 def _draw_seconds(deviation: float) -> float:
@@ -271,7 +286,7 @@ def _check_noise(parameters: AnswerParameters, tables: tuple[Table, ...], guaran
     for table in tables:
         sigma = parameters.noise(table.share)
         left = left.spend(sigma)
-        if sigma * table.stretch * table.scale(guarantee.weighting) > SIGMA_RANGE[1] * RECORD_PARTS:
+        if np.max(table.noise(sigma, guarantee.weighting)) > SIGMA_RANGE[1] * RECORD_PARTS:
             raise AccountingError(
                 f"queries.{table.groups.name}: its noise ({sigma:,.0f} records) is more than can be drawn; accepted: a "
                 "larger epsilon, fewer queries, or a larger weight"

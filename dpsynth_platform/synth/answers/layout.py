@@ -7,6 +7,7 @@ What belongs here: what follows from queries and public domains alone. What does
 | its count | `rows`: the number of rows |
 | a sum, a mean | `present`: the number of rows with a value; `amount`: the sum of (value - middle) / half the range |
 | quantiles | `prefixes`: sums of the numbers of rows in the column's cells (`strategies`) |
+| counts, beside other queries of the same rows | `residual`: contrasts of the numbers of rows (`sharing`) |
 
 An amount lies in [-1, 1], so that a row moves its sum by at most 1, wherever the declared range lies.
 """
@@ -28,8 +29,9 @@ from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
 from dpsynth_platform.synth.answers.strategies import UNIT, prefix_matrix
 from dpsynth_platform.synth.tabular.constraints import Conditions, Judge
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
-What = Literal["rows", "present", "amount", "prefixes"]
+What = Literal["rows", "present", "amount", "prefixes", "residual"]
 MOST_GROUPS = 1_000_000
 """Of one query."""
 MOST_CELLS = 20_000_000
@@ -53,11 +55,13 @@ class Groups:
         columns: the columns of `by`, with a last cell for missing values each.
         judge: which rows count; None: all.
         domain: the columns that the plan reads.
+        place: of the query among all queries.
     """
 
     name: str
     query: Query
     domain: Domain
+    place: int = 0
 
     @cached_property
     def columns(self) -> tuple[ColumnDomain, ...]:
@@ -96,7 +100,8 @@ class Table:
     Attributes:
         column: of the values; None for the number of rows.
         share: of the whole precision.
-        stretch: how much farther than counts one unit may move it.
+        stretch: how much farther than counts one unit may move it; of residuals, their orthonormal coordinates.
+        serves: the queries for which it is measured together with other residuals.
     """
 
     groups: Groups
@@ -104,6 +109,7 @@ class Table:
     column: str | None
     share: float
     stretch: float = 1.0
+    serves: tuple[Groups, ...] = ()
 
     @property
     def width(self) -> int:
@@ -112,7 +118,16 @@ class Table:
 
     @property
     def size(self) -> int:
+        if self.what == "residual":
+            return math.prod(size - 1 for size in self.groups.shape)
         return self.groups.number * self.width
+
+    def noise(self, sigma: float, weighting: str) -> float | npt.NDArray[np.float64]:
+        """The deviation of whole numbers' noise, if that of counts is sigma records: of all, or of shape (size, 1)."""
+        noise = sigma * self.stretch * self.scale(weighting)
+        if self.what != "residual":
+            return noise
+        return np.asarray(noise * np.sqrt(squared_lengths(self.groups.shape)).reshape(-1, 1))
 
     @property
     def unit(self) -> int:
@@ -130,8 +145,8 @@ def tables_of(queries: Mapping[str, Query], domain: Domain, adjacency: str) -> t
     """All tables, in the order in which they are measured: that of the queries."""
     whole = sum(query.weight for query in queries.values())
     found = []
-    for name, query in queries.items():
-        groups = Groups(name, query, domain)
+    for place, (name, query) in enumerate(queries.items()):
+        groups = Groups(name, query, domain, place)
         parts = query.count + len(query.amounts) + len(query.quantiles)
         share = query.weight / whole / parts * (1 - UNUSED)
         if query.count:
@@ -191,6 +206,13 @@ def middle_of(column: ColumnDomain) -> tuple[float, float]:
 
 def _amount(column: ColumnDomain, steps: float) -> float:
     return float(steps * column.step / 10 ** (column.decimals or 0))
+
+
+def measured_of(table: Table, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What is measured of a table's sums by group, exactly."""
+    if table.what == "residual":
+        return contrasts(sums.reshape(table.groups.shape)).reshape(-1, 1)
+    return prefixes(sums) if table.what == "prefixes" else sums
 
 
 def prefixes(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -15,14 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.answers.layout import AMOUNT_UNIT, Groups, Table, middle_of, prefixes
+from dpsynth_platform.synth.answers.layout import AMOUNT_UNIT, Groups, Table, measured_of, middle_of
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import ColumnDomain
 from dpsynth_platform.synth.tabular.noise import Counts
 
 
 def exact_tables(records: Records, tables: Sequence[Table]) -> list[Counts]:
-    """The exact numbers of all tables, each of shape (groups, `Table.width`), in whole parts of `Table.scale`."""
+    """The exact numbers of all tables, in whole parts of `Table.scale`.
+
+    Each of shape (groups, `Table.width`); of residuals, (contrasts, 1).
+    """
     sums = [np.zeros((table.groups.number, table.width), dtype=np.int64) for table in tables]
     for batch, weights in records.rows(records.domain.names):
         kept: dict[str, tuple[npt.NDArray[np.bool_], Counts]] = {}
@@ -32,7 +35,7 @@ def exact_tables(records: Records, tables: Sequence[Table]) -> list[Counts]:
                 kept[name] = groups_of(table.groups, batch)
             inside, groups = kept[name]
             np.add.at(total.reshape(-1), *_of_table(table, batch, inside, groups, weights))
-    return [prefixes(total) if table.what == "prefixes" else total for table, total in zip(tables, sums, strict=True)]
+    return [measured_of(table, total) for table, total in zip(tables, sums, strict=True)]
 
 
 def groups_of(groups: Groups, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], Counts]:

@@ -5,7 +5,7 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `jam`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `privbayes`, `independent` | the mechanisms: they see data |
+| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `privbayes`, `independent` | mechanisms: they see data |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
@@ -14,6 +14,8 @@
 | `measurements` | the durable record of what a mechanism has released; all that follows is post-processing |
 | `compression`, `smoothing`, `resolution` | fine cells merged by their noisy counts |
 | `missing` | columns with hardly any usable value, by their noisy counts |
+| `residuals` | marginals in parts that are measured once each, and the best spread of a budget over them |
+| `reconstruction` | what all pairs' noisy residuals have in common |
 | `mixtures` | mixtures of product distributions, fitted by gradients |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
 | `gum` | a table that has the noisy counts, in place of a fitted model |

@@ -7,6 +7,7 @@ how they are drawn (`noise`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,11 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts, NoisyDistances
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths, stretch_squared
 from dpsynth_platform.synth.tabular.resolution import View
+
+ROUNDED = 2.0**-30
+"""Noise of residuals is so much wider than it must be: far more than what roots and quotients are rounded by."""
 
 
 @dataclass
@@ -74,6 +79,47 @@ class Draws:
         records = (noisy + RECORD_PARTS // 2) // RECORD_PARTS
         found = NoisyDistances(tuple(exact), records, scale / RECORD_PARTS)
         self.log.distances(found)
+        return found
+
+    def residuals(
+        self, exact: Mapping[Clique, Counts], shares: Mapping[Clique, float], sigma: float, adjacency: str
+    ) -> list[NoisyCounts]:
+        """Noisy contrasts of cliques' exact counts, in records (`residuals`), in the order of the shares.
+
+        All of them are one vector. The coordinates of the one with the share q, divided by the root of s / q (s: its
+        squared stretch), move by at most the root of q of what counts move by, and all together by no more than these.
+
+        Args:
+            exact: of each clique in `shares`, whole numbers of 1/`parts` record. Sensitive.
+            shares: of the precision of this vector, each above 0; all together at most 1 but for rounding.
+            sigma: noise of a table of counts that costs as much.
+
+        Raises:
+            AccountingError: beyond the plan's budget, shares of more than 1, or more noise than can be drawn.
+        """
+        if not shares or min(shares.values()) <= 0 or math.fsum(shares.values()) > 1 + ROUNDED / 2:
+            raise AccountingError(
+                f"{len(shares)} residuals with the share {math.fsum(shares.values())!r} of their precision; accepted: "
+                "at least one, each with a share above 0, of at most 1 in all"
+            )
+        deviations = {
+            clique: sigma * math.sqrt(stretch_squared(exact[clique].shape, adjacency) / share) * (1 + ROUNDED)
+            for clique, share in shares.items()
+        }
+        values = [contrasts(exact[clique]) for clique in shares]
+        noise = [
+            deviation * self.parts * np.sqrt(squared_lengths(exact[clique].shape)).ravel()
+            for clique, deviation in deviations.items()
+        ]
+        self.left = self.left.spend(sigma)
+        noisy = sample_rounded_gaussian(np.concatenate([item.ravel() for item in values]), np.concatenate(noise))
+        records = (noisy + self.parts // 2) // self.parts
+        ends = np.cumsum([item.size for item in values])[:-1]
+        found = [
+            NoisyCounts(clique, part.reshape(item.shape), deviations[clique])
+            for clique, item, part in zip(shares, values, np.split(records, ends), strict=True)
+        ]
+        self.log.residuals(found)
         return found
 
     def choice(self, scores: Mapping[View, int]) -> View:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +60,7 @@ class Measurements:
         distances: from independence (`privsyn`).
         public: exact counts of public rows: of single columns over cells, of cliques over states (`public_rows`).
         taken: cliques whose public counts a choice preferred to a measurement, with the noise of that (`jam`).
+        residuals: noisy contrasts (`residuals`), each with the deviation of an orthonormal coordinate as its sigma.
     """
 
     one_way: tuple[NoisyCounts, ...]
@@ -69,6 +70,7 @@ class Measurements:
     distances: tuple[NoisyDistances, ...] = ()
     public: Mapping[Clique, Counts] = field(default_factory=dict)
     taken: tuple[tuple[Clique, float], ...] = ()
+    residuals: tuple[NoisyCounts, ...] = ()
 
 
 class MeasurementLog:
@@ -96,16 +98,11 @@ class MeasurementLog:
 
     def counts(self, kind: str, measured: NoisyCounts) -> None:
         """Appends a noisy marginal (`one-way` or `joint`)."""
-        self._append(
-            {
-                "kind": kind,
-                "clique": list(measured.clique),
-                "shape": list(measured.counts.shape),
-                "counts": measured.counts.ravel().tolist(),
-                "sigma": measured.sigma,
-                "levels": list(measured.levels),
-            }
-        )
+        self._append({"kind": kind, **_document(measured)})
+
+    def residuals(self, measured: Sequence[NoisyCounts]) -> None:
+        """Appends noisy contrasts, all at once."""
+        self._append({"kind": "residuals", "tables": [_document(item) for item in measured]})
 
     def table(self, values: Counts, sigma: float) -> None:
         """Appends a table of noisy numbers whose meaning the plan says, in its order (`synth.answers`)."""
@@ -168,6 +165,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             distances=tuple(_distances(line) for line in lines if line["kind"] == "distances"),
             taken=tuple((tuple(line["clique"]), float(line["sigma"])) for line in lines if line["kind"] == "taken"),
             public={tuple(line["clique"]): _exact(line) for line in lines if line["kind"] == "public"},
+            residuals=tuple(_noisy(item) for line in lines if line["kind"] == "residuals" for item in line["tables"]),
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None
@@ -194,6 +192,16 @@ def _complete_lines(directory: Path, plan_digest: str) -> list[Any]:
     if lines[0] != {"kind": "header", "plan": plan_digest}:
         raise MechanismFailed("the stored measurements belong to another plan")
     return lines
+
+
+def _document(measured: NoisyCounts) -> dict[str, Any]:
+    return {
+        "clique": list(measured.clique),
+        "shape": list(measured.counts.shape),
+        "counts": measured.counts.ravel().tolist(),
+        "sigma": measured.sigma,
+        "levels": list(measured.levels),
+    }
 
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:

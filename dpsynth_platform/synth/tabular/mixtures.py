@@ -80,7 +80,7 @@ Start = Callable[[Array, int, np.random.Generator], Logits]
 
 
 @dataclass(frozen=True)
-class _View:
+class MeasuredView:
     """A measured marginal of several columns: noisy shares and the weight of each cell, of its shape."""
 
     clique: Clique
@@ -104,13 +104,14 @@ class MixtureEstimator:
         rate: float,
         device: str = "cpu",
         prior: PublicPrior | None = None,
+        pull: float = PULL,
     ) -> None:
         import torch
 
         self._prior = prior
         self._sizes = [measurement.counts.size for measurement in one_way]
         self._known = {measurement.view: measurement for measurement in one_way}
-        self._components, self._device, self._rate = components, device, rate
+        self._components, self._device, self._rate, self._pull = components, device, rate, pull
         self.total = estimate_total(one_way)
         alone = np.concatenate([log_shares(measurement, self.total) for measurement in one_way])
         with torch.device(device):
@@ -167,7 +168,7 @@ class MixtureEstimator:
         logits = self._logits.of().split_with_sizes(self._sizes)
         return torch.cat([torch.softmax(part, 0) * (1 - EMPTY * len(part)) + EMPTY for part in logits])
 
-    def _views(self) -> list[_View]:
+    def _views(self) -> list[MeasuredView]:
         import torch
 
         def tensor(values: Array) -> torch.Tensor:
@@ -180,13 +181,13 @@ class MixtureEstimator:
             for item in self._prior.measurements(self._prior.strongest, trust, finite, self.total):
                 known[item.view] = combined(known.get(item.view), item)
         return [
-            _View(view.clique, tensor(item.counts / self.total), tensor(scale / item.variance))
+            MeasuredView(view.clique, tensor(item.counts / self.total), tensor(scale / item.variance))
             for view, item in known.items()
         ]
 
-    def _slope(self, shares: torch.Tensor, views: Sequence[_View]) -> torch.Tensor:
+    def _slope(self, shares: torch.Tensor, views: Sequence[MeasuredView]) -> torch.Tensor:
         """The loss's gradient by the shares, times the number of components."""
-        slope = (shares.log() - self._alone) * (PULL * self.total)
+        slope = (shares.log() - self._alone) * (self._pull * self.total)
         columns, slopes = shares.split_with_sizes(self._sizes), slope.split_with_sizes(self._sizes)
         for view in views:
             parts, steps = ([own[index] for index in view.clique] for own in (columns, slopes))
@@ -211,7 +212,7 @@ class MixtureEstimator:
         return (found / self._components).view([len(part) for part in parts])  # type: ignore[union-attr]
 
 
-def _ruled_out(domain: Domain, states: Sequence[ColumnStates], groups: Groups, variance: float) -> list[Measurement]:
+def ruled_out(domain: Domain, states: Sequence[ColumnStates], groups: Groups, variance: float) -> list[Measurement]:
     """The combinations that no record has (`possible_combinations`), as nearly exact counts of zero."""
     under, found = conditioned(domain, states, Conditions(), [], groups), []
     for clique, factor in under.factors.items():
@@ -343,7 +344,7 @@ class MixtureGenerator(EvenRounds[MixtureParameters, MixtureEstimator]):
         prior = prior_of(stored.public, groups, one_way)
         estimator = self.started(sealed, groups, one_way, prior, device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
-        estimator.add(_ruled_out(domain, states, groups, RULED_OUT * min(item.variance.min() for item in one_way)))
+        estimator.add(ruled_out(domain, states, groups, RULED_OUT * min(item.variance.min() for item in one_way)))
         limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
         estimator.fit(sealed.last_steps, progress, seconds=limit)
         potentials, total = estimator.potentials, estimator.total

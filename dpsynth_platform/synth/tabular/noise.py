@@ -52,7 +52,7 @@ def rounded_gaussian_variance(sigma: float) -> float:
     return sigma**2 + 1 / 12
 
 
-def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
+def sample_rounded_gaussian(counts: Counts, sigma: float | Floats) -> Counts:
     """Counts with independent Gaussian noise N(0, sigma^2), rounded to whole numbers; same shape.
 
     For whole counts, rounding the noise is rounding the noisy count, which is post-processing. So the result is as
@@ -64,19 +64,21 @@ def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
 
     Args:
         counts: whole numbers of any shape. Sensitive.
-        sigma: deviation of the noise before rounding, in the unit of the counts: of records, or of their parts.
+        sigma: deviation of the noise before rounding, in the unit of the counts: of records, or of their parts. One
+            number, or one for each count.
 
     Raises:
         AccountingError: sigma outside `SIGMA_RANGE`, whose upper end is scaled for counts in parts of records.
     """
     low, high = SIGMA_RANGE[0], SIGMA_RANGE[1] * RECORD_PARTS
-    if not low <= sigma <= high:
+    sigmas = np.asarray(sigma, dtype=np.float64)
+    if not np.all((low <= sigmas) & (sigmas <= high)):
         raise AccountingError(f"sigma {sigma!r}; accepted: {low:g} to {high:g}")
-    flat = counts.ravel()
+    flat, each = counts.ravel(), np.broadcast_to(sigmas, counts.shape).ravel()
     noisy = np.empty(flat.shape, dtype=np.int64)
     for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
-        noisy[start : start + CHUNK] = part + _rounded_gaussian(part.size, float(sigma))
+        part = slice(start, start + CHUNK)
+        noisy[part] = flat[part] + _rounded_gaussian(each[part])
     return noisy.reshape(counts.shape)
 
 
@@ -145,16 +147,16 @@ class _Uniform:
 # Gaussian noise.
 
 
-def _rounded_gaussian(number: int, sigma: float) -> Counts:
-    """Independent draws of N(0, sigma^2), each rounded to the nearest whole number; shape (number,)."""
-    words = _words(number)
+def _rounded_gaussian(sigma: Floats) -> Counts:
+    """Independent draws of N(0, sigma^2), each rounded to the nearest whole number; shape of the deviations."""
+    words = _words(sigma.size)
     negative, halves = (words & np.uint64(1)).astype(bool), (words >> np.uint64(1)).view(np.int64)
     deviates = sigma * _normal_magnitude(halves)
     noise = np.rint(deviates)
     doubtful = (0.5 - np.abs(deviates - noise) <= sigma * ROUNDING) | (halves < LEAST_WORD)
     for index in np.flatnonzero(doubtful):
         # 63 bits after a zero are a number below 1/2.
-        noise[index] = _exact_magnitude(_Uniform(int(halves[index]), WORD), sigma, int(noise[index]))
+        noise[index] = _exact_magnitude(_Uniform(int(halves[index]), WORD), float(sigma[index]), int(noise[index]))
     return np.where(negative, -noise, noise).astype(np.int64)
 
 

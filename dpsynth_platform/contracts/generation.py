@@ -87,7 +87,8 @@ class Generate(Part):
         description=(
             "`aim` measures as many marginals as the budget allows, `mwem` nearly as many in less time, `rap` and "
             "`gem` any that a workload names, whatever the size of a graphical model of them, `mst` the strongest "
-            "links of a tree, `privsyn` chooses many pairs at once, `privbayes` suits columns with very many values, "
+            "links of a tree, `privsyn` chooses many pairs at once, `mrf` sets of two and three columns inside of a "
+            "graph that it learns first, `privbayes` suits columns with very many values, "
             "`independent` measures no links. `auto` chooses by public facts and gives its reason. Methods that also "
             "write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "

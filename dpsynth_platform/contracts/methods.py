@@ -12,6 +12,7 @@ MethodName = Literal[
     "rap",
     "gem",
     "privsyn",
+    "mrf",
     "privbayes",
     "independent",
     "dp_finetune",

@@ -413,6 +413,7 @@ _CLASSES = {
     "rap": "tabular.rap.Rap",
     "gem": "tabular.gem.Gem",
     "privsyn": "tabular.privsyn.PrivSyn",
+    "mrf": "tabular.mrf.Mrf",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",

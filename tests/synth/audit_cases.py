@@ -35,7 +35,7 @@ from dpsynth_platform.synth.tabular import counting, drawing, mixtures
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 
-CHOOSING = ("aim", "mst", "mwem", "rap", "gem", "privbayes")
+CHOOSING = ("aim", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
 """Those that choose by the exponential mechanism."""
 METHODS = (*CHOOSING, "privsyn")
 """All but `independent`, which is `aim` without rounds."""

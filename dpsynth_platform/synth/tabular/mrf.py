@@ -40,7 +40,12 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Estimator, estimate_total
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
-from dpsynth_platform.synth.tabular.marginals import expected_error, largest_pairs, pair_cells, prepared, score_sensitivity
+from dpsynth_platform.synth.tabular.marginals import (
+    expected_error,
+    pair_cells,
+    prepared,
+    score_sensitivity,
+)
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.mst import pair_scores
 from dpsynth_platform.synth.tabular.resolution import Groups, Sums, View, views_of
@@ -94,12 +99,12 @@ class Mrf(SelectionGenerator[MrfParameters]):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, pairs = len(domain), math.comb(len(domain), 2)
-        rounds = ROUNDS_PER_COLUMN * columns if pairs else 0
+        rounds = int(ROUNDS_PER_COLUMN * columns) if pairs else 0
         parameters = MrfParameters(
             **asdict(calibrate_selection(guarantee, rounds, SELECTION_SHARE if pairs else 0.0, domain.partitions)),
             one_way_share=ONE_WAY_SHARE if pairs else 1.0,
             distance_share=DISTANCE_SHARE if pairs else 0.0,
-            first=FIRST_PER_COLUMN * columns if pairs else 0,
+            first=int(FIRST_PER_COLUMN * columns) if pairs else 0,
             usefulness=USEFULNESS,
             model_cells=MODEL_CELLS,
         )

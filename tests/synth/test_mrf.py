@@ -51,6 +51,12 @@ def test_edges_are_the_largest_distances_as_long_as_the_tree_stays_within_its_ce
     assert set(attribute_graph(distances, sizes, 1200, 9.0).cliques) == {(0, 1, 2), (2, 3)}
     assert set(attribute_graph(distances, sizes, 300, 9.0).cliques) == {(0, 1), (1, 2), (2, 3)}
     assert set(attribute_graph(distances, sizes, 300, 99.0).cliques) == {(0,), (1,), (2,), (3,)}
+    # The pair of the largest distance would take all cells: nine times as many as two others.
+    assert set(attribute_graph({(0, 1): 9.0, (1, 2): 8.0, (2, 3): 8.0}, (90, 10, 10, 10), 999, 0.0).cliques) == {
+        (0,),
+        (1, 2),
+        (2, 3),
+    }
 
 
 def test_the_tree_never_exceeds_its_cells_and_is_a_junction_tree_of_its_edges():

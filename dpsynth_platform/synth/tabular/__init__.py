@@ -5,7 +5,7 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `mrf`, `privbayes`, `independent` | the mechanisms, which alone see data |
+| `aim`, `mwem`, `rap`, `gem`, `mst`, `privsyn`, `mrf`, `privbayes`, `independent` | mechanisms, which alone see data |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |

@@ -4,8 +4,8 @@ What belongs here: the attribute graph, which marginals are useful, and the firs
 (`drawing`), their cost (`privacy.selection`), junction trees (`junction`), and the model (`estimation`).
 
 All columns are measured alone. Then the distances of all pairs' counts from independence are shown with noise, all at
-once. Pairs with large distances become edges of the attribute graph, as long as its junction tree stays within a number
-of cells. From then on only sets of columns inside of one clique are measured, so that the model never grows. A set is
+once. Pairs with large distances become edges of the attribute graph, as long as its junction tree stays within so many
+cells. From then on only sets of columns inside of one clique are measured, so that the model never grows. A set is
 useful if a cell of its counts holds on average `USEFULNESS` times the noise. The first sets cover the graph's edges by
 their noisy distances, which is post-processing. Rounds follow: the exponential mechanism chooses the useful set that is
 farthest from the model, it is measured, and the model is fitted again.
@@ -16,7 +16,9 @@ What differs from the paper, and why:
   and no exact number of records is used. The paper's R-score is from the product of exact shares.
 - Sensitivity is that of a user with b records and of the adjacency (`selection.scale_of_distances`). All noise and all
   choices are one event (`privacy.selection`), for privacy loss distributions as well as Renyi curves.
-- Edges come in the order of their distances, without the paper's search among graphs.
+- The next edge is the one with the largest distance for each cell that it adds to the junction tree. In the order of
+  distances alone, the 2-way error of texas is .012 in place of .009 at epsilon 1, and .0078 in place of .0054 at 8; that
+  of adult hardly changes.
 - A set may be measured with each column coarse or fine (`resolution`), so that sets of three are useful sooner.
 """
 
@@ -168,7 +170,9 @@ class Mrf(SelectionGenerator[MrfParameters]):
 def attribute_graph(
     distances: Mapping[Clique, float], sizes: Sequence[int], most_cells: int, least: float
 ) -> JunctionTree:
-    """The junction tree of a graph with the pairs of the largest distances as edges; post-processing.
+    """The junction tree of a graph with pairs of large distances as edges; post-processing.
+
+    The next edge has the largest distance for each cell by which the tree grows.
 
     Args:
         distances: of all pairs from independence, noisy, in records; at most `least` is no edge.
@@ -177,13 +181,15 @@ def attribute_graph(
     """
     edges: list[Clique] = []
     tree = junction_tree(Attributes.of(sizes), edges)
-    for pair in sorted(distances, key=distances.__getitem__, reverse=True):
-        if distances[pair] <= least:
-            break
-        if tree.extended_cells(pair) <= most_cells:
-            tree = covering(tree, edges, pair)
-            edges.append(pair)
-    return tree
+    left = {pair: distance for pair, distance in distances.items() if distance > least}
+    while True:
+        growth = {pair: tree.extended_cells(pair) - tree.cells for pair in left}
+        fitting = [pair for pair in left if tree.cells + growth[pair] <= most_cells]
+        if not fitting:
+            return tree
+        edges.append(max(fitting, key=lambda pair: left[pair] / max(1, growth[pair])))
+        tree = covering(tree, edges, edges[-1])
+        del left[edges[-1]]
 
 
 def useful_views(cliques: Iterable[Clique], groups: Groups, most_cells: float) -> list[View]:

@@ -92,10 +92,15 @@ def _ordered(column: ColumnDomain, measured: NoisyCounts, total: float, most_sta
     counts, sigma = measured.counts[:-1].astype(np.float64), measured.sigma
     fitted = smoothed(counts, sigma, column.widths, total - float(measured.counts[-1]))
     most = min(column.most_states - 1, most_states or counts.size)
+    least = THRESHOLD_SIGMAS * sigma
     if column.cutting == "quantile" and most < counts.size:
         state_of = _quantiles(fitted, most)
+    elif column.cutting == "privtree" and most < counts.size:
+        state_of = _tree(fitted, column.widths, least, most)
+    elif column.cutting == "kmeans" and most < counts.size:
+        state_of = _means(fitted, column.widths, least, most)
     else:
-        state_of = _together(fitted, column.widths, THRESHOLD_SIGMAS * sigma, most)
+        state_of = _together(fitted, column.widths, least, most)
     of_state = np.bincount(state_of, weights=fitted)[state_of]
     equal = 1 / np.bincount(state_of)[state_of]
     share = np.divide(fitted, of_state, out=equal, where=of_state > 0)
@@ -138,3 +143,52 @@ def _quantiles(masses: Array, number: int) -> npt.NDArray[np.int64]:
     # The middle of empty cells at the end is the end itself.
     wanted = np.minimum(wanted, number - 1)
     return np.asarray(np.unique(wanted, return_inverse=True)[1], dtype=np.int64)
+
+
+def _tree(masses: Array, widths: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
+    """The state of each cell: the interval with the most records is halved until there are `most`, or all are light."""
+    ends, held = np.append(0.0, np.cumsum(widths)), np.append(0.0, np.cumsum(masses))
+    leaves: list[tuple[int, int]] = [(0, masses.size)]
+    whole: list[tuple[int, int]] = []
+    while leaves and len(leaves) + len(whole) < most:
+        first, last = leaves.pop(int(np.argmax([held[last] - held[first] for first, last in leaves])))
+        if held[last] - held[first] < threshold or last - first == 1:
+            whole.append((first, last))
+            continue
+        inner = ends[first + 1 : last]
+        middle = first + 1 + int(np.argmin(np.abs(inner - (ends[first] + ends[last]) / 2)))
+        leaves += [(first, middle), (middle, last)]
+    starts = sorted(first for first, _ in (*leaves, *whole))
+    return np.repeat(np.arange(len(starts)), np.diff([*starts, masses.size]))
+
+
+def _means(masses: Array, widths: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
+    """The state of each cell: the best `most` means of its values by squares, among states above the threshold."""
+    single = _together(masses, widths, threshold, masses.size)
+    held = np.bincount(single, masses)
+    centres = np.cumsum(widths) - widths / 2
+    middles = np.bincount(single, masses * centres) / np.maximum(held, np.finfo(np.float64).tiny)
+    if held.size <= most:
+        return single
+    middles = (middles - middles.min()) / (np.ptp(middles) or 1.0)
+    sums = [np.append(0.0, np.cumsum(values)) for values in (held, held * middles, held * middles**2)]
+
+    def spread(end: int) -> Array:
+        """The squares of states first..end - 1 around their mean, for every `first` below `end`."""
+        count, first, second = (values[end] - values[:end] for values in sums)
+        return np.asarray(second - first**2 / np.maximum(count, np.finfo(np.float64).tiny))
+
+    spreads = [spread(end) for end in range(1, held.size + 1)]
+    best = np.array([values[0] for values in spreads])
+    cuts = []
+    for _ in range(most - 1):  # best[end - 1]: with one cluster less
+        options = [np.append(0.0, best[: end - 1]) + spreads[end - 1] for end in range(1, held.size + 1)]
+        cuts.append([int(np.argmin(values)) for values in options])
+        best = np.array([values.min() for values in options])
+    starts, end = [], held.size
+    for found in reversed(cuts):
+        end = found[end - 1]
+        if end == 0:
+            break
+        starts.append(end)
+    return np.searchsorted(np.array(sorted(starts)), np.arange(held.size), side="right")[single]

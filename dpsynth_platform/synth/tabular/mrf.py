@@ -17,13 +17,14 @@ What differs from the paper, and why:
 - Sensitivity is that of a user with b records and of the adjacency (`selection.scale_of_distances`). All noise and all
   choices are one event (`privacy.selection`), for privacy loss distributions as well as Renyi curves.
 - The next edge is the one with the largest distance for each cell that it adds to the junction tree. In the order of
-  distances alone, the 2-way error of texas is .012 in place of .009 at epsilon 1, and .0078 in place of .0054 at 8; that
-  of adult hardly changes.
+  distances alone, the 2-way error of texas is .012 in place of .009 at epsilon 1, and .0078 in place of .0054 at 8;
+  that of adult hardly changes.
 - A set may be measured with each column coarse or fine (`resolution`), so that sets of three are useful sooner.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,14 +119,17 @@ class Mrf(SelectionGenerator[MrfParameters]):
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
         one = sealed.noise(sealed.one_way_share / len(domain))
         model = min(sealed.model_cells, math.prod(domain.most_states))
-        cells = (sealed.first + sealed.rounds) * model
+        largest = min(model, math.prod(heapq.nlargest(MOST_WAYS, domain.most_states)))
+        cells = (sealed.first + sealed.rounds) * largest
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise, the distances of all "
             f"{math.comb(len(domain), 2)} pairs of columns from independence with rounded Gaussian noise, up to "
             f"{sealed.first} joint marginals with rounded Gaussian noise, then up to {sealed.rounds} rounds, each with "
             "a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian noise"
         )
-        memory = memory_bytes(counted=pair_cells(domain.most_states) + 3 * model, measured=model, model_cells=model)
+        # Sets of three columns inside of cliques have at most three times the tree's cells together.
+        counted, measured = pair_cells(domain.most_states) + 3 * model, min(cells, 3 * model)
+        memory = memory_bytes(counted=counted, measured=measured, model_cells=model)
         return sealed.described(domain, event, one=one, two=sealed.sigma_joint, cells=cells, memory=memory)
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:

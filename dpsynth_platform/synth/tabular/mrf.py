@@ -28,7 +28,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -78,6 +78,7 @@ class MrfParameters(SelectionParameters):
         one_way_share: part of the measurements' precision for single columns; `distance_share` for the distances. The
             first sets (at most `first`) and those of the rounds share the rest evenly.
         usefulness: least mean count of a set's cells, in multiples of the mean absolute noise.
+        set_cells: limit of a set's cells: twice as many as are useful for the expected number of records.
         model_cells: limit of the junction tree's cells.
     """
 
@@ -85,7 +86,12 @@ class MrfParameters(SelectionParameters):
     distance_share: float
     first: int
     usefulness: float
+    set_cells: int
     model_cells: int
+
+    def useful_cells(self, records: float) -> float:
+        """The most cells of a useful set of so many records; none for one column."""
+        return records / (self.usefulness * expected_error(self.sigma_joint)) if self.sigma_joint else 0.0
 
     @property
     def sigma_joint(self) -> float | None:
@@ -109,17 +115,20 @@ class Mrf(SelectionGenerator[MrfParameters]):
             distance_share=DISTANCE_SHARE if pairs else 0.0,
             first=int(FIRST_PER_COLUMN * columns) if pairs else 0,
             usefulness=USEFULNESS,
+            set_cells=0,
             model_cells=MODEL_CELLS,
         )
         if pairs:  # refused here, before anything is spent
             scale_of_distances(pairs, parameters.noise(DISTANCE_SHARE), guarantee.sensitivity)
-        return asdict(parameters)
+        rows = 1 if guarantee.weighting == "owners" else contract.privacy.max_contributions
+        useful = parameters.useful_cells(contract.privacy.expected_units * rows)
+        return asdict(replace(parameters, set_cells=math.ceil(2 * useful)))
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
         one = sealed.noise(sealed.one_way_share / len(domain))
         model = min(sealed.model_cells, math.prod(domain.most_states))
-        largest = min(model, math.prod(heapq.nlargest(MOST_WAYS, domain.most_states)))
+        largest = min(sealed.set_cells, model, math.prod(heapq.nlargest(MOST_WAYS, domain.most_states)))
         cells = (sealed.first + sealed.rounds) * largest
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise, the distances of all "
@@ -128,7 +137,7 @@ class Mrf(SelectionGenerator[MrfParameters]):
             "a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian noise"
         )
         # Sets of three columns inside of cliques have at most three times the tree's cells together.
-        counted, measured = pair_cells(domain.most_states) + 3 * model, min(cells, 3 * model)
+        counted, measured = pair_cells(domain.most_states) + 3 * model, cells
         memory = memory_bytes(counted=counted, measured=measured, model_cells=model)
         return sealed.described(domain, event, one=one, two=sealed.sigma_joint, cells=cells, memory=memory)
 
@@ -136,7 +145,7 @@ class Mrf(SelectionGenerator[MrfParameters]):
         sealed, columns = self.sealed(plan.parameters), len(records.domain)
         draws = sealed.draws(log, score_sensitivity(plan), records.parts)
         one_way = draws.columns(records, sealed.noise(sealed.one_way_share / columns), progress)
-        if (sigma := sealed.sigma_joint) is None:
+        if not sealed.first:
             return
         states, groups, measured = prepared(records.domain, one_way)
         pairs = records.cliques(states, itertools.combinations(range(columns), 2), progress, "counting pairs")
@@ -145,7 +154,7 @@ class Mrf(SelectionGenerator[MrfParameters]):
         shown = draws.distances(exact_distances, sealed.noise(sealed.distance_share), sensitivity)
         distances = dict(zip(shown.cliques, shown.records.tolist(), strict=True))
         tree = attribute_graph(distances, [column.size for column in states], sealed.model_cells, shown.sigma)
-        most_cells = estimate_total(measured) / (sealed.usefulness * expected_error(sigma))
+        most_cells = min(sealed.set_cells, sealed.useful_cells(estimate_total(measured)))
         useful = useful_views(tree.cliques, groups, most_cells)
         first = first_views(useful, distances, sealed.first)
         alone = [View.finest((index,)) for index in range(columns)]

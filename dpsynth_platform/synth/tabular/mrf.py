@@ -17,7 +17,7 @@ What differs from the paper, and why:
 - Sensitivity is that of a user with b records and of the adjacency (`selection.scale_of_distances`). All noise and all
   choices are one event (`privacy.selection`), for privacy loss distributions as well as Renyi curves.
 - The next edge is the one with the largest distance for each cell that it adds to the junction tree. In the order of
-  distances alone, the 2-way error of texas is .012 in place of .009 at epsilon 1, and .0078 in place of .0054 at 8;
+  distances alone, the 2-way error of texas is .012 in place of .010 at epsilon 1, and .008 in place of .005 at 8;
   that of adult hardly changes.
 - A set may be measured with each column coarse or fine (`resolution`), so that sets of three are useful sooner.
 """

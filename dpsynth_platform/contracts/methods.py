@@ -14,6 +14,7 @@ MethodName = Literal[
     "gem",
     "grem",
     "privsyn",
+    "mrf",
     "privbayes",
     "independent",
     "dp_finetune",

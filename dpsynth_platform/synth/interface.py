@@ -415,6 +415,7 @@ _CLASSES = {
     "gem": "tabular.gem.Gem",
     "grem": "tabular.grem.Grem",
     "privsyn": "tabular.privsyn.PrivSyn",
+    "mrf": "tabular.mrf.Mrf",
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",

@@ -41,7 +41,7 @@ def parsed(column: str):
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("{type: integer, min: 0, max: 9, bins: privtree}", "bins: 'privtree'; accepted: adaptive, quantile, or 1 to"),
+        ("{type: integer, min: 0, max: 9, bins: gm}", "bins: 'gm'; accepted: adaptive, quantile, privtree, kmeans"),
         ("{type: date, min: 2026-01-01, max: 2026-12-31, bins: 0}", "bins: 0; accepted: 1 to 1000, adaptive"),
         (
             "{type: integer, min: 0, max: 9, points: [3, 10]}",
@@ -113,6 +113,8 @@ def test_a_time_of_day_has_the_whole_day_by_default() -> None:
         "{type: time, min: '07:30', max: '22:00', bins: 10}",
         "{type: float, min: -1, max: 1, points: [0], decimals: 2, bins: [0.5]}",
         "{type: integer, min: 0, max: 99999, points: [0, 99999], bins: quantile}",
+        "{type: integer, min: 0, max: 9, bins: privtree}",
+        "{type: time, min: '07:30', max: '22:00', bins: kmeans}",
     ],
 )
 def test_a_sealed_column_reads_back_the_same(column: str) -> None:

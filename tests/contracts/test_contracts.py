@@ -231,7 +231,7 @@ FAULTS: list[tuple[str, Any, str]] = [
         "columns.age.bins: not ascending within the range; accepted: ascending edges above 0 and up to 120",
     ),
     ("columns.age.bins", [0], "columns.age.bins: not ascending within the range; accepted: ascending edges"),
-    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, adaptive, quantile, or a list of inner edges"),
+    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, adaptive, quantile, privtree, kmeans,"),
     ("columns.score.max", float("inf"), "columns.score.max: inf; accepted:"),
     ("columns.day.max", "2025-01-01", "columns.day: min 2026-01-01 is not before max 2025-01-01"),
     ("columns.day.min", "someday", "columns.day.min: 'someday'; accepted: a date"),

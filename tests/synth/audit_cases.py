@@ -35,12 +35,12 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular import counting, drawing, mixtures
+from dpsynth_platform.synth.tabular import counting, drawing, mixtures, mrf
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
-CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "privbayes")
+CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
 """Those that choose by the exponential mechanism."""
 METHODS = (*CHOOSING, "privsyn", "grem")
 """All but `independent`, which is `aim` without rounds."""
@@ -104,6 +104,9 @@ def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weightin
         patch.setattr(mixtures, "COMPONENTS", 4)
         patch.setattr(mixtures, "LEAST_COMPONENTS", 4)
         patch.setattr(mixtures.MixtureGenerator, "steps", 1)
+        # Sets count as useful and models are small, so that pairs are measured, and soon.
+        patch.setattr(mrf, "USEFULNESS", 0.25)
+        patch.setattr(mrf, "MODEL_CELLS", 2**12)
         return _plan_of(method, contract, columns)
 
 

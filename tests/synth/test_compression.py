@@ -1,11 +1,12 @@
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
+from dpsynth_platform.synth.tabular.compression import _means, _tree, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.domain import ADAPTIVE_STATES, FEW_CELLS, QUANTILES, ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
@@ -21,7 +22,7 @@ def numbers(cells, cutting="declared"):
 
 @given(
     st.lists(st.integers(-100, 2000), min_size=2, max_size=60),
-    st.sampled_from(["declared", "adaptive", "quantile"]),
+    st.sampled_from(["declared", "adaptive", "quantile", "privtree", "kmeans"]),
     st.floats(1, 200),
     st.none() | st.integers(1, 20),
 )
@@ -53,11 +54,11 @@ def test_zeros_and_the_top_code_of_a_spiky_column_stay_states_of_their_own():
     counts[[0, 99]] = [45_000, 250]
     counts[20:60] = 50
     noisy = counts + np.rint(np.random.default_rng(1).normal(0, 30, 101)).astype(np.int64)
-    for cutting in ("declared", "adaptive", "quantile"):
+    for cutting in ("declared", "adaptive", "quantile", "kmeans"):
         states = states_of(numbers(100, cutting), noisy, 30.0)
         assert states.state_of[0] != states.state_of[1]
         assert states.share[0] == 1
-        if cutting != "quantile":
+        if cutting in ("declared", "adaptive"):
             assert states.share[99] > 0.9
             assert states.state_of[99] != states.state_of[59]
 
@@ -103,6 +104,32 @@ def test_quantiles_hold_about_the_same():
 
 def test_empty_cells_at_the_end_make_no_further_quantile():
     assert states_of(numbers(2, "quantile"), [50, -2, 0], 1.0, 1).size == 2
+
+
+def test_means_are_the_best_that_there_are():
+    """Beside all ways to cut nine cells into four runs."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        masses, widths = rng.integers(100, 900, 9).astype(float), rng.integers(1, 20, 9).astype(float)
+        centres = np.cumsum(widths) - widths / 2
+
+        def squares(states, masses=masses, centres=centres):
+            means = np.bincount(states, masses * centres) / np.bincount(states, masses)
+            return float((masses * (centres - means[states]) ** 2).sum())
+
+        every = [np.searchsorted(cuts, np.arange(9), side="right") for cuts in itertools.combinations(range(1, 9), 3)]
+        found = _means(masses, widths, 0.0, 4)
+        assert squares(found) == pytest.approx(min(map(squares, every)))
+        assert found.max() == 3
+
+
+def test_a_tree_halves_what_holds_most():
+    widths = np.full(8, 1.0)
+    assert _tree(np.array([9.0, 5, 1, 1, 1, 1, 1, 1]), widths, 0.0, 4).tolist() == [0, 1, 2, 2, 3, 3, 3, 3]
+    # Halves of the range, not of the cells; what holds less than the threshold stays whole.
+    assert _tree(np.array([5.0, 5, 5, 5]), np.array([1.0, 1, 1, 5]), 0.0, 2).tolist() == [0, 0, 0, 1]
+    assert _tree(np.array([9.0, 5, 1, 1, 1, 1, 1, 1]), widths, 15.0, 8).tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    assert _tree(np.ones(3), np.ones(3), 0.0, 9).tolist() == [0, 1, 2]
 
 
 def test_nothing_but_noise_makes_one_state():

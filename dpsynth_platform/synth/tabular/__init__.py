@@ -5,7 +5,7 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `privbayes`, `independent` | mechanisms: they see data |
+| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `mrf`, `privbayes`, `independent` | the mechanisms |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |

@@ -145,7 +145,7 @@ def _gap(column: ColumnDomain, earlier: Sequence[ColumnDomain], declared: Column
         # A separate value, beyond all gaps: a cell for records without an earlier value.
         gap, edges = replace(gap, alone=longest + 1), (*edges, longest + 2)
     bins: Any = getattr(declared, "bins", None)
-    cutting: Cutting = "quantile" if bins == "quantile" else "adaptive"
+    cutting: Cutting = bins if isinstance(bins, str) else "adaptive"  # type: ignore[assignment]
     return ColumnDomain(column.name, "gap", column.nullable, edges=edges, cutting=cutting, derived=gap)
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.partitions import Learning, Partitions
 
 Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean", "hour", "weekday", "gap"]
-Cutting = Literal["declared", "adaptive", "quantile"]
+Cutting = Literal["declared", "adaptive", "quantile", "privtree", "kmeans"]
 Codes = npt.NDArray[np.int32]
 
 ADAPTIVE_STATES = 16

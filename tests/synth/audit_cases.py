@@ -26,6 +26,7 @@ from scipy import optimize, stats
 from synth_cases import contract_with
 
 from dpsynth_platform.audit.bounds import clopper_pearson
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     GaussianCountsEvent,
@@ -121,7 +122,7 @@ def _method(method, columns):
         name: column["values"] if column["type"] == "categorical" else list(range(column["min"], column["max"] + 1))
         for name, column in columns.items()
     }
-    place = PUBLIC / f"{len(list(PUBLIC.iterdir()))}.parquet"
+    place = PUBLIC / f"{canonical_digest(values)}.parquet"
     rows = {name: pa.array(own).take(pa.array(rng.integers(0, len(own), PUBLIC_ROWS))) for name, own in values.items()}
     pq.write_table(pa.table(rows), place)
     return {"method": method, "public": {"uri": str(place), "why": "made up for tests"}}

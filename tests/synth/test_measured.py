@@ -31,7 +31,7 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def planned(method: str) -> SealedPlan:
-    contract = contract_with(generate__method=method)
+    contract = contract_with(generate__method="aim" if method == "jam" else method)  # without a public table
     return generator(method).plan(contract, SCHEMA, Guarantee.target(contract))
 
 

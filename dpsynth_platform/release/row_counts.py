@@ -15,6 +15,7 @@ narrowest may be taken. It is the confidence of one question that was asked with
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,7 +170,7 @@ def _limits(published: Mapping[str, Any], conditions: Mapping[str, Values], miss
         exact = len(asked) == len(conditions)
         seen[exact] += 1
         part = miss * (_EXACT if exact else 1 - _EXACT) / (seen[exact] * (seen[exact] + 1))
-        z = NormalDist().inv_cdf(1 - part / 2)
+        z = -NormalDist().inv_cdf(part / 2)
         sums = [_sum(table, [axis_cells[side] for axis_cells in _cells(own, conditions)]) for side in (0, 1)]
         half = [z * table["sigma"] * math.sqrt(parts) + ROUNDING * parts for _, parts in sums]
         (inner, _), (outer, _) = sums
@@ -245,16 +246,24 @@ def _ends(axis: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _number(axis: Mapping[str, Any], value: Any) -> float:
-    if axis["kind"] in ("integer", "float"):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+    try:
+        if axis["kind"] not in ("integer", "float"):
+            return _moment(axis["kind"], str(value))
+        if isinstance(value, int | float) and not (isinstance(value, bool) or math.isnan(value)):
             return float(value)
-        accepted = "a number"
-    else:
-        try:
-            return float(label_number(axis["kind"], str(value)))
-        except (ValueError, OverflowError):
-            accepted = f"a {axis['kind']} as an ISO text"
+    except (ValueError, OverflowError):
+        pass
+    accepted = "a number"
+    if axis["kind"] not in ("integer", "float"):
+        accepted = f"a {axis['kind']} as an ISO text, in UTC if the column has a time zone"
     raise ConfigurationError(f"where: {axis['column']}: {value!r}; accepted: {accepted}")
+
+
+def _moment(kind: str, text: str) -> float:
+    """A date or moment in the unit of cuts. Raises `ValueError` for another offset than that of UTC."""
+    if kind == "datetime" and dt.datetime.fromisoformat(text).utcoffset():
+        raise ValueError(text)
+    return float(label_number(kind, text))
 
 
 def _text(value: Any) -> str:

@@ -256,9 +256,10 @@ def _held(
     our own nodes and guarded tables count: a declaration of a part of them overrides nothing.
     """
     places = [name for name in names if name.namespace == "file" or "://" in name.namespace]
-    if places:
-        places += [dataset_name(FilePath(base.name)), dataset_name(FilePath(os.path.realpath(base.name)))]
-        places += [dataset_name(FilePath(os.path.realpath(name.name))) for name in names if name.namespace == "file"]
+    local = [name.name for name in places if name.namespace == "file"]
+    if base.kind != "package" and (not base.is_writer or is_place(base.name) or base.name.startswith((".", "~"))):
+        local += [base.name, os.path.expanduser(base.name)]  # noqa: PTH111 - a user that does not exist is no fault
+    places += [dataset_name(FilePath(path)) for path in (*local, *map(os.path.realpath, local))]
     found = [node for place in dict.fromkeys(places) for node in rows.nodes_at(connection, place)]
     if base.is_writer:
         found = [node for node in found if node.own or is_guarded(node, table)]

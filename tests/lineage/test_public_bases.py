@@ -169,6 +169,20 @@ def test_no_declaration_hides_that_a_checkpoint_is_part_of_what_we_wrote(
             assert (found.decision, "unprotected" in {item.kind for item in found.findings}) == ("refuse", True)
 
 
+@pytest.mark.parametrize("place", ["./model", "~/model", "model/../model"])
+def test_a_relative_place_of_a_checkpoint_is_a_place(
+    ledger: Ledger, store: LineageStore, starting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As `text.base_models` opens it; what is neither absolute nor so spelled is a product's name."""
+    rows = {"namespace": "file", "name": str(tmp_path / "model"), "facets": guarded_facets()}
+    assert store.record(own("COMPLETE", ["visits"], [rows], job="visits.bounded")).new
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store.declare_public(model_name(place), by="Ada", reason="its makers list what it learned from")
+    decision = verdict(ledger, store, contract_of("reviews", family="archive", base_model=place)).decision
+    assert decision == ("compose" if place.startswith("model") else "refuse")
+
+
 def test_a_model_that_draws_needs_an_origin_or_a_declaration(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:

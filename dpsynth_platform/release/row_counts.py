@@ -255,14 +255,14 @@ def _number(axis: Mapping[str, Any], value: Any) -> float:
         pass
     accepted = "a number"
     if axis["kind"] not in ("integer", "float"):
-        accepted = f"a {axis['kind']} as an ISO text, in UTC if the column has a time zone"
+        accepted = f"a {axis['kind']} as an ISO text"
     raise ConfigurationError(f"where: {axis['column']}: {value!r}; accepted: {accepted}")
 
 
 def _moment(kind: str, text: str) -> float:
-    """A date or moment in the unit of cuts. Raises `ValueError` for another offset than that of UTC."""
-    if kind == "datetime" and dt.datetime.fromisoformat(text).utcoffset():
-        raise ValueError(text)
+    """A date or moment in the unit of cuts; one with an offset in UTC, by which moments are counted."""
+    if kind == "datetime" and (moment := dt.datetime.fromisoformat(text)).tzinfo is not None:
+        text = moment.astimezone(dt.UTC).replace(tzinfo=None).isoformat()
     return float(label_number(kind, text))
 
 

@@ -212,7 +212,9 @@ def _with_bases(
     claims = walks.references(connection, "claims")
     confirmed = {entry for entries in walks.references(connection, "paid-by").values() for entry in entries}
     found = walks.walk(connection, list(starts), upward=True, public={*public, *by_contract})
-    unknown = {*found.unknown, *_without_origin(connection, writers, public)}
+    # Above a model a contract's word counts for nothing, even about a place that is also named as data.
+    of_writers = walks.walk(connection, writers, upward=True, public=public)
+    unknown = {*found.unknown, *of_writers.unknown, *_without_origin(connection, writers, public)}
     trained_on: dict[str, Path] = {}
     for item in found.of_kind("mechanism"):
         if (entry := item.node.name.name) in confirmed:

@@ -183,6 +183,16 @@ def test_a_relative_place_of_a_checkpoint_is_a_place(
     assert decision == ("compose" if place.startswith("model") else "refuse")
 
 
+def test_a_contract_reason_for_data_beside_a_checkpoint_is_no_origin_of_it(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    told(store, event("COMPLETE", [model("mystery")], [model("tuned")]))
+    for place in ("s3://lake/other/net.bin", "s3://lake/mystery/net.bin", "s3://lake/mystery"):
+        found = verdict(ledger, store, pictured(encoder(place)), base_model="s3://lake/tuned")
+        assert found.decision == "refuse"
+        assert ("unknown", "s3://lake:mystery") in {(item.kind, item.path[-1].split()[-1]) for item in found.findings}
+
+
 def test_a_model_that_draws_needs_an_origin_or_a_declaration(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:

@@ -1,4 +1,4 @@
-"""How many rows of the source fulfil conditions, as far as a release's noisy counts say it: post-processing, free.
+"""How many counted rows fulfil conditions, as far as a release's noisy counts say it: post-processing, free.
 
 What belongs here: which noisy tables tell about a question, the interval that follows, and the count of synthetic rows
 beside it. What does not: the tables and the bars that hold for all cells at once (`fidelity`). No real data is read.
@@ -36,7 +36,10 @@ _EXACT = 0.9
 
 @dataclass(frozen=True)
 class RowCount:
-    """An answer about the rows that the mechanism counted.
+    """An answer about the rows that the mechanism counted, with the values that it counted.
+
+    These are the source's rows after scrubbing, exclusion and contribution bounding, and the audit's canaries. Numbers
+    beyond the declared range count as its ends, unlisted values as missing.
 
     Attributes:
         estimate: the noisy count where one was made of just these rows; otherwise the share of synthetic rows, of the

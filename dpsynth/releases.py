@@ -49,8 +49,9 @@ class Release:
     _rows: pa.Table = field(repr=False)
 
     def count(self, where: Mapping[str, Any] | str, confidence: float = 0.95) -> RowCount:
-        """How many of the source's rows fulfil conditions, with limits, from the dossier's noisy counts. Free.
+        """How many of the rows that the mechanism counted fulfil conditions, with limits, by its noisy counts. Free.
 
+        These are the source's rows after bounding, with canaries, so that a count of the source itself may lie outside.
         The limits hold for one question that was asked without looking at these counts; for k questions, ask each with
         1 - (1 - confidence) / k. What was never counted together has an upper limit at most.
 

@@ -189,9 +189,10 @@ def release_count(
         Path | None, typer.Option(help="The publisher's key (PEM); default: this deployment's, if it has one.")
     ] = None,
 ) -> None:
-    """Says how many of the source's rows fulfil conditions, with limits, from a release's noisy counts. Free.
+    """Says how many of the rows that a mechanism counted fulfil conditions, with limits, by its noisy counts. Free.
 
-    The release is verified first. What was never counted together has an upper limit at most.
+    These are the source's rows after bounding, with canaries. The release is verified first. What was never counted
+    together has an upper limit at most.
     """
     from dpsynth_platform.release.row_counts import count_rows
     from dpsynth_platform.release.table import read_release

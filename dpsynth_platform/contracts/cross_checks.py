@@ -374,18 +374,24 @@ class Parts:
                 yield f"source.key: column {name!r} holds pictures; accepted: columns whose values identify a record"
 
     def _public_pictures(self, image: ImageGeneration) -> Iterator[str]:
-        """Public pictures that overlap with the source: private ones would be published nearly as they are."""
+        """Public pictures, fonts or networks that overlap with the source: what is private would be read in clear."""
         if self.source is None or self.source.format == "sql":
             return
-        for name, part in (("evolution", image.evolution), ("diffusion", image.diffusion)):
-            if part is None or part.table is None:
-                continue
-            places = (local_path(self.source.uri), part.table.directory)
-            read, public = (os.path.realpath(place) for place in places)
+        places = {
+            f"{name}.table.directory": part.table.directory
+            for name, part in (("evolution", image.evolution), ("diffusion", image.diffusion))
+            if part is not None and part.table is not None
+        }
+        if image.evolution is not None and image.evolution.fonts is not None:
+            places["evolution.fonts.directory"] = image.evolution.fonts.directory
+        if image.evolution is not None and image.evolution.encoder is not None:
+            places["evolution.encoder"] = image.evolution.encoder
+        for key, place in places.items():
+            read, public = (os.path.realpath(path) for path in (local_path(self.source.uri), place))
             if Path(read).is_relative_to(public) or Path(public).is_relative_to(read):
                 yield (
-                    f"generate.image.{name}.table.directory: {part.table.directory!r} and the source overlap; "
-                    "accepted: a directory of pictures that are public, apart from the source"
+                    f"generate.image.{key}: {place!r} and the source overlap; accepted: a place of what is public, "
+                    "apart from the source"
                 )
 
     def _classes(self, image: ImageGeneration) -> Iterator[str]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection
@@ -202,20 +203,18 @@ def _with_bases(
 
     public = declared_public(connection)
     writers = [name for base, names in named.items() if base.is_writer for name in names]
-    data = {
-        base: tuple(dict.fromkeys(node.name for name in names for node in _holding(connection, name)))
-        for base, names in named.items()
-        if not base.is_writer
-    }
-    starts = {name: base.step for base, names in data.items() for name in names}
+    held = {base: _held(connection, base, names, table) for base, names in named.items()}
+    starts = {name: base.step for base, names in held.items() for name in names}
     starts |= {name: base.step for base, names in named.items() if base.is_writer for name in names}
-    by_contract = {name for names in data.values() for name in names}
+    by_contract = {name for base, names in held.items() if not base.is_writer for name in names}
     in_graph = rows.find_nodes(connection, writers)
     not_in_graph = [Relative(Node(0, "checkpoint", name, own=False), 0) for name in writers if name not in in_graph]
     claims = walks.references(connection, "claims")
     confirmed = {entry for entries in walks.references(connection, "paid-by").values() for entry in entries}
     found = walks.walk(connection, list(starts), upward=True, public={*public, *by_contract})
-    unknown = {*found.unknown, *_without_origin(connection, writers, public)}
+    # Above a model a contract's word counts for nothing, even about a place that is also named as data.
+    of_writers = walks.walk(connection, writers, upward=True, public=public)
+    unknown = {*found.unknown, *of_writers.unknown, *_without_origin(connection, writers, public)}
     trained_on: dict[str, Path] = {}
     for item in found.of_kind("mechanism"):
         if (entry := item.node.name.name) in confirmed:
@@ -231,7 +230,7 @@ def _with_bases(
             return replace(known, known_by="declaration")
         if base.is_writer:
             return known if name in unknown or name not in in_graph else replace(known, known_by="lineage")
-        return replace(known, known_by="lineage" if reported & {*data[base]} else "contract")
+        return replace(known, known_by="lineage" if reported & {*held[base]} else "contract")
 
     return Survey(
         source=table,
@@ -250,12 +249,25 @@ def _with_bases(
     )
 
 
-def _holding(connection: Connection, name: DatasetName) -> list[Node]:
-    """The nodes that are where data are, by name or place; also behind a symbolic link."""
-    if not (name.namespace == "file" or "://" in name.namespace):
-        return list(rows.find_nodes(connection, [name]).values())
-    real = dataset_name(os.path.realpath(name.name)) if name.namespace == "file" else name
-    return [node for place in dict.fromkeys((name, real)) for node in rows.nodes_at(connection, place)]
+def _held(
+    connection: Connection, base: PublicBase, names: Sequence[DatasetName], table: DatasetName
+) -> tuple[DatasetName, ...]:
+    """The nodes that are where a base is, by name or place, also behind a symbolic link.
+
+    The place is also read as a path, whatever it looks like: that is what a step opens. Of what is around a model, only
+    our own nodes and guarded tables count: a declaration of a part of them overrides nothing.
+    """
+    places = [name for name in names if name.namespace == "file" or "://" in name.namespace]
+    local = [name.name for name in places if name.namespace == "file"]
+    if base.kind != "package" and (not base.is_writer or is_place(base.name) or base.name.startswith((".", "~"))):
+        local += [base.name, os.path.expanduser(base.name)]  # noqa: PTH111 - a user that does not exist is no fault
+    places += [dataset_name(FilePath(path)) for path in (*local, *map(os.path.realpath, local))]
+    found = [node for place in dict.fromkeys(places) for node in rows.nodes_at(connection, place)]
+    if base.is_writer:
+        found = [node for node in found if node.own or is_guarded(node, table)]
+    elif not places:
+        found = list(rows.find_nodes(connection, names).values())
+    return tuple(dict.fromkeys(node.name for node in found))
 
 
 def _leads(met: Sequence[Relative]) -> tuple[Lead, ...]:

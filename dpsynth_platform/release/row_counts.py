@@ -1,4 +1,4 @@
-"""How many rows of the source fulfil conditions, as far as a release's noisy counts say it: post-processing, free.
+"""How many counted rows fulfil conditions, as far as a release's noisy counts say it: post-processing, free.
 
 What belongs here: which noisy tables tell about a question, the interval that follows, and the count of synthetic rows
 beside it. What does not: the tables and the bars that hold for all cells at once (`fidelity`). No real data is read.
@@ -15,6 +15,7 @@ narrowest may be taken. It is the confidence of one question that was asked with
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,10 @@ _EXACT = 0.9
 
 @dataclass(frozen=True)
 class RowCount:
-    """An answer about the rows that the mechanism counted.
+    """An answer about the rows that the mechanism counted, with the values that it counted.
+
+    These are the source's rows after scrubbing, exclusion and contribution bounding, and the audit's canaries. Numbers
+    beyond the declared range count as its ends, unlisted values as missing.
 
     Attributes:
         estimate: the noisy count where one was made of just these rows; otherwise the share of synthetic rows, of the
@@ -169,7 +173,7 @@ def _limits(published: Mapping[str, Any], conditions: Mapping[str, Values], miss
         exact = len(asked) == len(conditions)
         seen[exact] += 1
         part = miss * (_EXACT if exact else 1 - _EXACT) / (seen[exact] * (seen[exact] + 1))
-        z = NormalDist().inv_cdf(1 - part / 2)
+        z = -NormalDist().inv_cdf(part / 2)
         sums = [_sum(table, [axis_cells[side] for axis_cells in _cells(own, conditions)]) for side in (0, 1)]
         half = [z * table["sigma"] * math.sqrt(parts) + ROUNDING * parts for _, parts in sums]
         (inner, _), (outer, _) = sums
@@ -245,16 +249,24 @@ def _ends(axis: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _number(axis: Mapping[str, Any], value: Any) -> float:
-    if axis["kind"] in ("integer", "float"):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+    try:
+        if axis["kind"] not in ("integer", "float"):
+            return _moment(axis["kind"], str(value))
+        if isinstance(value, int | float) and not (isinstance(value, bool) or math.isnan(value)):
             return float(value)
-        accepted = "a number"
-    else:
-        try:
-            return float(label_number(axis["kind"], str(value)))
-        except (ValueError, OverflowError):
-            accepted = f"a {axis['kind']} as an ISO text"
+    except (ValueError, OverflowError):
+        pass
+    accepted = "a number"
+    if axis["kind"] not in ("integer", "float"):
+        accepted = f"a {axis['kind']} as an ISO text"
     raise ConfigurationError(f"where: {axis['column']}: {value!r}; accepted: {accepted}")
+
+
+def _moment(kind: str, text: str) -> float:
+    """A date or moment in the unit of cuts; one with an offset in UTC, by which moments are counted."""
+    if kind == "datetime" and (moment := dt.datetime.fromisoformat(text)).tzinfo is not None:
+        text = moment.astimezone(dt.UTC).replace(tzinfo=None).isoformat()
+    return float(label_number(kind, text))
 
 
 def _text(value: Any) -> str:

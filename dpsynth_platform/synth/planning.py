@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dpsynth_platform.contracts.base import shown_value
+from dpsynth_platform.contracts.bases import bases_of
 from dpsynth_platform.contracts.columns import modelled_columns
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.family import FamilyBudget, family_faults
+from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.loading import (
     NONE_YET,
     VARIABLE,
@@ -256,7 +258,11 @@ def _loaded(
         if contract.dataset != dataset:
             raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
         check_constraints(contract, str(path))
-        for fault in (*_dialect_faults(contract.source), *_own_faults(settings, "source.uri", contract.source.uri)):
+        for fault in (
+            *_dialect_faults(contract.source),
+            *_own_faults(settings, "source.uri", contract.source.uri),
+            *_base_faults(settings, contract.generate),
+        ):
             raise ContractError(f"{path}: {fault}")
         for fault in _uri_faults(settings, contract.source.uri, contract.release):
             raise ContractError(f"{path}: {fault}")
@@ -337,6 +343,8 @@ def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:
         yield from _dialect_faults(parts.source)
         yield from _format_faults(parts.source)
         yield from _own_faults(settings, "source.uri", parts.source.uri)
+    if parts.generate is not None:
+        yield from _base_faults(settings, parts.generate)
     if parts.source is not None and parts.release is not None:
         uris = parts.source.uri, parts.release.uri, *(target.uri for target in parts.release.publish)
         if not any(VARIABLE.search(uri) for uri in uris):  # one whose variable is unknown is a fault already
@@ -353,8 +361,15 @@ def _format_faults(source: Source) -> Iterator[str]:
         )
 
 
+def _base_faults(settings: Settings, generate: Generate) -> Iterator[str]:
+    """Public data among the platform's own restricted files: lineage knows nothing of a step that did not complete."""
+    for base in bases_of(generate):
+        if not base.is_writer and base.kind != "package":
+            yield from _own_faults(settings, f"generate: public {base.kind}", base.name)
+
+
 def _own_faults(settings: Settings, key: str, uri: str) -> Iterator[str]:
-    """A source or a target among the platform's own restricted files and databases.
+    """A source, a target or public data among the platform's own restricted files and databases.
 
     As a source it has rows of another dataset, whose budget would not pay.
     """

@@ -538,6 +538,19 @@ def test_no_source_is_among_the_platforms_own_files(tmp_path, use, source, overl
     assert use(deployment, "plan", "people")[0] == 1
 
 
+@pytest.mark.parametrize("place", ["restricted/other/all/scrubbed", "link", "vault/fonts"])
+def test_nothing_public_is_among_the_platforms_own_files(tmp_path, use, place):
+    """Lineage does not know the rows of a step that failed."""
+    deployment = small_deployment(tmp_path)
+    home = deployment.settings.home
+    (home / "link").symlink_to(deployment.settings.restricted)
+    evolution = {"foundation": "fonts", "fonts": {"directory": f"{home}/{place}"}}
+    deployment.contract["generate"] = {"method": "image_pe", "rows": 10, "image": {"evolution": evolution}}
+    deployment.write()
+    status, _, said = use(deployment, "contract", "check", "people")
+    assert status == 1 and "generate: public fonts: " in said and "overlap; accepted: a separate place" in said
+
+
 @pytest.mark.parametrize(
     "uri",
     [

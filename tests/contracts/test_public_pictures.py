@@ -46,6 +46,20 @@ def test_nor_is_it_by_another_spelling(uri: str) -> None:
         parse_contract(document("/private/drawings") | {"source": source}, where="drawings.yaml", variables={})
 
 
+@pytest.mark.parametrize(
+    ("evolution", "key"),
+    [
+        ({"foundation": "shapes", "encoder": "/private/drawings/1/encoder.bin"}, "evolution.encoder"),
+        ({"foundation": "fonts", "fonts": {"directory": "/private"}}, "evolution.fonts.directory"),
+    ],
+)
+def test_nor_is_it_what_candidates_or_features_are_made_of(evolution: dict[str, Any], key: str) -> None:
+    declared = document("/public/drawings")
+    declared["generate"]["image"] = {"evolution": evolution}
+    with pytest.raises(ContractError, match=f"generate.image.{key}: '/private.*' and the source overlap; accepted:"):
+        parse_contract(declared, where="drawings.yaml", variables={})
+
+
 def test_a_public_summary_has_no_places() -> None:
     evolution = {"foundation": "fonts", "fonts": {"directory": "/srv/fonts/free"}, "encoder": "/srv/models/encoder.bin"}
     finetune = {"checkpoint": "/srv/models/strokes", "public": REASON}

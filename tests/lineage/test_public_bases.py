@@ -131,6 +131,68 @@ def test_any_directory_of_a_release_is_the_release(
     assert (beside.adding, beside.bases[0].known_by) == ((), "contract")
 
 
+def test_a_place_is_read_as_the_path_that_a_step_opens(
+    ledger: Ledger, store: LineageStore, starting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step opens `s3://lake/strokes` as a URI: on disk it is a directory, which may be a link to guarded rows."""
+    rows = {"namespace": "file", "name": str(tmp_path / "visits"), "facets": guarded_facets()}
+    assert store.record(own("COMPLETE", ["visits"], [rows], job="visits.bounded")).new
+    (tmp_path / "visits").mkdir()
+    (tmp_path / "s3:" / "lake").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert verdict(ledger, store, pictured(table("s3://lake/strokes"))).decision == "compose"
+    (tmp_path / "s3:" / "lake" / "strokes").symlink_to(tmp_path / "visits")
+    assert verdict(ledger, store, pictured(table("s3://lake/strokes"))).decision == "refuse"
+
+
+@pytest.mark.parametrize("inside", ["", "/1f", "/1f/weights"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_no_declaration_hides_that_a_checkpoint_is_part_of_what_we_wrote(
+    ledger: Ledger, store: LineageStore, starting: None, tmp_path: Path, inside: str, linked: bool
+) -> None:
+    entry = spend(ledger, "clinic", "visits")
+    made = {"namespace": "file", "name": str(tmp_path / "model"), "facets": guarantee(entry)}
+    made["facets"]["datasetType"] = {"datasetType": "MODEL"}
+    rows = {"namespace": "file", "name": str(tmp_path / "rows"), "facets": guarded_facets()}
+    assert store.record(own("COMPLETE", ["visits"], [made], job="visits.model")).new
+    assert store.record(own("COMPLETE", ["visits"], [rows], job="visits.bounded")).new
+    for step in ("model", "rows"):
+        (tmp_path / step / "1f" / "weights").mkdir(parents=True)
+        (tmp_path / f"{step}-link").symlink_to(tmp_path / step)
+        place = f"{tmp_path}/{step}{'-link' if linked else ''}{inside}"
+        if linked or inside:
+            store.declare_public(dataset_name(place), by="Ada", reason="its makers list what it learned from")
+        found = verdict(ledger, store, contract_of("reviews", family="archive", base_model=place))
+        if step == "model":
+            assert [item.entry for item in found.adding if item.kind == "base-model"] == [entry.entry_id]
+        else:
+            assert (found.decision, "unprotected" in {item.kind for item in found.findings}) == ("refuse", True)
+
+
+@pytest.mark.parametrize("place", ["./model", "~/model", "model/../model"])
+def test_a_relative_place_of_a_checkpoint_is_a_place(
+    ledger: Ledger, store: LineageStore, starting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As `text.base_models` opens it; what is neither absolute nor so spelled is a product's name."""
+    rows = {"namespace": "file", "name": str(tmp_path / "model"), "facets": guarded_facets()}
+    assert store.record(own("COMPLETE", ["visits"], [rows], job="visits.bounded")).new
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store.declare_public(model_name(place), by="Ada", reason="its makers list what it learned from")
+    decision = verdict(ledger, store, contract_of("reviews", family="archive", base_model=place)).decision
+    assert decision == ("compose" if place.startswith("model") else "refuse")
+
+
+def test_a_contract_reason_for_data_beside_a_checkpoint_is_no_origin_of_it(
+    ledger: Ledger, store: LineageStore, starting: None
+) -> None:
+    told(store, event("COMPLETE", [model("mystery")], [model("tuned")]))
+    for place in ("s3://lake/other/net.bin", "s3://lake/mystery/net.bin", "s3://lake/mystery"):
+        found = verdict(ledger, store, pictured(encoder(place)), base_model="s3://lake/tuned")
+        assert found.decision == "refuse"
+        assert ("unknown", "s3://lake:mystery") in {(item.kind, item.path[-1].split()[-1]) for item in found.findings}
+
+
 def test_a_model_that_draws_needs_an_origin_or_a_declaration(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:

@@ -120,6 +120,26 @@ def test_days_are_read_as_iso_texts() -> None:
         count_rows(shown, rows, {"day": ["soon"]})
 
 
+def test_moments_with_an_offset_are_read_in_utc() -> None:
+    """As counts are; an offset that is not read would move the question by hours."""
+    axis = {
+        "column": "at", "nullable": False, "missing": 2, "labels": ["2026-01-01 00:00:00 to 2026-01-01 11:59:59",
+        "2026-01-01 12:00:00 to 2026-01-01 23:59:59", "missing"], "kind": "datetime", "cuts": [1_767_268_800e6],
+    }  # fmt: skip
+    tables = [{"axes": [0], "order": 0, "sigma": 4.0, "parts": [1, 1, 1], "measured": [100, 200, 0]}]
+    shown = published({"unit": "records", "axes": [axis], "tables": tables, "left_out": 0})
+    rows = pa.table({"at": pa.array([1_767_268_800_000_000], pa.timestamp("us", "UTC"))})
+    asked_alike = ("2026-01-01 12:00:00", "2026-01-01T12:00:00Z", "2026-01-01 14:00:00+02:00")
+    for where in (*({"at": {"min": text}} for text in asked_alike), "at >= TIMESTAMPTZ '2026-01-01 10:00:00-02'"):
+        found = count_rows(shown, rows, where)
+        assert (found.estimate, found.counted, found.synthetic) == (200, True, (1, 1))
+
+
+def test_a_hardly_possible_miss_has_limits() -> None:
+    found = asked("department = 'general'", 1 - 2**-53)
+    assert found.high == pytest.approx(28_790 + width(40, 1, 2**-53 * 0.45))
+
+
 @pytest.mark.parametrize(
     ("where", "said"),
     [
@@ -134,6 +154,8 @@ def test_days_are_read_as_iso_texts() -> None:
         ({"department": "surgery"}, r"'surgery' is not in its list; accepted: \['cardiology'"),
         ({"department": {"min": "a"}}, "department: a range; accepted: values of its list"),
         ({"minutes": "soon"}, "minutes: 'soon'; accepted: a number"),
+        ({"minutes": {"max": math.nan}}, "minutes: nan; accepted: a number"),
+        (f"minutes <= {'9' * 400}", "minutes: 9+; accepted: a number"),
         ({"minutes": {"least": 4}}, "accepted: a value, a list of values, or a range"),
     ],
 )

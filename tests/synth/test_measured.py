@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
@@ -15,8 +16,10 @@ from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.fidelity import FidelityCounter, fidelity
 from dpsynth_platform.release.noisy_tables import faults
+from dpsynth_platform.release.row_counts import count_rows
 from dpsynth_platform.synth.interface import TABLE_METHODS, SealedPlan, generator
 from dpsynth_platform.synth.tabular import measured as module
+from dpsynth_platform.synth.tabular.domain import ColumnDomain
 from dpsynth_platform.synth.tabular.measured import FILE, measured_tables, of_columns, read_measured, write_measured
 from dpsynth_platform.synth.tabular.model import Model, joint_codes, load_model
 
@@ -128,3 +131,18 @@ def test_the_file_beside_the_rows(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(ReleaseRefused, match="materialize synthetic again"):
         read_measured(tmp_path)
+
+
+def test_the_ends_of_a_range_are_exact() -> None:
+    """Greater values count as the last end; a rounded one would leave the group out of a question about it."""
+    column = ColumnDomain("pay", "float", nullable=True, edges=(0.1234567, 1 / 3, 1234564.0))
+    axis = module._ordered_axis(column, pa.float64(), np.arange(3))
+    assert axis is not None and axis["labels"] == ["0.1234567 to 0.333333", "0.333333 to 1234564.0", "missing"]
+    table = {"axes": [0], "order": 0, "sigma": 4.0, "parts": [1, 1, 1], "measured": [100, 200, 50]}
+    shown = fidelity({"unit": "records", "axes": [axis], "tables": [table], "left_out": 0}, [[1, 1, 1]])
+    assert not list(faults(shown, {"kind": "other"}))
+    rows = pa.table({"pay": [0.1234567, 1234564.0]})
+    assert count_rows(shown, rows, "pay >= 1234564").high > 200
+    assert count_rows(shown, rows, "pay <= 0.1234567").high > 100
+    plain = ColumnDomain("pay", "float", nullable=True, edges=(0.0, 1 / 3, 500.0))
+    assert "".join(module._range_labels(plain, [0, 1, 2])) == "0 to 0.3333330.333333 to 500"

@@ -198,11 +198,14 @@ def _cut(column: ColumnDomain, edge: float) -> float:
 
 
 def _range_labels(column: ColumnDomain, starts: Sequence[int]) -> Iterator[str]:
+    outer = {float(column.edges[0]), float(column.edges[-1])}
     for first, after in itertools.pairwise(starts):
         low, high = column.edges[first], column.edges[after]
         if not column.scale.whole:
-            wide = column.widths[first:after].sum()
-            yield f"{low:g} to {high:g}" if wide else f"{low:g}"
+            # Ends of the range are exact: nothing else says which values a question about them has.
+            short = [(end, f"{end:g}") for end in (low, high)]
+            ends = [repr(float(end)) if end in outer and float(text) != end else text for end, text in short]
+            yield " to ".join(ends if column.widths[first:after].sum() else ends[:1])
         else:
             least, most = column.scale.shown(int(low)), column.scale.shown(int(high) - 1)
             yield least if least == most else f"{least} to {most}"

@@ -116,14 +116,14 @@ class Aim(SelectionGenerator[AimParameters]):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, limit = len(domain), contract.generate.seconds
-        sizes = domain.most_states if _scale(contract) >= LEAST_FOR_TARGET else ()
-        asked = workload_of(contract, domain.names, domain.parts, sizes)
+        asked = workload_of(contract, domain.names, domain.parts)
         check_workload_cells(contract, asked.weights, domain.most_states)
-        full = work_of(contract, columns, len(asked.weights))
-        work = full.within(limit)
-        if work != full:  # the target's combinations with two columns are what to do without first
-            asked = workload_of(contract, domain.names, domain.parts)
-            work = work_of(contract, columns, len(asked.weights)).within(limit)
+        work = work_of(contract, columns, len(asked.weights)).within(limit)
+        if _scale(contract) >= LEAST_FOR_TARGET:
+            more = workload_of(contract, domain.names, domain.parts, domain.most_states)
+            full = work_of(contract, columns, len(more.weights))
+            if full == full.within(limit):  # the target's combinations with two columns are what to do without first
+                asked, work = more, full
         rounds = work.rounds
         aimed = rounds > 0 and asked.target is not None
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)

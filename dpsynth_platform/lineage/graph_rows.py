@@ -192,8 +192,8 @@ def nodes_at(connection: Connection, place: DatasetName) -> list[Node]:
 
 
 def _inside(path: str, directory: str) -> bool:
-    """Whether a path is a directory or in it."""
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+    """Whether a path is a directory or in it; all keys of a bucket are in its root."""
+    return directory in (path, "/") or path.startswith(f"{directory}/")
 
 
 def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list[str]]:

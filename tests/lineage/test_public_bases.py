@@ -97,6 +97,15 @@ def test_a_base_that_holds_or_has_seen_guarded_rows_is_refused(
     assert "start from another" in found.reason
 
 
+@pytest.mark.parametrize("place", ["s3a://lake", "s3a://lake/", "s3://lake/visits/", "s3a://lake//visits/rows"])
+def test_a_bucket_is_around_its_keys_however_it_is_spelled(
+    ledger: Ledger, store: LineageStore, starting: None, place: str
+) -> None:
+    line(store, "visits", spend(ledger, "clinic", "visits"))
+    assert verdict(ledger, store, pictured(table(place))).decision == "refuse"
+    assert verdict(ledger, store, pictured(table("s3://lakes"))).decision == "compose"
+
+
 @pytest.mark.parametrize("place", ["/srv", "/srv/visits", "/srv/visits/rows", "/srv/visits/rows/2026"])
 def test_a_directory_around_or_inside_guarded_rows_is_refused(
     ledger: Ledger, store: LineageStore, starting: None, place: str

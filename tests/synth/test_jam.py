@@ -12,7 +12,7 @@ from test_mechanism_audit import assert_moves_by_no_more_than_planned, linked
 from dpsynth_platform.contracts.methods import PUBLIC_METHODS
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular import drawing
+from dpsynth_platform.synth.tabular import aim, drawing
 from dpsynth_platform.synth.tabular.jam import Jam
 from dpsynth_platform.synth.tabular.marginals import score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import read_measurements
@@ -117,6 +117,24 @@ def test_public_choices_draw_no_noise_and_leave_their_precision_to_others(public
     assert len(every.of("choice")) == rounds and len(every.of("noise")) == len(WIDE) + 1
     share = Fraction(1) - Fraction(plan.parameters["one_way_share"])
     assert 1 / Fraction(every.of("noise")[-1].scale) ** 2 > Fraction(99, 100) * share * claim.precision
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_several_choices_before_a_fit_use_the_whole_budget_after_public_ones(public, monkeypatch, turn):
+    """Whichever of two choices takes a public marginal: the mechanism ends, and its last round measures."""
+    monkeypatch.setattr(aim, "COLUMNS_PER_CHOICE", 3)
+    plan = plan_for("jam", WIDE, epsilon=1.0, b=1, **public)
+    assert plan.parameters["choices_per_fit"] == 2
+    done = 0
+
+    def in_turns(scores, *_):
+        nonlocal done
+        done += 1
+        return len(scores) - 1 if done % 2 == turn else 0
+
+    found = run(plan, table_of(WIDE, linked(np.random.default_rng(2), 3000)), choose=in_turns)
+    assert len(found.of("choice")) - (len(found.of("noise")) - len(WIDE)) > 0, "some were taken"
+    assert 0.99 * claim_of(plan).precision < precision_used(plan, found) <= claim_of(plan).precision
 
 
 def test_what_was_taken_is_in_the_estimate(public, tmp_path, monkeypatch):

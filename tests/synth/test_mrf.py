@@ -9,6 +9,7 @@ from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import zcdp_limit
 from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular import mrf
 from dpsynth_platform.synth.tabular.junction import Attributes, junction_tree
 from dpsynth_platform.synth.tabular.mrf import attribute_graph, first_views, useful_views
 from dpsynth_platform.synth.tabular.resolution import View
@@ -106,6 +107,16 @@ def test_where_no_set_is_useful_columns_are_measured_once_more_alone():
     alone = [(index,) for index in range(len(COLUMNS))]
     assert [item.clique for item in found.measured] == 2 * alone
     assert not found.of("choice")
+
+
+def test_without_first_sets_all_precision_is_left_to_the_rounds(monkeypatch):
+    """Useful sets may all be without a distance: then nothing is measured alone once more."""
+    monkeypatch.setattr(mrf, "first_views", lambda *_: [])
+    plan = plan_for("mrf", COLUMNS, epsilon=4.0, b=1)
+    found = run(plan, table(), noise=exact, choose=best)
+    noise = [draw.scale for draw in found.of("noise")[len(COLUMNS) :]]
+    assert len(noise) == len(found.of("choice")) == plan.parameters["rounds"]
+    assert max(noise) < 1.01 * min(noise)
 
 
 # The cost of a whole run.

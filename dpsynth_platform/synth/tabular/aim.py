@@ -209,6 +209,8 @@ class Aim(SelectionGenerator[AimParameters]):
                 rounds = rounds.after(draws.left)
                 if len(known) < sealed.choices_per_fit:
                     scored = _disjoint(scored, view.clique, estimator, rounds.most_cells)
+                    if rounds.done == sealed.rounds - 1:
+                        scored = {view: score for view, score in scored.items() if not isinstance(view, PublicView)}
                 progress("measuring combinations", rounds.done, sealed.rounds)
             estimator.fit(ROUND_ITERATIONS)
             learned = sum(
@@ -334,7 +336,7 @@ class _Rounds:
     @property
     def _even(self) -> Fraction:
         even = self.sealed.precision.left * Fraction(self.sealed.rounds_share) / self.sealed.rounds
-        return max(even, self.left.left / (self.sealed.rounds - self.done)) if self.saved else even
+        return max(even, self.left.left / max(1, self.sealed.rounds - self.done)) if self.saved else even
 
 
 def _noise_of_one_way(sealed: AimParameters, columns: int) -> float:

@@ -161,7 +161,7 @@ class Mrf(SelectionGenerator[MrfParameters]):
         exact = pairs | records.cliques(states, {view.clique for view in (*useful, *alone)}, progress)
         model = Estimator(groups, measured, cover=tree.cliques)
         number = len(first) + sealed.rounds if useful else len(alone)
-        for done, view in enumerate(first or alone):
+        for done, view in enumerate(first if useful else alone):
             noise = noise_of(draws.left, 1 / (number - done))
             model.add([as_measurement(draws.joint(view, view.counts(exact[view.clique], groups), noise))])
             progress("measuring combinations", done + 1, number)

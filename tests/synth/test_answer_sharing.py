@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from test_answers import ADJACENCIES, WEIGHTINGS, exact, owned, people, plan_of, released
 
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.answers import generator as answering
+from dpsynth_platform.synth.answers import sharing
 from dpsynth_platform.synth.answers.estimates import Noisy, answers
 from dpsynth_platform.synth.answers.generator import exact_answers
 from dpsynth_platform.synth.answers.layout import queries_of, tables_of
@@ -167,3 +169,13 @@ def test_queries_about_other_rows_or_alone_are_measured_as_before(adjacency, nam
     assert "sharing" not in plan.parameters
     tables = tables_of(queries_of(plan.parameters), Domain.from_json(plan.columns), adjacency)
     assert shared(tables, adjacency) == tables == tables_of_plan(plan)
+
+
+@pytest.mark.parametrize("change", [{"TURNS": 1}, {"ENOUGH": 0.0}])
+def test_answers_of_another_way_of_sharing_are_refused_and_not_misread(change, tmp_path, monkeypatch):
+    plan = plan_of(MARGINALS)
+    released(plan, people(200), tmp_path)
+    for name, value in change.items():
+        monkeypatch.setattr(sharing, name, value)
+    with pytest.raises(MechanismFailed, match="measured by another version"):
+        answering.noisy_tables(plan, tmp_path / "model")

@@ -10,6 +10,7 @@ has its noise stretched likewise.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -212,12 +213,16 @@ def _exact(plan: SealedPlan, records: pa.Table) -> list[Counts]:
 def noisy_tables(plan: SealedPlan, directory: Path) -> list[Noisy]:
     """The noisy tables in a model's directory. Raises `MechanismFailed` if they are incomplete or of another plan."""
     parameters, weighting = _sealed(plan), Guarantee.from_json(plan.guarantee).weighting
-    stored = read_tables(directory, plan.digest)
-    if parameters.units != UNITS:
+    stored, tables = read_tables(directory, plan.digest), _tables(plan)
+    sigmas = [parameters.noise(table.share) for table in tables]
+    # Which tables queries share is computed again: a version that does it otherwise would misread what is stored.
+    found = [sigma for _, sigma in stored]
+    alike = len(found) == len(sigmas) and all(map(math.isclose, found, sigmas))
+    if parameters.units != UNITS or not alike:
         raise MechanismFailed("these answers were measured by another version of the platform; use that version")
     return [
-        Noisy.of(table, values, parameters.noise(table.share), weighting)
-        for table, values in zip(_tables(plan), stored, strict=True)
+        Noisy.of(table, values, sigma, weighting)
+        for table, (values, _), sigma in zip(tables, stored, sigmas, strict=True)
     ]
 
 

@@ -171,12 +171,14 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
         raise MechanismFailed("the stored measurements are damaged") from None
 
 
-def read_tables(directory: Path, plan_digest: str) -> list[Counts]:
-    """The complete tables of `MeasurementLog.table`, in their order; raises as `read_measurements`."""
+def read_tables(directory: Path, plan_digest: str) -> list[tuple[Counts, float]]:
+    """The complete tables of `MeasurementLog.table` with their sigmas, in order; raises as `read_measurements`."""
     lines = _complete_lines(directory, plan_digest)
     try:
         return [
-            np.array(line["values"], dtype=np.int64).reshape(line["shape"]) for line in lines if line["kind"] == "table"
+            (np.array(line["values"], dtype=np.int64).reshape(line["shape"]), float(line["sigma"]))
+            for line in lines
+            if line["kind"] == "table"
         ]
     except (KeyError, TypeError, ValueError):
         raise MechanismFailed("the stored measurements are damaged") from None

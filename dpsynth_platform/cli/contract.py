@@ -44,7 +44,7 @@ def contract_check(
         bool,
         typer.Option(
             "--offline",
-            help="Looks at no source and no ledger, such as in CI for a contract that nobody has reviewed.",
+            help="Looks at no source, public table or ledger, such as in CI for a contract that nobody has reviewed.",
         ),
     ] = False,
 ) -> None:

@@ -44,7 +44,7 @@ def contract_check(
         bool,
         typer.Option(
             "--offline",
-            help="Looks at no source and no ledger, such as in CI for a contract that nobody has reviewed.",
+            help="Looks at no source, public table or ledger, such as in CI for a contract that nobody has reviewed.",
         ),
     ] = False,
 ) -> None:
@@ -79,12 +79,13 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.contracts.loading import contract_path, family_of
     from dpsynth_platform.synth.automatic import method_for
-    from dpsynth_platform.synth.planning import check_contract, check_source
+    from dpsynth_platform.synth.planning import check_contract, check_source, public_table
 
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
     no_account = "not asked for" if offline else _check_account(settings, family_of(settings, found.family, str(file)))
     not_compared = "not asked for" if offline else check_source(found)
+    public = None if offline else public_table(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
     alone = f"no modelled column, {'texts' if found.generate.image is None else 'pictures'} alone"
@@ -99,6 +100,8 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     if no_account is not None and not offline:
         output.print(f"account of the family: not compared: {no_account}")
     output.print(f"method {chosen.method}: {chosen.why}")
+    if public is not None:
+        output.print(f"public table: {public}")
     if shortage:
         output.print(f"audit: {shortage}")
     return {
@@ -107,6 +110,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
         "valid": True,
         "method": chosen.method,
         "why_method": chosen.why,
+        "public": None if public is None else public.to_json(),
         "audit_shortage": shortage,
         "account_not_compared": no_account,
         "source_not_compared": not_compared,

@@ -17,6 +17,7 @@ ACCEPTED = (
     "SELECT of COUNT(*), SUM(column), AVG(column), MEDIAN(column), PERCENTILE_CONT(share) WITHIN GROUP (ORDER BY "
     "column) and the columns of GROUP BY, FROM one table, WHERE with =, <=, >=, BETWEEN, IN and IS NULL joined by AND"
 )
+CONDITIONS = "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND"
 _LONGEST = 10_000
 _READ = {
     "Select": {"expressions", "from_", "from", "where", "group"},
@@ -65,11 +66,13 @@ def conditions_of(text: str) -> dict[str, Any]:
     """Values by column of conditions, as after WHERE. Raises `ValueError`, which names what cannot be answered."""
     from sqlglot import exp
 
-    condition = _parsed(
-        text, exp.Expression, "condition", "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND"
-    )
-    _refuse_unread(condition)
-    return _where(condition)
+    condition = _parsed(text, exp.Expression, "condition", CONDITIONS)
+    try:
+        _refuse_unread(condition)
+        return _where(condition)
+    except ValueError as error:
+        problem = str(error).replace(ACCEPTED, CONDITIONS)
+    raise ValueError(problem)
 
 
 def _parsed(text: str, kind: type[Any], name: str, accepted: str) -> Any:

@@ -73,7 +73,7 @@ class RowCount:
         matching, rows = self.synthetic
         return (
             f"about {self.estimate:,.0f} of {self.total:,.0f} {self.unit}, by {source}; between {self.low:,.0f} and "
-            f"{most} with {self.confidence:.0%} confidence; {matching:,} of {rows:,} synthetic rows"
+            f"{most} with {100 * self.confidence:.10g}% confidence; {matching:,} of {rows:,} synthetic rows"
         )
 
 

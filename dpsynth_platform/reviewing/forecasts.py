@@ -64,6 +64,7 @@ class Forecast:
         lost_training: why the training of a language model learns little, or None.
         lost_votes: why private votes for texts are mostly noise, or choose nothing, or None.
         mostly_missing: columns with hardly any usable value by the last run's noisy counts, in words.
+        public, public_in_words: rows, columns and unlisted values of the public table that helps; None without one.
         asked: what noise does to each answer, in words; empty where rows are made.
         copied: whether the source is copied by each run, so that only a run sees whether its rows are others.
     """
@@ -101,6 +102,8 @@ class Forecast:
     lost_votes: str | None
     mostly_missing: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    public: dict[str, Any] | None = None
+    public_in_words: str | None = None
     copied: bool = False
     releases_left: int | None = None
     noun: str | None = None
@@ -139,6 +142,7 @@ class Forecast:
             ),
             ("method", f"{self.mechanism}: {why_in_words(self.why_mechanism, 'above')}"),
             *([("what is counted", self.preparation)] if self.preparation else []),
+            *([("public table", self.public_in_words)] if self.public_in_words else []),
             *(("noise of an answer", words) for words in self.asked),
             *([("who writes texts", self.training)] if self.training else []),
             *([("who draws pictures", self.drawing)] if self.drawing else []),
@@ -299,6 +303,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         filled=() if contract.generate.answers else domain.filled,
         nullable=() if contract.generate.answers else domain.nullable,
         asked=tuple(described.get("queries_in_words", ())),
+        public=described.get("public"),
+        public_in_words=described.get("public_in_words"),
         size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),

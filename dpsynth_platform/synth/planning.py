@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import CostRequest, Entry
     from dpsynth_platform.sources.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
+    from dpsynth_platform.synth.tabular.public_rows import SealedRows
 
 RAW_VERSION = "1"
 """Of the code of the step `raw`; raised whenever it would seal another plan for the same contract and source."""
@@ -323,6 +324,18 @@ def check_source(contract: DataContract) -> str | None:
     check_source_schema(contract, schema)
     release_schema(contract, local_schema(schema, contract.source.period_column, contract.release.time_zone))
     return None
+
+
+def public_table(contract: DataContract) -> SealedRows | None:
+    """What a plan would seal of `generate.public`; None if the contract has none.
+
+    Raises `ConfigurationError` if it cannot be read, or does not help.
+    """
+    from dpsynth_platform.synth.tabular.attributes import planned_domain
+    from dpsynth_platform.synth.tabular.public_rows import SealedRows
+
+    declared = contract.generate.public
+    return None if declared is None else SealedRows.of(declared, contract, planned_domain(contract))
 
 
 def _can_be_read(source: Source) -> bool:

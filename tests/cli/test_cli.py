@@ -383,6 +383,32 @@ def test_contract_check_names_what_is_wrong(tmp_path, use):
     assert "-1" in err
 
 
+def test_contract_check_and_plan_say_what_the_public_table_holds(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    contract = deployment.settings.contracts / "people.yaml"
+    document = yaml.safe_load(contract.read_text())
+    names = [name for name, column in document["columns"].items() if column["type"] == "integer"]
+    names += [name for name, column in document["columns"].items() if column["type"] == "categorical"]
+    place = tmp_path / "public.csv"
+    place.write_text(f"{','.join(names[:2])}\n" + "1,nobody lists this\n" * 3)
+    document["generate"] = {
+        "method": "jam",
+        "rows": 100,
+        "public": {"uri": str(place), "why": "made up, and published"},
+    }
+    contract.write_text(yaml.safe_dump(document))
+    status, out, err = use(deployment, "contract", "check", "people")
+    words = f"3 rows with {', '.join(sorted(names[:2]))}; missing or unlisted values: "
+    assert status == 0 and f"public table: {words}" in out, err
+    found = json.loads(use(deployment, "contract", "check", "people", "--json")[1])["public"]
+    assert found["rows"] == 3 and found["unlisted"][names[1]] == 3
+    assert json.loads(use(deployment, "plan", "people", "--json")[1])["public"] == found
+    place.unlink()
+    status, _, err = use(deployment, "contract", "check", "people")
+    assert (status, f"public table {place}: there is no" in err) == (1, True)
+    assert use(deployment, "contract", "check", "people", "--offline")[0] == 0
+
+
 def test_contract_check_compares_with_the_source(tmp_path, use):
     deployment = small_deployment(tmp_path)
     contract = deployment.settings.contracts / "people.yaml"

@@ -147,7 +147,8 @@ def test_a_hardly_possible_miss_has_limits() -> None:
         ("minutes <= 40 GROUP BY department", "not one condition"),
         ("minutes <= 40; minutes >= 3", "not one condition"),
         ("minutes <= 40 OR insured", "joined by AND"),
-        ("insured IS NOT NULL", "NOT"),
+        ("insured IS NOT NULL", "insured IS NOT NULL: .*; accepted: columns with =, <=, >="),
+        ("minutes != 40", "minutes <> 40; accepted: columns with =, <=, >="),
         ("", "not one condition"),
         ({}, "no condition"),
         ({"score": 1}, "where: score: no column with published counts; accepted: department, insured, minutes"),
@@ -162,6 +163,11 @@ def test_a_hardly_possible_miss_has_limits() -> None:
 def test_what_cannot_be_answered_is_refused(where: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         asked(where)
+
+
+def test_a_confidence_is_never_said_to_be_all() -> None:
+    assert "with 99.9999% confidence" in str(asked("insured", 0.999999))
+    assert "with 95% confidence" in str(asked("insured", 0.95))
 
 
 def test_a_confidence_is_a_share() -> None:

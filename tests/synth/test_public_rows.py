@@ -1,6 +1,7 @@
 """A declared public table: what a plan seals of it, what is counted, and that no other table passes for it."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.marginals import sealed_rows
 from dpsynth_platform.synth.tabular.measurements import read_measurements
+from dpsynth_platform.synth.tabular.public_rows import SealedRows
 
 WHY = "made up, and published"
 
@@ -53,6 +55,16 @@ def test_a_plan_seals_what_it_reads_of_any_format(tmp_path, name):
     }
     assert generator("aim").check_public(plan) == (tmp_path / name,)
     assert plan == plan_of(tmp_path / name)
+
+
+def test_a_plan_that_was_stored_reads_the_same_rows(tmp_path):
+    place = written(ROWS.select(["member", "city", "age"]), tmp_path / "t.parquet")
+    declared = {name: contract_with().columns[name].model_dump(mode="json") for name in ("member", "city", "age")}
+    person = {"person_id": {"type": "identifier"}}
+    found = sealed_rows(plan_of(place, columns=person | declared))
+    stored = SealedRows(**json.loads(json.dumps(dataclasses.asdict(found), sort_keys=True)))
+    assert stored.read().num_rows == 400
+    assert stored.digest == sealed_rows(plan_of(place, columns=declared | person)).digest
 
 
 @pytest.mark.parametrize("change", ["value", "order", "row", "column", "gone"])
@@ -136,3 +148,29 @@ def test_learned_values_are_counted_in_the_public_table_too(tmp_path):
     learned = stored.learned[1]
     cities = ROWS["city"].to_pylist()
     assert stored.public[(1,)].tolist()[:-1] == [cities.count(value) for value in learned]
+
+
+def test_a_plan_says_how_many_values_are_missing_or_unlisted(tmp_path):
+    rows = pa.table({"age": [-5, 4, 100], "city": ["Aix", "Rome", None], "member": [True, None, False]})
+    words = plan_of(written(rows, tmp_path / "t.parquet")).describe()["public_in_words"]
+    assert words.startswith("3 rows with ")
+    assert words.endswith("; missing or unlisted values: city 2, member 1")
+    assert str(sealed_rows(plan_of(written(rows.slice(0, 1), tmp_path / "u.parquet")))).endswith(": none")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", b"age;city\n4;Aix\n", "CSV in UTF-8 with commas"),
+        ("t.csv", b"age,city\nfour,Aix\n", "CSV in UTF-8 with commas"),
+        ("t.csv", b"age,city\n4,\xe9\n", "CSV in UTF-8 with commas"),
+        ("t.csv", b"", "CSV in UTF-8 with commas"),
+        ("t", None, "declare generate.public.format: parquet or csv"),
+    ],
+)
+def test_the_way_out_is_one_that_a_public_table_has(tmp_path, name, content, words):
+    place = tmp_path / name
+    place.mkdir() if content is None else place.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        plan_of(place)
+    assert words in str(refused.value) and "csv." not in str(refused.value) and "--csv" not in str(refused.value)

@@ -174,7 +174,7 @@ class MarginalGenerator(Generator):
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         described, domain = self.description(plan), Domain.from_json(plan.columns)
         if (public := sealed_rows(plan)) is not None:
-            described["public"] = {"rows": public.rows, "columns": sorted(public.columns), "unlisted": public.unlisted}
+            described |= {"public": public.to_json(), "public_in_words": str(public)}
         if words := domain.derived_in_words:
             described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
         learned = [

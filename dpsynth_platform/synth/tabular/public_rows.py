@@ -23,6 +23,7 @@ from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.uris import local_path
 from dpsynth_platform.foundation.errors import ConfigurationError, SourceError
+from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.scrub.fitting import TEXT, fits
 from dpsynth_platform.sources.declared_types import read_as, read_type
@@ -44,7 +45,7 @@ class SealedRows:
 
     Attributes:
         columns: the declarations of the columns that are read, by name.
-        digest: SHA-256 of their values, in the table's order.
+        digest: SHA-256 of their values, columns by name and rows in the table's order.
         rows: their number.
         unlisted: of each column, the rows whose value is missing or not in its list.
     """
@@ -83,6 +84,17 @@ class SealedRows:
             if column.name in rows.column_names
         }
         return cls(**{**asdict(found), "unlisted": unlisted})
+
+    def __str__(self) -> str:
+        lost = [f"{name} {number:,}" for name, number in self.unlisted.items() if number]
+        return (
+            f"{number_of(self.rows, 'row')} with {', '.join(self.columns)}; missing or unlisted values: "
+            f"{', '.join(lost) or 'none'}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a plan says of it: rows, columns, and missing or unlisted values of each column."""
+        return {"rows": self.rows, "columns": sorted(self.columns), "unlisted": self.unlisted}
 
     def attributes(self, domain: Domain) -> list[int]:
         """The indices of the attributes of which the table has all columns."""
@@ -148,7 +160,7 @@ def _rows(source: Source, columns: Mapping[str, Any]) -> pa.Table:
     try:
         opened: Any = open_delta(source.uri) if source.format == "delta" else open_files(source, columns)
         table = FlatTable(opened.table, columns)
-        names = [name for name in columns if name in table.schema.names]
+        names = [name for name in sorted(columns) if name in table.schema.names]  # a plan's JSON keeps no order
         for name in names:
             found = table.schema.field(name).type
             good, accepted = fits(columns[name], read_type(columns[name].type, found))
@@ -157,10 +169,20 @@ def _rows(source: Source, columns: Mapping[str, Any]) -> pa.Table:
         batches = list(table.batches(names)) if names else []
         return pa.table({name: _values(batches, name, columns[name]) for name in names})
     except SourceError as error:
-        problem = str(error).removeprefix(f"{source.uri}: ")
+        problem = _way_out(str(error).removeprefix(f"{source.uri}: "), source.format)
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = f"it cannot be read ({reason_of(error)})"
     raise ConfigurationError(f"public table {source.uri}: {problem}")
+
+
+def _way_out(problem: str, format: str) -> str:  # noqa: A002
+    """A problem of a source, with what is accepted of a public table: it has no dialect of CSV."""
+    fault, _, accepted = problem.partition("; accepted: ")
+    if "csv" in accepted:
+        return f"{fault}; accepted: CSV in UTF-8 with commas and a decimal point, or a Parquet file"
+    if format == "delta":
+        return f"{problem}; for files, declare generate.public.format: parquet or csv"
+    return problem
 
 
 def _values(batches: Sequence[pa.RecordBatch], name: str, column: Any) -> pa.ChunkedArray:

@@ -82,6 +82,10 @@ def _conditions(where: Mapping[str, Any] | str) -> dict[str, Values]:
 
     Raises `ConfigurationError` for others.
     """
+    if not isinstance(where, str | Mapping):
+        raise ConfigurationError(
+            f"where: {type(where).__name__}; accepted: conditions as a text, or a mapping of columns to values"
+        )
     try:
         if isinstance(where, str):
             from dpsynth_platform.contracts import sql  # late: it loads a parser
@@ -110,6 +114,8 @@ def count_rows(
 
     Raises `ConfigurationError` for other conditions, columns without published counts, and another confidence.
     """
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float):
+        raise ConfigurationError(f"confidence: {type(confidence).__name__}; accepted: a number, such as 0.95")
     if not 0.5 <= confidence < 1:
         raise ConfigurationError(f"confidence: {confidence:g}; accepted: from 0.5 to below 1, such as 0.95")
     conditions = _conditions(where)

@@ -151,6 +151,8 @@ def test_a_hardly_possible_miss_has_limits() -> None:
         ("minutes != 40", "minutes <> 40; accepted: columns with =, <=, >="),
         ("", "not one condition"),
         ({}, "no condition"),
+        (None, "where: NoneType; accepted: conditions as a text, or a mapping"),
+        (["minutes"], "where: list; accepted"),
         ({"score": 1}, "where: score: no column with published counts; accepted: department, insured, minutes"),
         ({"department": "surgery"}, r"'surgery' is not in its list; accepted: \['cardiology'"),
         ({"department": {"min": "a"}}, "department: a range; accepted: values of its list"),
@@ -173,6 +175,8 @@ def test_a_confidence_is_never_said_to_be_all() -> None:
 def test_a_confidence_is_a_share() -> None:
     with pytest.raises(ConfigurationError, match=r"confidence: 95; accepted: from 0.5 to below 1"):
         asked("insured", 95)
+    with pytest.raises(ConfigurationError, match="confidence: str; accepted: a number"):
+        asked("insured", "x")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no noisy counts"):
         count_rows(None, ROWS, "insured")
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import MEASURED
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from measured_cases import MEASURED
 from scipy.stats import binom, norm
 from typer.testing import CliRunner
 

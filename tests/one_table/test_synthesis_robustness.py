@@ -318,8 +318,12 @@ def check_rows(path: Path, source: Path, task: Task) -> None:
         assert may_miss or values.null_count == 0
 
 
+METHODS = [method for method in TABLE_METHODS if method != "jam"]
+"""Those of an output of its own: a public table is declared in contracts alone."""
+
+
 @pytest.mark.parametrize(
-    ("name", "method"), [*itertools.product(DRAWN, TABLE_METHODS), *itertools.product(PREPARED, ("aim", "mst"))]
+    ("name", "method"), [*itertools.product(DRAWN, METHODS), *itertools.product(PREPARED, ("aim", "mst"))]
 )
 def test_what_is_odd_makes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str) -> None:
     table, options = written((DRAWN | PREPARED)[name], tmp_path, method)

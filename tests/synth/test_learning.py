@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from audit_cases import gaussian_delta
 from hypothesis import given
@@ -183,10 +184,18 @@ def with_cities(values, rows=3000):
     return table.set_column(place, "city", pa.array([*values, *cities[len(values) :]]))
 
 
+def public_for(method, place):
+    """The public table that `jam` needs: other people of the same cities."""
+    if method != "jam":
+        return {}
+    pq.write_table(people(500), place)
+    return {"generate__public": {"uri": str(place), "why": "made up for tests"}}
+
+
 @pytest.mark.parametrize("weighting", ["rows", "owners"])
 @pytest.mark.parametrize("method", TABLE_METHODS)
 def test_every_method_learns_before_it_measures(tmp_path, method, weighting):
-    plan = plan_of(method, privacy__weighting=weighting)
+    plan = plan_of(method, privacy__weighting=weighting, **public_for(method, tmp_path / "public.parquet"))
     bounded = write_bounded(with_cities(["Secretville", "Secretville"]), tmp_path / "table")
     (tmp_path / "model").mkdir()
     generator(method).fit(plan, bounded, grant_for(plan), tmp_path / "model")
@@ -221,7 +230,8 @@ def test_where_all_values_are_rare_the_column_is_missing(tmp_path, method, nulla
         "sample_rounded_gaussian",
         lambda counts, sigma: np.minimum(draw(counts, sigma), counts + int(5 * sigma)),
     )
-    contract = contract_with(columns__city=LEARNED_CITY | {"nullable": nullable}, generate__method=method)
+    public = public_for(method, tmp_path / "public.parquet")
+    contract = contract_with(columns__city=LEARNED_CITY | {"nullable": nullable}, generate__method=method, **public)
     plan = generator(method).plan(contract, SCHEMA, Guarantee.target(contract))
     bounded = write_bounded(with_cities([f"city {number}" for number in range(1000)], 1000), tmp_path / "table")
     (tmp_path / "model").mkdir()

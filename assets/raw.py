@@ -65,6 +65,10 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
 
 
 def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan:
+    from dpsynth_platform.lineage.clearance import guarded_public_table
+
+    if (refused := guarded_public_table(step.ledger, step.graph, step.contract, step.family)) is not None:
+        refused.require(step.place.label)
     if earlier is None and step.contract.generate.checkpoint is not None:
         step.cleared(step.contract).require(step.place.label)  # before the trial of a model, which takes minutes
     step.progress("calibrating the mechanism's noise to the guarantee")

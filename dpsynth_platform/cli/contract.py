@@ -78,14 +78,18 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     """
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.contracts.loading import contract_path, family_of
+    from dpsynth_platform.reviewing.forecasts import check_public_table
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract, check_source, public_table
 
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
-    no_account = "not asked for" if offline else _check_account(settings, family_of(settings, found.family, str(file)))
+    family = family_of(settings, found.family, str(file))
+    no_account = "not asked for" if offline else _check_account(settings, family)
+    if not offline and no_account is None:
+        check_public_table(settings, found, family)
     not_compared = "not asked for" if offline else check_source(found)
-    public = None if offline else public_table(found)
+    public = None if offline or no_account is not None else public_table(found)
     chosen = method_for(found)
     shortage = shortage_of(found)
     alone = f"no modelled column, {'texts' if found.generate.image is None else 'pictures'} alone"

@@ -355,6 +355,19 @@ def _checkpoints(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield {"kind": "checkpoint", "name": name, "why": None, "step": "model"}
 
 
+def guarded_public_table(
+    ledger: Ledger, store: LineageStore, contract: DataContract, family: FamilyBudget
+) -> Clearance | None:
+    """The refusal of a public table that lineage knows as guarded; None otherwise. Raises as `clear`.
+
+    Asked before a plan reads the table: number and digest of its rows would be in the plan already.
+    """
+    if contract.generate.public is None:
+        return None
+    found = clear(ledger, store, contract, family)
+    return found if any(item.kind in ("unknown", "unprotected") for item in found.findings) else None
+
+
 def _unverifiable(seen: Survey, paid: Collection[Path]) -> Iterator[Finding]:
     """What the graph found that is no entry of the ledger, without claims that an entry of the same path covers."""
     unproven = tuple(lead for lead in seen.unproven if not (lead.claim in seen.trained_on and lead.path in paid))

@@ -27,7 +27,7 @@ from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.ledger.verdicts import left_for
-from dpsynth_platform.lineage.clearance import Clearance, clear
+from dpsynth_platform.lineage.clearance import Clearance, clear, guarded_public_table
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.sources.source import PinnedSource, at_version, pin
@@ -220,6 +220,8 @@ def clearance_forecast(
     entry = store.entry_for_key(raw.run_key) if raw is not None and same else None
     if entry is not None and entry.live:
         return clear(store, graph, contract, family, entry_id=entry.entry_id, base_model=base_model), entry
+    if (refused := guarded_public_table(store, graph, contract, family)) is not None:
+        return refused, None
     request = planning.cost_request(planning.plan_release(contract, source_schema_of(contract), period), settings.user)
     return clear(store, graph, contract, family, request=request, base_model=base_model), None
 
@@ -262,6 +264,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
 
     contract, family = planning.load_dataset(settings, dataset)
     planning.check_period(contract, period)
+    check_public_table(settings, contract, family)
     plan = planning.plan_release(contract, source_schema_of(contract), period)
     described, domain = plan.describe(), Domain.from_json(plan.columns)
 
@@ -324,6 +327,16 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         releases_left=_releases_left(store, account, family, request, models) if contract.release.cadence else None,
         noun=CADENCES[contract.release.cadence].noun if contract.release.cadence else None,
     )
+
+
+def check_public_table(settings: Settings, contract: DataContract, family: FamilyBudget) -> None:
+    """Raises `ClearanceRefused` for a public table that lineage knows as guarded, before it is read."""
+    from dpsynth_platform.lineage.store import LineageStore
+
+    if settings.has_ledger and contract.generate.public is not None:
+        store, graph = Ledger(settings.ledger_url), LineageStore(settings.ledger_url)
+        if (refused := guarded_public_table(store, graph, contract, family)) is not None:
+            refused.require(contract.dataset)
 
 
 def _not_cleared(

@@ -219,7 +219,7 @@ class Generate(Part):
             if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
                 yield (
                     f"{key}: is for method {' or '.join(methods)}, and the method is {self.method!r}; accepted: such a "
-                    "method, or leave the key out"
+                    "method, or leave it out"
                 )
 
     def _drawing_faults(self) -> Iterator[str]:

@@ -11,9 +11,11 @@ most those that fail another one are missing.
 **Confidence.** The chance of a miss is shared: `_EXACT` of it for exact tables, the rest for others. The j-th of either
 kind has 1 / (j (j+1)) of that. Which tables are asked follows from columns and earlier counts, so that each one's own
 noise is fresh, and all limits hold at once with the confidence asked for (union bound, as in `fidelity`). So the
-narrowest may be taken. Both sides of a limit have half of its chance. Of a single column these are the count of matching
-rows from above and, as the lower limit needs it, that of matching rows from below (the first column, in the order of
-counting) or of all others from above. It is the confidence of one question that was asked without looking at the noisy counts.
+narrowest may be taken. It is the confidence of one question that was asked without looking at the noisy counts.
+
+Each of a table's two sides has half of its chance. Of several single columns, the upper limit uses one side of each.
+The lower limit uses the other side: of the first column (in the order of counting) the matching rows from below, of
+the other columns the remaining rows from above.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_the_format_follows_from_the_name(uri: str, expected: str) -> None:
             table(),
             "mst",
             "generate.public: is for method aim or jam or mwem or rap or gem, and the method is 'mst'; accepted: such "
-            "a method, or leave the key out",
+            "a method, or leave it out",
         ),
         (table(), "auto", "generate.public: is for method aim"),
         (None, "jam", "generate.public: missing, and 'jam' takes counts from it; accepted: a public table"),

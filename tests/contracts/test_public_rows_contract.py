@@ -70,6 +70,7 @@ def test_the_format_follows_from_the_name(uri: str, expected: str) -> None:
         (None, "jam", "generate.public: missing, and 'jam' takes counts from it; accepted: a public table"),
         ({"uri": "/public/census"}, "jam", "generate.public.why"),
         (table(why="short"), "jam", "generate.public.why: 'short'; accepted: at least 10 characters"),
+        (table("a.csv"), "jam", "'a.csv'; accepted: an absolute path, such as ${DPSYNTH_HOME}/a.csv, or a URI"),
         (table("s3://lake/a.csv"), "jam", "is not on this machine; accepted: a path, or a Delta table"),
         (table("/p", format="sql"), "jam", "generate.public.format: 'sql'; accepted: 'delta', 'parquet' or 'csv'"),
     ],

@@ -39,7 +39,11 @@ def test_a_line_with_a_public_table(tmp_path: Path) -> None:
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
+    assert "other rows" not in str(forecast(deployment.settings, "people", None).public_in_words)
     pq.write_table(rows.slice(1), place)
+    ahead = forecast(deployment.settings, "people", None)
+    assert ahead.standing == entry.entry_id
+    assert "299 rows" in str(ahead) and "a run keeps the plan that is paid for, which has other rows of" in str(ahead)
     kept = run_here(deployment)
     assert kept.success, kept.failures
     (said,) = [line for line in kept.said["raw"] if "public table" in line]

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
 
 
-MethodName = Literal["auto", "aim", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"]
+MethodName = Literal[
+    "auto", "aim", "jam", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"
+]
 
 
 @synth_app.command("table")
@@ -43,8 +45,8 @@ def synth_table(
         MethodName,
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
-            help="The generator: aim, mst, mwem, rap, gem, grem, privsyn, mrf, privbayes or independent; auto: "
-            "chosen by public facts, with the reason.",
+            help="The generator: aim, mst, mwem, rap, gem, grem, privsyn, mrf, privbayes, independent, or with "
+            "--public also jam; auto: chosen by public facts, with the reason.",
         ),
     ] = "auto",
     target: Annotated[
@@ -53,6 +55,14 @@ def synth_table(
             help="Column that models of the synthetic rows shall predict well; its correlations have priority."
         ),
     ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            help="A public table with some of the columns, which helps --method aim, jam, mwem, rap or gem. No "
+            "mechanism protects its rows."
+        ),
+    ] = None,
+    public_why: Annotated[str | None, typer.Option(help="Why --public is public; the statement says it.")] = None,
     time_limit: Annotated[
         str | None,
         typer.Option(
@@ -75,6 +85,8 @@ def synth_table(
     dialect: CsvDialect,
 ) -> None:
     """Makes a synthetic table, its privacy statement and a ledger of the spent budget. Repeating it costs nothing."""
+    from dpsynth_platform.contracts.methods import TARGET_METHODS
+
     made = run.made(
         output,
         table,
@@ -82,12 +94,14 @@ def synth_table(
         constraints=constraints,
         method=method,
         target=target,
+        public=public,
+        public_why=public_why,
         time_limit=time_limit,
         rows=rows,
         learn_values=learn_values,
     )
     _show(output, made)
-    if target is not None and made.method != "aim":
+    if target is not None and made.method not in TARGET_METHODS:
         output.print(f"--target {target} had no effect on method {made.method}; --method aim uses it")
     if method == "auto" and run.expected_units is None:
         output.print("The method was chosen for 1/delta units; declare their number with --expected-units.")

@@ -8,9 +8,18 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from contextlib import suppress
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from dpsynth_platform.contracts.base import Part, shown_value, text_like
 from dpsynth_platform.contracts.privacy import Privacy
@@ -41,14 +50,18 @@ MOST_POINTS = 100
 
 
 class _Binned(Part):
-    @field_validator("bins", mode="before", check_fields=False)
+    @field_validator("bins", mode="wrap", check_fields=False)
     @classmethod
-    def _known_rule(cls, bins: Any) -> Any:
-        if isinstance(bins, str) and bins not in _BIN_RULES:
-            raise ValueError(f"{bins!r}; accepted: {', '.join(_BIN_RULES)}, or 1 to {MOST_BINS}")
-        if isinstance(bins, int) and not 1 <= bins <= MOST_BINS:
-            raise ValueError(f"{bins}; accepted: 1 to {MOST_BINS}, {', '.join(_BIN_RULES)}, or a list of inner edges")
-        return bins
+    def _known_rule(cls, bins: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        with suppress(ValidationError):
+            found = read(bins)
+            if not isinstance(found, int) or 1 <= found <= MOST_BINS:
+                return found
+        kinds = get_args(cls.model_fields["bins"].annotation)
+        edges = ", or a list of ascending inner edges" if any(get_origin(kind) is list for kind in kinds) else ""
+        listed = isinstance(bins, list) and len(bins) <= 5
+        shown = f"[{', '.join(map(shown_value, bins))}]" if listed else shown_value(bins)
+        raise ValueError(f"{shown}; accepted: {', '.join(_BIN_RULES)}, or 1 to {MOST_BINS}{edges}")
 
 
 class IntegerColumn(_ScannedColumn, _Binned):

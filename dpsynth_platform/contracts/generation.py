@@ -217,7 +217,10 @@ class Generate(Part):
             yield "public: missing, and 'jam' takes counts from it; accepted: a public table, or method aim"
         for key, (value, methods) in parts.items():
             if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
-                yield f"{key}: goes with {', '.join(methods)}, but the method is {self.method!r}; accepted: none"
+                yield (
+                    f"{key}: is for method {' or '.join(methods)}, and the method is {self.method!r}; accepted: such a "
+                    "method, or leave it out"
+                )
 
     def _drawing_faults(self) -> Iterator[str]:
         """Settings of drawing that the method of a text does not have, and contradictory numbers of rows."""

@@ -34,6 +34,8 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
+TARGET_METHODS = ("aim", "jam")
+"""Methods that heed `generate.workload.target`."""
 PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")
 """Methods that `generate.public` helps."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")

@@ -39,6 +39,8 @@ class PublicRows(Part):
 
     @model_validator(mode="after")
     def _readable(self) -> PublicRows:
+        if not self.uri.startswith(("/", "${")) and "://" not in self.uri:
+            refuse([f"uri: {self.uri!r}; accepted: an absolute path, such as ${{DPSYNTH_HOME}}/{self.uri}, or a URI"])
         if self.source.is_copied:
             refuse([f"uri: {self.uri!r} is not on this machine; accepted: a path, or a Delta table"])
         return self
@@ -48,8 +50,8 @@ class PublicRows(Part):
         """The table as sources are opened. Raises `ValueError` for a URI that no source may have."""
         return Source(uri=self.uri, format=self.format, key=["key"])
 
-    def faults(self, source: Source) -> Iterator[str]:
-        """A line if it overlaps with the private source, whose rows would be used without protection."""
+    def faults(self, source: Source, called: str = "the source") -> Iterator[str]:
+        """A line if it overlaps with a private source, whose rows would be used without protection."""
         if source.format == "sql":
             return
         overlap = self.uri == source.place
@@ -58,6 +60,6 @@ class PublicRows(Part):
             overlap = read.is_relative_to(public) or public.is_relative_to(read)
         if overlap:
             yield (
-                f"generate.public.uri: {self.uri!r} and the source overlap; accepted: a table that is public, apart "
-                "from the source"
+                f"generate.public.uri: {self.uri!r} and {called} overlap; accepted: a table that is public, apart from "
+                "all sources"
             )

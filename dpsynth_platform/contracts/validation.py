@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.columns import COLUMN_TAGS
 from dpsynth_platform.contracts.source import FORMAT_HINTS
 from dpsynth_platform.contracts.uris import may_be_secret
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError
+from dpsynth_platform.foundation.figures import number_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _DIALECT = {
@@ -175,6 +176,11 @@ def _explained(
     if kind == "string_pattern_mismatch":
         pattern = context["pattern"]
         return f"{path}: {shown_value(value)}; accepted: {IN_WORDS.get(pattern, f'text that matches {pattern}')}"
+    if kind.endswith(("too_short", "too_long")):
+        thing = "character" if kind.startswith("string") else "item"
+        few = "at least" if kind.endswith("short") else "at most"
+        number = context["min_length" if kind.endswith("short") else "max_length"]
+        return f"{path}: {shown_value(value)}; accepted: {few} {number_of(number, thing)}"
     if kind == "string_type" and path.endswith("time_limit"):
         return f"{path}: {value!r}; accepted: whole seconds, minutes or hours, such as 90s, 2m or 1h"
     if kind == "string_type" and isinstance(value, int | float):

@@ -175,14 +175,17 @@ def nodes_at(connection: Connection, place: DatasetName) -> list[Node]:
     its own node: no table further out says anything about it.
     """
     place, column = canonical(place), tables.node.c
+    spelled = [
+        namespace
+        for namespace in connection.scalars(select(column.namespace).distinct())
+        if canonical(DatasetName(namespace, "")).namespace == place.namespace
+    ]
     query = select(column.id, column.kind, column.own, column.namespace, column.name)
     inside, around = [], []
-    for row in connection.execute(query):
+    for row in in_parts(connection, query, column.namespace, spelled):
         other = canonical(DatasetName(row.namespace, row.name))
         released = row.own and row.kind == "release" and posixpath.basename(other.name) == DATA
         taken = posixpath.dirname(other.name) if released else other.name
-        if other.namespace != place.namespace:
-            continue
         if _inside(place.name, taken):
             around.append((len(taken), row.own, row.id))
         elif _inside(taken, place.name):

@@ -62,6 +62,9 @@ _OPTIONS = {
     "accepted: auto, which is": "accepted: no --delta, which makes it",
     "generate.method": "--method",
     "generate.rows": "--rows",
+    "generate.public": "--public",
+    "generate.public.uri": "--public",
+    "generate.public.why": "--public-why",
     "generate.time_limit": "--time-limit",
     "generate.constraints": "constraints",
 }

@@ -20,6 +20,7 @@ from dpsynth_platform.privacy.statement import (
     Assumption,
     PrivacyStatement,
     Tuning,
+    of_public_rows,
     privacy_statement,
     words_of,
 )
@@ -199,7 +200,8 @@ def statement(
         else "their number, which estimates the rows that were read"
         + (f", at most {contract.privacy.max_contributions} of one user" if contract.privacy.unit == "user" else "")
     )
-    event = plan.describe()["event"]
+    described = plan.describe()
+    event, public = described["event"], described.get("public_in_words")
     number = "" if task.options.rows is not None else f", {counted}"
     return Statement(
         common=common,
@@ -222,6 +224,7 @@ def statement(
                 else []
             ),
             *([f"The data were read as {source.dialect.in_words}."] if source.format == "csv" else []),
+            *([f"The public table that helped: {public}."] if public is not None else []),
         ),
         table=(
             f"{number_of(rows, 'answer')}; {OF_INTERVALS}."
@@ -242,6 +245,7 @@ def statement(
 def _not_covered(task: Task, attempts: int) -> list[str]:
     return [
         *([task.not_covered] if task.not_covered else []),
+        *([of_public_rows(public)] if (public := task.contract.generate.public) is not None else []),
         "Whether the table can be read as declared (present, readable, with a header, not empty, of these types, with "
         "an owner in some row), whether a column of ordinary values looks like personal data, whether none or hardly "
         "any of a column's values is listed, and whether values are listed except for blanks or quotes around them, "

@@ -19,11 +19,13 @@ from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
 from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import TARGET_METHODS
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import assumed, declaration
+from dpsynth_platform.one_table.public_table import check_apart, declared_public
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
@@ -37,8 +39,9 @@ from dpsynth_platform.synth.planning import cost_request, plan_release
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
-Method = Literal["auto", "aim", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"]
-TARGET_METHODS = (AUTO, "aim")
+Method = Literal[
+    "auto", "aim", "jam", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"
+]
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100
 
@@ -57,7 +60,11 @@ class Options:
         owners: the column that names the owner of each row; None: each row is its own unit.
         contributions: the most rows kept of each owner; with `owners`.
         weighting: what is counted: `rows`, or `owners`, whose rows together weigh one row (`privacy.units`).
-        target: the column that models of the synthetic rows shall predict well; for `aim`, which `auto` may choose.
+        target: the column that models of the synthetic rows shall predict well; for `jam` and `aim`, which `auto` may
+            choose.
+        public: a public table (Parquet, CSV or Delta) with some of the columns, which helps `aim`, `jam`, `mwem`, `rap`
+            and `gem`. Its columns have the same names, of letters, digits, `_` and `-`; others do not help.
+        public_why: why it is public; with `public`, and in the statement.
         time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`.
         rows: number of synthetic rows; None: estimated from the noisy counts.
         ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
@@ -86,6 +93,8 @@ class Options:
     contributions: int | None = None
     weighting: Weighting = "rows"
     target: str | None = None
+    public: str | Path | None = None
+    public_why: str | None = None
     time_limit: str | None = None
     rows: int | None = None
     format: Format = "parquet"
@@ -221,6 +230,8 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
     if missing:
         declared |= assumed.assumed_columns(source, missing)
         source = open_source(table, declared, options.dialect, named)
+    if options.public is not None:
+        check_apart(options.public, source, declared)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)
     if row:
@@ -296,6 +307,7 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "method": options.method,
         "rows": options.rows or "auto",
         "workload": {"target": target},
+        "public": declared_public(options.public, options.public_why),
         "time_limit": options.time_limit,
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
@@ -304,7 +316,7 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
 def _check_options(options: Options) -> None:
     """Refuses what the contract's own checks would not refuse. Raises `ContractError`."""
     if options.queries is not None:
-        rowwise = ("method", "target", "time_limit", "rows", "constraints")
+        rowwise = ("method", "target", "public", "public_why", "time_limit", "rows", "constraints")
         defaults = {item.name: item.default for item in fields(Options)}
         for name in rowwise:
             if getattr(options, name) != defaults[name]:
@@ -314,10 +326,10 @@ def _check_options(options: Options) -> None:
     methods = (AUTO, *METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
-    if options.target is not None and options.method not in TARGET_METHODS:
+    heeding = (AUTO, *TARGET_METHODS)
+    if options.target is not None and options.method not in heeding:
         raise ContractError(
-            f"--target {options.target!r} is for --method {' or '.join(TARGET_METHODS)}; accepted: one of them, or no "
-            "target"
+            f"--target {options.target!r} is for --method {' or '.join(heeding)}; accepted: one of them, or no target"
         )
     if options.format not in FORMATS:
         raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")

@@ -114,12 +114,21 @@ def earlier_plan(
     plan = step.plan(earlier)
     base = deployed_base(plan)
     entries = step.ledger.charged_for(step.contract.family, step.place.label)
-    begun = {entry.key for entry in entries if entry.state in ("started", "spent")}
-    if step.spend_again or begun.isdisjoint(planning.mechanism_keys(step.contract, earlier.run_key)):
+    keys = planning.mechanism_keys(step.contract, earlier.run_key)
+    paid = next((entry for entry in entries if entry.state in ("started", "spent") and entry.key in keys), None)
+    if step.spend_again or paid is None or step.contract.generate.public is not None:
+        problem = ""
         try:
             generator(plan.method).check_public(plan)
-        except ConfigurationError:
+        except ConfigurationError as error:
+            problem = str(error).partition("; accepted")[0]
+        if problem and (step.spend_again or paid is None):
             return None
+        if problem and paid is not None:
+            step.progress(
+                f"{problem}. This run keeps the plan that ledger entry {paid.entry_id} paid for, and spends nothing. A "
+                f"plan with other public rows is another spend. {step.way_to_spend_again(paid)}"
+            )
     return plan if base is None or base[0].digest == base[1] else None
 
 

@@ -20,6 +20,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.image_generation import PictureEndpoint, WarmUpPictures
+from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
@@ -468,6 +469,11 @@ def _within(reason: str | None) -> str:
     return (reason or "").strip().removesuffix(".")
 
 
+def of_public_rows(rows: PublicRows) -> str:
+    """What no mechanism protects of a public table."""
+    return _text("not_covered", "public_rows", table=PurePath(rows.uri).name, public=_within(rows.why))
+
+
 def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related: RelatedMechanisms) -> Iterator[str]:
     texts, column = _TEXTS["not_covered"], contract.text_column
     published = _text("published_text", "none" if column is None else "one", column=column)
@@ -490,7 +496,7 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             named = PurePath(model.checkpoint).name
             yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
     if (rows := contract.generate.public) is not None:
-        yield _text("not_covered", "public_rows", table=PurePath(rows.uri).name, public=_within(rows.why))
+        yield of_public_rows(rows)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]

@@ -5,12 +5,17 @@ beside it. What does not: the tables and the bars that hold for all cells at onc
 
 **Tables.** One that has all columns of the conditions, *exact*, adds its cells of matching rows. Where a condition
 splits a cell, the count lies between the sums without and with such cells. One that has only some of the columns bounds
-the count from above.
+the count from above. Single columns also bound it from below (Fréchet): of the rows that fulfil the first condition, at
+most those that fail another one are missing.
 
 **Confidence.** The chance of a miss is shared: `_EXACT` of it for exact tables, the rest for others. The j-th of either
 kind has 1 / (j (j+1)) of that. Which tables are asked follows from columns and earlier counts, so that each one's own
 noise is fresh, and all limits hold at once with the confidence asked for (union bound, as in `fidelity`). So the
 narrowest may be taken. It is the confidence of one question that was asked without looking at the noisy counts.
+
+Each of a table's two sides has half of its chance. Of several single columns, the upper limit uses one side of each.
+The lower limit uses the other side: of the first column (in the order of counting) the matching rows from below, of
+the other columns the remaining rows from above.
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXACT = 0.9
+_MOST_VALUES = 20
+"""Of a list, in an error."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def count_rows(
             f"where: {', '.join(unknown)}: no column with published counts; accepted: {', '.join(sorted(single))}"
         )
     found = [*_limits(published, conditions, 1 - confidence)]
-    low = max([0.0, *(item.low for item in found if item.exact)])
+    low = max([0.0, *(item.low for item in found if item.exact), _least_in_common(found)])
     high = max(min((item.high for item in found), default=math.inf), low)
     total = float(min(_single(published), key=lambda table: table["sigma"] * math.sqrt(sum(table["parts"])))["total"])
     matching = _matching(
@@ -154,13 +161,26 @@ def count_rows(
 
 @dataclass(frozen=True)
 class _Limit:
-    """What one table says; `sum` only where its cells are just the rows that match."""
+    """What one table says; `sum` only where its cells are just the rows that match.
+
+    Attributes:
+        low, high: limits of the rows that fulfil the table's conditions.
+        others: upper limit of the rows that fail one. It has the chance of a miss of `low`: use one of both.
+    """
 
     columns: tuple[str, ...]
     exact: bool
     low: float
     high: float
+    others: float
     sum: int | None
+
+
+def _least_in_common(found: Sequence[_Limit]) -> float:
+    """The least number of rows that fulfil all conditions, by the counts of single columns."""
+    single = [item for item in found if len(item.columns) == 1]
+    columns = list({item.columns: item for item in reversed(single)}.values())[::-1]
+    return columns[0].low - sum(item.others for item in columns[1:])
 
 
 def _single(published: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -180,11 +200,21 @@ def _limits(published: Mapping[str, Any], conditions: Mapping[str, Values], miss
         seen[exact] += 1
         part = miss * (_EXACT if exact else 1 - _EXACT) / (seen[exact] * (seen[exact] + 1))
         z = -NormalDist().inv_cdf(part / 2)
-        sums = [_sum(table, [axis_cells[side] for axis_cells in _cells(own, conditions)]) for side in (0, 1)]
+        cells = _cells(own, conditions)
+        certain, possible = ([*itertools.product(*(axis_cells[side] for axis_cells in cells))] for side in (0, 1))
+        chosen = [[*map(all, certain)], [*map(all, possible)], [not all(groups) for groups in certain]]
+        sums = [_sum(table, kept) for kept in chosen]
         half = [z * table["sigma"] * math.sqrt(parts) + ROUNDING * parts for _, parts in sums]
-        (inner, _), (outer, _) = sums
+        (inner, _), (outer, _), (rest, _) = sums
         aligned = exact and sums[0] == sums[1]
-        yield _Limit(columns, exact, inner - half[0], max(outer + half[1], 0), inner if aligned else None)
+        yield _Limit(
+            columns,
+            exact,
+            inner - half[0],
+            max(outer + half[1], 0),
+            max(rest + half[2], 0),
+            inner if aligned else None,
+        )
 
 
 def _cells(axes: Sequence[Mapping[str, Any]], conditions: Mapping[str, Values]) -> list[tuple[list[bool], list[bool]]]:
@@ -197,15 +227,10 @@ def _cells(axes: Sequence[Mapping[str, Any]], conditions: Mapping[str, Values]) 
     ]
 
 
-def _sum(table: Mapping[str, Any], kept: Sequence[Sequence[bool]]) -> tuple[int, int]:
-    """The sum of a table's cells, and how many noisy counts it adds."""
-    parts = table.get("parts") or itertools.repeat(1)
-    chosen = [
-        (count, part)
-        for count, part, groups in zip(table["measured"], parts, itertools.product(*kept), strict=False)
-        if all(groups)
-    ]
-    return sum(count for count, _ in chosen), sum(part for _, part in chosen)
+def _sum(table: Mapping[str, Any], kept: Sequence[bool]) -> tuple[int, int]:
+    """The sum of a table's cells that are kept, and how many noisy counts it adds."""
+    parts = table.get("parts") or [1] * len(kept)
+    return sum(itertools.compress(table["measured"], kept)), sum(itertools.compress(parts, kept))
 
 
 def _groups(axis: Mapping[str, Any], values: Values) -> tuple[list[bool], list[bool]]:
@@ -217,7 +242,9 @@ def _groups(axis: Mapping[str, Any], values: Values) -> tuple[list[bool], list[b
         texts = {None if value is None else _text(value) for value in values}
         listed = set(itertools.chain.from_iterable(axis["groups"]))
         if unlisted := sorted(text for text in texts if text is not None and text not in listed):
-            raise ConfigurationError(f"where: {name}: {unlisted[0]!r} is not in its list; accepted: {sorted(listed)}")
+            more = f" and {len(listed) - _MOST_VALUES} more" if len(listed) > _MOST_VALUES else ""
+            accepted = ", ".join(map(repr, sorted(listed)[:_MOST_VALUES]))
+            raise ConfigurationError(f"where: {name}: {unlisted[0]!r} is not in its list; accepted: {accepted}{more}")
         members = [[*group, *([None] if place == missing else [])] for place, group in enumerate(axis["groups"])]
         return [texts.issuperset(group) for group in members], [not texts.isdisjoint(group) for group in members]
     ranges = _ranges(axis, values)

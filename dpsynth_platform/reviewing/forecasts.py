@@ -33,6 +33,7 @@ from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.sources.source import PinnedSource, at_version, pin
 from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.automatic import why_in_words
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
@@ -282,6 +283,9 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     standing = None if stopped else _standing_entry(store, contract, last)
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
+    public = described.get("public_in_words")
+    if standing is not None and last is not None and _has_other_public_rows(plan, last[0]):
+        public = f"{public}; a run keeps the plan that is paid for, which has other rows of this table"
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
     if refusal is None and standing is None and certain_shortage_of(contract) is not None:
         refusal = "its audit could not conclude, which the contract does not accept"
@@ -307,7 +311,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         nullable=() if contract.generate.answers else domain.nullable,
         asked=tuple(described.get("queries_in_words", ())),
         public=described.get("public"),
-        public_in_words=described.get("public_in_words"),
+        public_in_words=public,
         size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),
@@ -389,6 +393,17 @@ def _standing_entry(
         key = planning.run_key(contract, pinned, raw.period, planning.plan_release(contract, pinned.schema, raw.period))
     entry = store.entry_for_key(key)
     return entry.entry_id if entry is not None and entry.state == "spent" else None
+
+
+def _has_other_public_rows(plan: SealedPlan, raw: StepRecord) -> bool:
+    """Whether the public table has changed since a run sealed its plan; False where that plan is gone."""
+    from dpsynth_platform.synth.tabular.marginals import sealed_rows
+
+    now, file = sealed_rows(plan), None if raw.path is None else Path(raw.path, "plan.json")
+    if now is None or file is None or not file.is_file():
+        return False
+    then = sealed_rows(SealedPlan.from_json(file.read_text(encoding="utf-8"), expected_digest=raw.facts["plan_digest"]))
+    return then is not None and then.digest != now.digest
 
 
 def _other_choice(

@@ -114,6 +114,11 @@ def version_of_content(zone: Path, place: str, content: str, *, register: bool) 
     return FileVersion(table_id, found.version, content)
 
 
+def is_registered(zone: Path, content: str) -> bool:
+    """Whether a content was pinned at any place. Raises `SourceError` for a damaged registry."""
+    return any(content in table["contents"] for table in _read(zone)["tables"].values())
+
+
 def registered(zone: Path, place: str, version: int) -> FileVersion | None:
     """The content that had a number at a place, or None."""
     for table_id, table in _read(zone)["tables"].items():

@@ -70,14 +70,16 @@ _SHOWN = 40
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
     """Calibrates the contract's method, or the one that `auto` selects, to its guarantee and seals the result.
 
-    Raises `ContractError` if the method cannot do what the contract asks for, or may need more memory than there is,
-    `AccountingError` if no noise scale meets the guarantee, and `ConfigurationError` if the deployment does not list an
-    endpoint.
+    Raises `ContractError` if the method cannot do what the contract asks for, may need more memory than there is, or
+    the public table is guarded, `AccountingError` if no noise scale meets the guarantee, and `ConfigurationError` if
+    the deployment does not list an endpoint.
     """
     from dpsynth_platform.synth.automatic import method_for
+    from dpsynth_platform.synth.guarded_sources import check_public_table
     from dpsynth_platform.synth.interface import generator
 
     contract = resolve_method(contract, Settings.from_environment())
+    check_public_table(Settings.from_environment(), contract)
     if contract.generate.drawn is not None:
         from dpsynth_platform.synth.images.captions import CaptionPainter
 
@@ -329,11 +331,13 @@ def check_source(contract: DataContract) -> str | None:
 def public_table(contract: DataContract) -> SealedRows | None:
     """What a plan would seal of `generate.public`; None if the contract has none.
 
-    Raises `ConfigurationError` if it cannot be read, or does not help.
+    Raises `ConfigurationError` if it cannot be read, or does not help, `ContractError` if it is guarded.
     """
+    from dpsynth_platform.synth.guarded_sources import check_public_table
     from dpsynth_platform.synth.tabular.attributes import planned_domain
     from dpsynth_platform.synth.tabular.public_rows import SealedRows
 
+    check_public_table(Settings.from_environment(), contract)
     declared = contract.generate.public
     return None if declared is None else SealedRows.of(declared, contract, planned_domain(contract))
 

@@ -533,7 +533,7 @@ def test_contract_check_names_what_planning_would_find_beside_other_faults(tmp_p
     contract.write_text(yaml.safe_dump(document))
     lines = use(deployment, "contract", "check", contract)[2].splitlines()
     for words in (
-        "owners: a list; list should have at least 1 item",
+        "owners: a list; accepted: at least 1 item",
         "generate.workload.target: 'nothing' is no modelled column",
         "generate.workload.weights: 'person' is no modelled column",
         "and the restricted zone overlap; accepted: a separate directory",

@@ -42,7 +42,13 @@ def parsed(column: str):
     ("column", "said"),
     [
         ("{type: integer, min: 0, max: 9, bins: gm}", "bins: 'gm'; accepted: adaptive, quantile, privtree, kmeans"),
-        ("{type: date, min: 2026-01-01, max: 2026-12-31, bins: 0}", "bins: 0; accepted: 1 to 1000, adaptive"),
+        ("{type: date, min: 2026-01-01, max: 2026-12-31, bins: 0}", "bins: 0; accepted: adaptive, "),
+        (
+            "{type: integer, min: 0, max: 9, bins: [privtree]}",
+            "bins: ['privtree']; accepted: adaptive, quantile, privtree, kmeans, or 1 to 1000, or a list of ascending",
+        ),
+        ("{type: float, min: 0, max: 9, bins: [1, x]}", "bins: [1, 'x']; accepted: adaptive, "),
+        ("{type: time, bins: [1, 2]}", "bins: [1, 2]; accepted: adaptive, quantile, privtree, kmeans, or 1 to 1000"),
         (
             "{type: integer, min: 0, max: 9, points: [3, 10]}",
             "points: not ascending within the range; accepted: ascending values from 0 to 9",

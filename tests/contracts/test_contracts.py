@@ -190,7 +190,7 @@ FAULTS: list[tuple[str, Any, str]] = [
         "fewest-owners-first",
         "privacy.record_order: 'fewest-owners-first' with one owner a record; accepted with fixed-graph only",
     ),
-    ("privacy.owner_columns", [], "privacy.owner_columns: a list; list should have at least 1 item"),
+    ("privacy.owner_columns", [], "privacy.owner_columns: a list; accepted: at least 1 item"),
     ("privacy.expected_units", 3, "privacy.expected_units: 3; accepted: at least 100"),
     ("generate.method", "gan", "generate.method: 'gan'; accepted: 'auto'"),
     ("generate.rows", 0, "generate.rows: 0; accepted: auto, or a number from 1 to 100000000"),
@@ -220,7 +220,7 @@ FAULTS: list[tuple[str, Any, str]] = [
         "release.start: '2026-13'; accepted: YYYY-MM-DD-week, of its Monday (weekly); YYYY-MM (mo",
     ),
     # Columns.
-    ("columns", {}, "columns: a dict; dictionary should have at least 1 item"),
+    ("columns", {}, "columns: a dict; accepted: at least 1 item"),
     ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, datetime, time, "),
     ("columns.age", {"min": 1}, "columns.age.type: not filled in; accepted: integer, float"),
     ("columns.age", 7, "columns.age"),
@@ -231,7 +231,11 @@ FAULTS: list[tuple[str, Any, str]] = [
         "columns.age.bins: not ascending within the range; accepted: ascending edges above 0 and up to 120",
     ),
     ("columns.age.bins", [0], "columns.age.bins: not ascending within the range; accepted: ascending edges"),
-    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, adaptive, quantile, privtree, kmeans,"),
+    (
+        "columns.age.bins",
+        0,
+        "columns.age.bins: 0; accepted: adaptive, quantile, privtree, kmeans, or 1 to 1000, or a list of",
+    ),
     ("columns.score.max", float("inf"), "columns.score.max: inf; accepted:"),
     ("columns.day.max", "2025-01-01", "columns.day: min 2026-01-01 is not before max 2025-01-01"),
     ("columns.day.min", "someday", "columns.day.min: 'someday'; accepted: a date"),
@@ -367,7 +371,7 @@ def test_a_weak_guarantee_with_a_reason_is_accepted() -> None:
     document["privacy"]["accept_weak_guarantee"] = "an internal rehearsal on fictional people"
     assert parse_contract(document, where="x", variables=VARIABLES).privacy.guarantee.epsilon == 11
     document["privacy"]["accept_weak_guarantee"] = "because"
-    with pytest.raises(ContractError, match="accept_weak_guarantee: 'because'; string should have at least 10"):
+    with pytest.raises(ContractError, match="accept_weak_guarantee: 'because'; accepted: at least 10 characters"):
         parse_contract(document, where="x", variables=VARIABLES)
 
 

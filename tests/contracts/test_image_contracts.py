@@ -93,7 +93,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "method-of-tables",
         {"generate": {"method": "aim", "image": {}}},
-        "image: goes with image_",
+        "image: is for method image_",
     ),
     (
         "two-pictures",

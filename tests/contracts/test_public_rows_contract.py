@@ -31,7 +31,7 @@ def contract(public: dict[str, Any] | None, method: str = "jam", uri: str = "/pr
 
 
 def table(uri: str = "/public/census-2019", **more: Any) -> dict[str, Any]:
-    return {"uri": uri, "why": WHY, **more}
+    return {"uri": uri, "why": WHY} | more
 
 
 @pytest.mark.parametrize("method", PUBLIC_METHODS)
@@ -63,11 +63,14 @@ def test_the_format_follows_from_the_name(uri: str, expected: str) -> None:
         (
             table(),
             "mst",
-            "generate.public: goes with aim, jam, mwem, rap, gem, but the method is 'mst'; accepted: none",
+            "generate.public: is for method aim or jam or mwem or rap or gem, and the method is 'mst'; accepted: such "
+            "a method, or leave it out",
         ),
-        (table(), "auto", "generate.public: goes with aim"),
+        (table(), "auto", "generate.public: is for method aim"),
         (None, "jam", "generate.public: missing, and 'jam' takes counts from it; accepted: a public table"),
         ({"uri": "/public/census"}, "jam", "generate.public.why"),
+        (table(why="short"), "jam", "generate.public.why: 'short'; accepted: at least 10 characters"),
+        (table("a.csv"), "jam", "'a.csv'; accepted: an absolute path, such as ${DPSYNTH_HOME}/a.csv, or a URI"),
         (table("s3://lake/a.csv"), "jam", "is not on this machine; accepted: a path, or a Delta table"),
         (table("/p", format="sql"), "jam", "generate.public.format: 'sql'; accepted: 'delta', 'parquet' or 'csv'"),
     ],

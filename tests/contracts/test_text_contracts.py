@@ -148,11 +148,11 @@ def test_contradictions_are_found_at_once() -> None:
     [
         (
             {"generate": {"method": "aim", "text": {}}},
-            "generate.text: goes with dp_finetune, ctcl, ",
+            "generate.text: is for method dp_finetune or ctcl or ",
         ),
         (
             {"generate": {"method": "mst", "training": {}}},
-            "generate.training: goes with dp_finetune, ctcl, but the",
+            "generate.training: is for method dp_finetune or ctcl, and the",
         ),
         ({"generate": {"method": "dp_finetune", "time_limit": "5m"}}, "'dp_finetune' plans by steps"),
         ({"generate": {"method": "dp_finetune", "text": {"column": "topic"}}}, "generate.text.column: 'topic'"),

@@ -14,8 +14,9 @@ from ledger_cases import people
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.lineage import graph_rows
 from dpsynth_platform.lineage.clearance import Clearance
-from dpsynth_platform.lineage.naming import DatasetName, dataset_name
+from dpsynth_platform.lineage.naming import DatasetName, canonical, dataset_name
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import KnownBase, model_name
 from dpsynth_platform.lineage.walks import exposed
@@ -104,6 +105,23 @@ def test_a_bucket_is_around_its_keys_however_it_is_spelled(
     line(store, "visits", spend(ledger, "clinic", "visits"))
     assert verdict(ledger, store, pictured(table(place))).decision == "refuse"
     assert verdict(ledger, store, pictured(table("s3://lakes"))).decision == "compose"
+
+
+def test_only_nodes_of_the_same_namespace_are_read(store: LineageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph may have very many others; a namespace counts however it is spelled."""
+    others = [DatasetName(f"kafka://broker-{number % 3}", f"topic-{number}") for number in range(90)]
+    here = [DatasetName("s3a://lake", "visits"), DatasetName("s3://lake/visits", "rows")]
+    store.database.write(lambda at: graph_rows.insert_nodes(at, dict.fromkeys([*others, *here], "dataset")), guards=())
+    read: list[DatasetName] = []
+
+    def canonical_and_noted(given: DatasetName) -> DatasetName:
+        read.append(given)
+        return canonical(given)
+
+    monkeypatch.setattr(graph_rows, "canonical", canonical_and_noted)
+    found = store.database.read(lambda at: graph_rows.nodes_at(at, name("visits")))
+    assert sorted(node.name for node in found) == sorted(here)
+    assert not [given for given in read if given in others]
 
 
 @pytest.mark.parametrize("place", ["/srv", "/srv/visits", "/srv/visits/rows", "/srv/visits/rows/2026"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,10 @@ def test_a_range_that_splits_a_cell_is_between_two_sums() -> None:
 
 
 def test_what_was_never_counted_together_has_an_upper_limit() -> None:
-    """That of the smaller column: the second table that has only one of the columns has a sixth of a tenth."""
+    """That of the smaller column: the second table that has only one of the columns has a sixth of a tenth.
+
+    From below, columns that have few rows say nothing.
+    """
     found = asked("minutes <= 19 AND department = 'dermatology'")
     assert not found.counted and found.low == 0.0 and found.columns == ("department",)
     assert found.high == pytest.approx(4_810 + width(40, 1, 0.05 * 0.1 / 2))
@@ -154,7 +158,7 @@ def test_a_hardly_possible_miss_has_limits() -> None:
         (None, "where: NoneType; accepted: conditions as a text, or a mapping"),
         (["minutes"], "where: list; accepted"),
         ({"score": 1}, "where: score: no column with published counts; accepted: department, insured, minutes"),
-        ({"department": "surgery"}, r"'surgery' is not in its list; accepted: \['cardiology'"),
+        ({"department": "surgery"}, r"'surgery' is not in its list; accepted: 'cardiology', 'dermatology'"),
         ({"department": {"min": "a"}}, "department: a range; accepted: values of its list"),
         ({"minutes": "soon"}, "minutes: 'soon'; accepted: a number"),
         ({"minutes": {"max": math.nan}}, "minutes: nan; accepted: a number"),
@@ -179,6 +183,67 @@ def test_a_confidence_is_a_share() -> None:
         asked("insured", "x")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no noisy counts"):
         count_rows(None, ROWS, "insured")
+
+
+def test_single_columns_limit_what_they_have_in_common() -> None:
+    """Brute force: for all joint tables of three columns and four rows, the least count that the columns allow.
+
+    Rows count a million times, so that rounding to whole records is nothing.
+    """
+    kinds, many, n = list(itertools.product([True, False], repeat=3)), 10**6, 4
+    least: dict[tuple[int, ...], int] = {}
+    for rows in itertools.combinations_with_replacement(kinds, n):
+        columns = tuple(map(sum, zip(*rows, strict=True)))
+        least[columns] = min(least.get(columns, n), sum(map(all, rows)))
+    axes = [{"column": name, "nullable": True, "missing": 1, "labels": ["x", "missing"], "groups": [["x"], []]}
+            for name in "abc"]  # fmt: skip
+    synthetic = pa.table({name: ["x"] for name in "abc"})
+    for columns, expected in least.items():
+        tables = [
+            {"axes": [place], "order": 0, "sigma": 1e-9, "parts": [1, 1], "measured": [many * own, many * (n - own)]}
+            for place, own in enumerate(columns)
+        ]
+        shown = published({"unit": "records", "axes": axes, "tables": tables, "left_out": 0})
+        found = count_rows(shown, synthetic, dict.fromkeys("abc", "x"))
+        assert expected * many - 3 < found.low <= expected * many, columns
+    assert set(least.values()) == set(range(n + 1))
+
+
+def test_what_single_columns_have_in_common_with_noise() -> None:
+    """The first column's matching rows less the rows that fail the other condition, each with its own noise."""
+    found = asked("minutes <= 59 AND department IN ('general', 'cardiology')")
+    matching = 28_790 + 14_420 - width(40, 2, 0.05 * 0.1 / 2)
+    assert found.low == pytest.approx(matching - (25_281 + 12 + width(40, 2, 0.05 * 0.1 / 6)))
+
+
+def test_a_long_list_is_shortened() -> None:
+    values = [f"v{number:03}" for number in range(50)]
+    axis = {"column": "x", "nullable": False, "missing": 50, "labels": [*values, "missing"],
+            "groups": [*([value] for value in values), []]}  # fmt: skip
+    tables = [{"axes": [0], "order": 0, "sigma": 4.0, "parts": [1] * 51, "measured": [9] * 51}]
+    shown = published({"unit": "records", "axes": [axis], "tables": tables, "left_out": 0})
+    with pytest.raises(ConfigurationError, match=r"'w' is not in its list; accepted: 'v000', .*'v019' and 30 more$"):
+        count_rows(shown, pa.table({"x": values}), {"x": "w"})
+
+
+@pytest.mark.parametrize("joint", [1, 2, 3])
+def test_limits_of_single_columns_hold_as_often_as_they_say(joint: int) -> None:
+    """At the true limit itself, so that every miss of a part is one of the whole; as below."""
+    truth = [[900, 100], [800, 200], [950, 50]][: joint + 1] if joint < 3 else [[900, 100], [990, 10]]
+    names = "abc"[: len(truth)]
+    axes = [
+        {"column": name, "nullable": True, "missing": 1, "labels": ["x", "missing"], "groups": [["x"], []]}
+        for name in names
+    ]
+    expected = sum(own for own, _ in truth) - 1000 * (len(truth) - 1)
+    rows, misses, limits = pa.table({name: ["x"] for name in names}), 0, 0
+    for _ in range(RUNS // 3):
+        tables = [noisy([place], exact, 0, 20.0) for place, exact in enumerate(truth)]
+        measured = {"unit": "records", "axes": axes, "tables": tables, "left_out": 0}
+        found = count_rows(published(measured), rows, dict.fromkeys(names, "x"))
+        misses, limits = misses + (not found.low <= expected <= found.high), limits + (found.low > 0)
+    assert misses <= binom.isf(FALSE_ALARM, RUNS // 3, 0.05)
+    assert limits > RUNS // 6, "limits that say something"
 
 
 @pytest.mark.parametrize("where", ["a = 'x'", "a = 'x' AND b = 'x'"])

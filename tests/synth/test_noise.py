@@ -173,7 +173,7 @@ def test_high_precision_finds_the_number_from_any_guess(guess):
         assert abs(found - exact) <= 0.5 + 1e-15
 
 
-@pytest.mark.parametrize("sigma", [0.6, 12.5, 2.0**30])
+@pytest.mark.parametrize("sigma", [0.6, 12.5, 2.0**30, 1.23 * 2.0**39])
 @pytest.mark.parametrize("words_alike", [0, 1, 2])
 def test_a_draw_on_a_boundary_is_decided_by_further_bits(sigma, words_alike, feed):
     """The uniform's first words are those of the boundary's tail probability; the next word is below or above."""

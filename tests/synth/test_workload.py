@@ -73,7 +73,7 @@ def test_impossible_workloads_are_refused(workload, message):
 @pytest.mark.parametrize(
     ("workload", "part", "fit"),
     [
-        ({"target": "age"}, "target", "method aim, or auto"),
+        ({"target": "age"}, "target", "method aim or jam, or auto"),
         ({"ways": 3}, "ways", "method aim or jam or mwem or rap or gem, or auto"),
         ({"weights": {"age": 2.0}}, "weights", "method aim or jam or mwem or rap or gem, or auto"),
         ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or jam or mwem or rap or gem, or auto"),

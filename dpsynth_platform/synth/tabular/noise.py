@@ -186,18 +186,22 @@ def _exact_magnitude(uniform: _Uniform, sigma: float, guess: int) -> int:
 
 
 def _is_above(uniform: _Uniform, whole: int, sigma: float) -> bool:
-    """Whether the magnitude is above whole - 1/2: the uniform is below the tail P[N(0, sigma^2) > whole - 1/2]."""
-    import mpmath
+    """Whether the magnitude is above whole - 1/2: the uniform is below the tail P[N(0, sigma^2) > whole - 1/2].
+
+    By mpmath's functions of raw numbers: its contexts take most of the time otherwise, and wide noise asks each draw.
+    """
+    from mpmath import libmp
 
     while True:
-        with mpmath.workprec(uniform.length + GUARD):
-            boundary = (mpmath.mpf(whole) - 0.5) / mpmath.mpf(sigma)
-            scaled = mpmath.ldexp(mpmath.erfc(boundary / mpmath.sqrt(2)) / 2, uniform.length)
-            margin = scaled * mpmath.ldexp(1, -uniform.length - GUARD // 2)
-            if uniform.bits + 1 <= scaled - margin:
-                return True
-            if uniform.bits >= scaled + margin:
-                return False
+        length, bits = uniform.length, uniform.length + GUARD
+        boundary = libmp.mpf_div(libmp.from_man_exp(2 * whole - 1, -1), libmp.from_float(sigma), bits)
+        tail = libmp.mpf_erfc(libmp.mpf_div(boundary, libmp.mpf_sqrt(libmp.from_int(2), bits), bits), bits)
+        scaled = libmp.mpf_shift(tail, length - 1)  # the tail is half of erfc
+        margin = libmp.mpf_shift(scaled, -length - GUARD // 2)
+        if libmp.mpf_le(libmp.from_int(uniform.bits + 1), libmp.mpf_sub(scaled, margin, bits)):
+            return True
+        if libmp.mpf_ge(libmp.from_int(uniform.bits), libmp.mpf_add(scaled, margin, bits)):
+            return False
         uniform.extend()
 
 

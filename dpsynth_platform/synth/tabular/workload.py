@@ -18,7 +18,7 @@ from types import MappingProxyType
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.generation import Workload as Asked
-from dpsynth_platform.contracts.methods import WORKLOAD_METHODS
+from dpsynth_platform.contracts.methods import TARGET_METHODS, WORKLOAD_METHODS
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.interface import TABLE_METHODS
 from dpsynth_platform.synth.tabular.junction import Clique
@@ -57,7 +57,7 @@ def workload_faults(generate: Generate, names: Sequence[str]) -> Iterator[str]:
         return
     # Leaving the workload out spends nothing: it is not part of such a method's `mechanism_snapshot`.
     unused = next(name for name in Asked.model_fields if getattr(declared, name) != getattr(Asked(), name))
-    heeding = ["aim"] if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
+    heeding = TARGET_METHODS if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
     yield (
         f"generate.workload.{unused}: has no effect with method {generate.method!r}; accepted: method "
         f"{' or '.join(heeding)}, or auto, which may choose it; or leave it out, which makes no other run"

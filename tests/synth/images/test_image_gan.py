@@ -374,7 +374,7 @@ def test_impossible_values_are_refused(change, words):
 
 def test_it_goes_with_its_method_and_with_owners_only_where_each_record_has_one():
     whole = gan_contract().snapshot()
-    with pytest.raises(ValueError, match=r"image\.gan: goes with image_gan, but the method is 'image_moments'"):
+    with pytest.raises(ValueError, match=r"image\.gan: is for method image_gan, and the method is 'image_moments'"):
         DataContract.model_validate(whole | {"generate": whole["generate"] | {"method": "image_moments"}})
     whole = gan_contract(sampled="owners").snapshot()
     whole["privacy"] = whole["privacy"] | {"unit": "example", "max_contributions": 1}

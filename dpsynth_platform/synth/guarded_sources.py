@@ -1,0 +1,60 @@
+"""Whether a contract's public table is a guarded one, as far as the deployment's own files know.
+
+What belongs here: the sources of all deployed contracts, also of those that never ran, and the contents that runs have
+pinned. What does not: what lineage and ledger know (`lineage.clearance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import draft_contract, fault_of
+from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Storage
+from dpsynth_platform.foundation.yaml_files import read_yaml
+
+
+def check_public_table(settings: Settings, contract: DataContract) -> None:
+    """Refuses a public table at the place of a deployed contract's source, or with the content of a pinned source.
+
+    A copy is recognized by its bytes, or a Delta table's own id. Reads no value. Raises `ContractError`.
+    """
+    public = contract.generate.public
+    if public is None:
+        return
+    for dataset, source in _deployed(settings):
+        for fault in public.faults(source, f"the source of dataset {dataset}"):
+            raise ContractError(f"{contract.dataset}: {fault}")
+    if _is_pinned(settings, public.source):
+        raise ContractError(
+            f"{contract.dataset}: generate.public.uri: {public.uri!r} has the content of a source that this deployment "
+            "guards; accepted: a table that is public"
+        )
+
+
+def _deployed(settings: Settings) -> Iterator[tuple[str, Source]]:
+    """The sources of all deployed contracts whose part `source` is valid, with the names of their files."""
+    for file in sorted(settings.contracts.glob("*.yaml")):
+        with suppress(ContractError), fault_of(file):
+            source = draft_contract(read_yaml(file), settings.variables).parts.source
+            if source is not None:
+                yield file.stem, source
+
+
+def _is_pinned(settings: Settings, table: Source) -> bool:
+    """Whether a run has pinned this content as its source, at any place. A table that cannot be read is not known."""
+    from dpsynth_platform.sources.delta import open_delta
+    from dpsynth_platform.sources.file_versions import is_registered
+    from dpsynth_platform.sources.plain_files import open_files
+
+    with suppress(SourceError, OSError):
+        if table.format != "delta":
+            return is_registered(settings.restricted, open_files(table, {}).files.content())
+        storage, table_id = Storage(settings.restricted), open_delta(table.uri).table_id
+        records = (storage.read(place, "raw") for place in storage.places())
+        return any(raw is not None and raw.facts["source"].rpartition("@")[0] == table_id for raw in records)
+    return False

@@ -16,6 +16,7 @@ MethodName = Literal[
     "privsyn",
     "mrf",
     "privbayes",
+    "histogram",
     "independent",
     "dp_finetune",
     "ctcl",

@@ -417,6 +417,7 @@ _CLASSES = {
     "privsyn": "tabular.privsyn.PrivSyn",
     "mrf": "tabular.mrf.Mrf",
     "privbayes": "tabular.privbayes.PrivBayes",
+    "histogram": "tabular.histogram.Histogram",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",

@@ -19,6 +19,7 @@ from dpsynth_platform.lineage import columns
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.contract_words import contract_words
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
@@ -79,6 +80,19 @@ def test_a_release_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(ledger_of(deployment).entries()) == 1
     answer = columns_of(deployment)["answer"]
     assert {origin.column for origin in answer} >= {"region", "score", "outcome"}
+
+
+def test_a_release_of_ranges_that_are_measured_together(tmp_path: Path) -> None:
+    up_to = {f"to_{limit}": {"score": {"max": limit}} for limit in (2, 4, 6, 8)}
+    ranges = {name: {"count": True, "by": ["outcome"], "where": where} for name, where in up_to.items()}
+    deployment = deployment_of(tmp_path, {**QUERIES, **ranges})
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    plan = SealedPlan.from_json((storage_of(deployment).require(PEOPLE, "raw").directory / "plan.json").read_text())
+    ((names, columns, _),) = plan.parameters["products"]
+    assert (set(names), columns) == ({*ranges, "high"}, ["score"])
+    assert len(answers_of(deployment)) == 5 * 2 + 5 * 3 + 1
+    assert verification.verify(deployment.settings, str(released(deployment)), None).ok
 
 
 def columns_of(deployment: Deployment) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from synthesis_cases import SECRET, Make
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Synthesis, more_rows
 from dpsynth_platform.synth.answers import generator as answering
+from dpsynth_platform.synth.interface import SealedPlan
 
 BY_CITY = "SELECT city, COUNT(*), AVG(income) FROM people GROUP BY city"
 Ask = Callable[..., Synthesis]
@@ -174,6 +177,32 @@ def test_values_that_look_like_markup_are_printed_as_they_are(
     stated = (tmp_path / "out" / "answers-statement.md").read_text()
     assert "In no query, thus neither used nor contained: person, age" in stated
     assert "Declared ignore" not in stated
+
+
+def test_ranges_on_two_columns_are_asked_in_sql_and_in_python(
+    tables: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With noise of 6 deviations at most, which one of 18 answers exceeds with a probability of 4e-8."""
+    limits = list(itertools.product((30, 50, 70), (250, 500, 750)))
+    asked = [f"SELECT COUNT(*) FROM people WHERE age <= {age} AND income <= {income}" for age, income in limits]
+    people, schema = tables / "people.parquet", tables / "people.yaml"
+    options = ["--out", str(tmp_path / "out"), "--epsilon", "4", "--delta", "1e-5", "--schema", str(schema)]
+    result = CliRunner().invoke(app, ["query", str(people), *asked, *options])
+    assert result.exit_code == 0, result.output + "".join(capfd.readouterr())
+    told = pq.read_table(tmp_path / "out" / "answers.parquet").to_pylist()
+    names = {f"to_{number}": sql for number, sql in enumerate(asked)}
+    columns = yaml.safe_load(schema.read_text())["columns"]
+    made = dpsynth.query(
+        pq.read_table(people), names, tmp_path / "other", columns=columns, epsilon=4, delta=1e-5, expected_units=1200
+    )
+    table = pq.read_table(people).to_pydict()
+    for rows in (told, made.data.to_pylist()):
+        assert len(rows) == len(limits)
+        for row, (age, income) in zip(rows, limits, strict=True):
+            exact = sum(a <= age and i <= income for a, i in zip(table["age"], table["income"], strict=True))
+            assert abs(row["answer"] - exact) < 6 * row["standard_error"]
+    plan = SealedPlan.from_json(next((tmp_path / "out").rglob("plan.json")).read_text())
+    assert plan.parameters["products"][0][1] == ["age", "income"]
 
 
 @pytest.mark.parametrize("queries", [["SELECT COUNT(*) FROM data"], 3, None])

@@ -43,7 +43,7 @@ from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
 CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
 """Those that choose by the exponential mechanism."""
-METHODS = (*CHOOSING, "privsyn", "grem")
+METHODS = (*CHOOSING, "privsyn", "grem", "histogram")
 """All but `independent`, which is `aim` without rounds."""
 PUBLIC, PUBLIC_ROWS = Path(tempfile.mkdtemp()), 3600
 """Where public tables of `jam` lie, and their rows."""

@@ -444,7 +444,11 @@ def test_what_is_placed_is_counted_in_the_same_cells(columns, constraints):
             assert np.array_equal(codes[:, index] == column.missing, again[:, index] == column.missing)
 
 
-@pytest.mark.parametrize("method", TABLE_METHODS)
+METHODS = [method for method in TABLE_METHODS if method != "histogram"]
+"""All attributes of two moments together have more cells than `histogram` counts."""
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("no_noise")
 def test_hours_weekdays_and_gaps_come_back(tmp_path, method):
     """Without noise, what is left is what is put together, and drawing: rounding of 20,000 rows, some tenths of 1%.
@@ -673,7 +677,7 @@ def test_no_attacker_knows_the_weekday_of_a_day_that_is_asked_for():
     assert found.right_from_population.mean() < 0.8
 
 
-@pytest.mark.parametrize("method", TABLE_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_attribute_is_paid_for(tmp_path, method, monkeypatch):
     """As many noisy marginals as the sealed plan has attributes, each drawn from the budget that its event is of."""
     spent = []

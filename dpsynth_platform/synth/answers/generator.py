@@ -11,7 +11,7 @@ has its noise stretched likewise.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.answers.estimates import Answers, Noisy, answers, expected_in_words
 from dpsynth_platform.synth.answers.layout import AMOUNT_UNIT, Table, check_tables, queries_of, tables_of
 from dpsynth_platform.synth.answers.measuring import exact_tables
+from dpsynth_platform.synth.answers.products import products_of, with_products
 from dpsynth_platform.synth.answers.sharing import combined, shared
 from dpsynth_platform.synth.answers.strategies import UNIT
 from dpsynth_platform.synth.interface import (
@@ -64,11 +65,13 @@ class AnswerParameters(SelectionParameters):
         queries: name and document of each, in their order.
         units: of which fraction of a record amounts and prefixes are whole multiples.
         sharing: whether queries about the same rows may share their measurements (`sharing`).
+        products: the queries that are measured together by their ranges, and how (`products`).
     """
 
     queries: list[list[Any]]
     units: list[int]
     sharing: bool = False
+    products: list[list[Any]] = field(default_factory=list)
 
 
 class AnswerGenerator(Generator):
@@ -92,13 +95,16 @@ class AnswerGenerator(Generator):
         alone = tables_of(contract.queries, domain, guarantee.adjacency)
         check_tables(alone, contract.dataset)
         tables = shared(alone, guarantee.adjacency)
-        _check_noise(parameters, tables, guarantee)
-        # Plans without it are as they were before there was any.
-        sealed = asdict(replace(parameters, sharing=True)) if tables != alone else _without_sharing(parameters)
+        parameters = replace(parameters, sharing=tables != alone, products=products_of(tables))
+        try:
+            _check_noise(parameters, with_products(tables, parameters.products), guarantee)
+        except AccountingError:  # whole numbers of products have wider noise
+            parameters = replace(parameters, products=[])
+            _check_noise(parameters, tables, guarantee)
         return PlanParts(
             columns=domain.to_json(),
             release=ReleaseSchema(answer_schema(contract), {}).to_json(),
-            parameters=sealed,
+            parameters=_documented(parameters),
             event=selection_event(parameters, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting),
         )
 
@@ -263,11 +269,13 @@ def _sealed(plan: SealedPlan) -> AnswerParameters:
 def _tables(plan: SealedPlan) -> tuple[Table, ...]:
     adjacency = Guarantee.from_json(plan.guarantee).adjacency
     alone = tables_of(queries_of(plan.parameters), Domain.from_json(plan.columns), adjacency)
-    return shared(alone, adjacency) if _sealed(plan).sharing else alone
+    parameters = _sealed(plan)
+    return with_products(shared(alone, adjacency) if parameters.sharing else alone, parameters.products)
 
 
-def _without_sharing(parameters: AnswerParameters) -> dict[str, Any]:
-    return {name: value for name, value in asdict(parameters).items() if name != "sharing"}
+def _documented(parameters: AnswerParameters) -> dict[str, Any]:
+    """The parameters as a plan has them: those without sharing or products are as they were before there were any."""
+    return {name: value for name, value in asdict(parameters).items() if value or name not in ("sharing", "products")}
 
 
 def _shape(table: Table) -> tuple[int, int]:

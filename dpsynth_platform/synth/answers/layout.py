@@ -8,6 +8,7 @@ What belongs here: what follows from queries and public domains alone. What does
 | a sum, a mean | `present`: the number of rows with a value; `amount`: the sum of (value - middle) / half the range |
 | quantiles | `prefixes`: sums of the numbers of rows in the column's cells (`strategies`) |
 | counts, beside other queries of the same rows | `residual`: contrasts of the numbers of rows (`sharing`) |
+| counts, beside others of other ranges | `ranges`: sums of the numbers of rows in cells of columns (`products`) |
 
 An amount lies in [-1, 1], so that a row moves its sum by at most 1, wherever the declared range lies.
 """
@@ -26,12 +27,13 @@ import numpy.typing as npt
 from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
+from dpsynth_platform.synth.answers.ranges import Ranges
 from dpsynth_platform.synth.answers.strategies import UNIT, prefix_matrix
 from dpsynth_platform.synth.tabular.constraints import Conditions, Judge
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
-What = Literal["rows", "present", "amount", "prefixes", "residual"]
+What = Literal["rows", "present", "amount", "prefixes", "residual", "ranges"]
 MOST_GROUPS = 1_000_000
 """Of one query."""
 MOST_CELLS = 20_000_000
@@ -101,7 +103,8 @@ class Table:
         column: of the values; None for the number of rows.
         share: of the whole precision.
         stretch: how much farther than counts one unit may move it; of residuals, their orthonormal coordinates.
-        serves: the queries for which it is measured together with other residuals.
+        serves: the queries for which it is measured together with other residuals, or by itself.
+        ranges: of the queries that it serves by itself.
     """
 
     groups: Groups
@@ -110,10 +113,18 @@ class Table:
     share: float
     stretch: float = 1.0
     serves: tuple[Groups, ...] = ()
+    ranges: Ranges | None = None
+
+    @property
+    def cells(self) -> int:
+        """Counts of each group, of which `width` numbers are measured."""
+        return self.width if self.ranges is None else self.ranges.cells
 
     @property
     def width(self) -> int:
         """Numbers for each group."""
+        if self.ranges is not None:
+            return self.ranges.numbers
         return self.groups.column(self.column).missing if self.what == "prefixes" and self.column else 1
 
     @property
@@ -132,6 +143,8 @@ class Table:
     @property
     def unit(self) -> int:
         """A record is so many of the table's whole numbers, where rows are counted."""
+        if self.ranges is not None:
+            return self.ranges.unit
         return {"amount": AMOUNT_UNIT, "prefixes": UNIT}.get(self.what, 1)
 
     def scale(self, weighting: str) -> int:
@@ -210,6 +223,8 @@ def _amount(column: ColumnDomain, steps: float) -> float:
 
 def measured_of(table: Table, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """What is measured of a table's sums by group, exactly."""
+    if table.ranges is not None:
+        return table.ranges.measured(sums)
     if table.what == "residual":
         return contrasts(sums.reshape(table.groups.shape)).reshape(-1, 1)
     return prefixes(sums) if table.what == "prefixes" else sums

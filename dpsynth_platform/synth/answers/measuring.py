@@ -26,7 +26,7 @@ def exact_tables(records: Records, tables: Sequence[Table]) -> list[Counts]:
 
     Each of shape (groups, `Table.width`); of residuals, (contrasts, 1).
     """
-    sums = [np.zeros((table.groups.number, table.width), dtype=np.int64) for table in tables]
+    sums = [np.zeros((table.groups.number, table.cells), dtype=np.int64) for table in tables]
     for batch, weights in records.rows(records.domain.names):
         kept: dict[str, tuple[npt.NDArray[np.bool_], Counts]] = {}
         for table, total in zip(tables, sums, strict=True):
@@ -57,6 +57,10 @@ def _of_table(
 ) -> tuple[Counts, Counts]:
     """The number's place for each row that adds to it, and what the row adds."""
     whole = np.ones(len(groups), dtype=np.int64) if weights is None else weights
+    if table.ranges is not None:
+        cells = table.ranges.places(batch)
+        inside = inside & (cells >= 0)
+        return (groups * table.cells + cells)[inside], whole[inside]
     if table.column is None:
         return groups[inside], whole[inside]
     column = table.groups.column(table.column)

@@ -20,6 +20,7 @@ import numpy as np
 from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.synth.answers.estimates import Noisy
 from dpsynth_platform.synth.answers.layout import Groups, Table
+from dpsynth_platform.synth.answers.products import counts_of
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.residuals import (
     best_shares,
@@ -92,14 +93,19 @@ def _residuals_of(family: Sequence[Table], adjacency: str) -> list[Table]:
 
 
 def combined(noisy: Sequence[Noisy]) -> list[Noisy]:
-    """The tables with each query's own counts in place of shared residuals, in the order of the queries."""
+    """The tables with each query's own counts in place of what it shares with others, in the order of the queries."""
     families: dict[tuple[str, ...], list[Noisy]] = {}
     for item in noisy:
         if item.table.serves:
             families.setdefault(tuple(groups.name for groups in item.table.serves), []).append(item)
     if not families:
         return list(noisy)
-    found = [_counts(family, groups) for family in families.values() for groups in family[0].table.serves]
+    found: list[Noisy] = []
+    for family in families.values():
+        if family[0].table.what == "ranges":
+            found += counts_of(family[0])
+        else:
+            found += [_counts(family, groups) for groups in family[0].table.serves]
     found += [item for item in noisy if not item.table.serves]
     return sorted(found, key=lambda item: item.table.groups.place)
 

@@ -5,7 +5,8 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `mrf`, `privbayes`, `independent` | the mechanisms |
+| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `mrf`, `privbayes` | the mechanisms |
+| `histogram`, `independent` | those for few and for very large columns |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |

@@ -446,6 +446,7 @@ def test_what_is_placed_is_counted_in_the_same_cells(columns, constraints):
 
 @pytest.mark.parametrize("method", TABLE_METHODS)
 @pytest.mark.usefixtures("no_noise")
+@pytest.mark.whole_fits
 def test_hours_weekdays_and_gaps_come_back(tmp_path, method):
     """Without noise, what is left is what is put together, and drawing: rounding of 20,000 rows, some tenths of 1%.
 

@@ -7,6 +7,7 @@ page shows the dossier only. Everything is escaped except drawings, which `check
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.figures import moment, upper_bound
@@ -147,8 +148,9 @@ def render_reviewers(dossier: Mapping[str, Any]) -> str:
     )
 
 
+@cache
 def environment(*, html: bool) -> Environment:
-    """The templates of releases. Without `html` nothing is escaped."""
+    """The templates of releases, each compiled once in a process. Without `html` nothing is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

@@ -114,7 +114,9 @@ def _plain(file: PictureFile, mode: Literal["L", "RGB"]) -> Image.Image | None:
     """The picture in grey or colours on white; None where the decoder refuses it."""
     from PIL import Image, ImageFile
 
-    logging.getLogger("PIL").setLevel(logging.WARNING)  # lengths of parts are data
+    log = logging.getLogger("PIL")
+    if log.level != logging.WARNING:  # setting it takes longer than decoding a small picture
+        log.setLevel(logging.WARNING)  # lengths of parts are data
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # whatever another library wants
     try:
         with warnings.catch_warnings():

@@ -150,7 +150,7 @@ def test_a_draft_is_a_state_and_no_fault(changeable: Deployment) -> None:
     before = overview.overview(settings, REVIEWER)
     assert (before.faults, before.drafts) == ((), ())
     pq.write_table(small_table(), settings.home / "visits.parquet")
-    made = changeable.dpsynth(
+    made = changeable.here(
         "contract",
         "init",
         str(settings.home / "visits.parquet"),

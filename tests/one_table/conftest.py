@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from killed_runs import Runs
 from pyarrow import csv
+from short_fits import short_fits  # noqa: F401  (a fixture)
 from synthesis_cases import SCHEMA, Make, people
 
 from dpsynth_platform.foundation.storage import write_table

@@ -117,6 +117,15 @@ def test_self_bleu_tells_repetition() -> None:
     assert self_bleu(various, rng) < 0.5
 
 
+def test_self_bleu_is_the_mean_against_the_others() -> None:
+    rng = np.random.default_rng(3)
+    for words in (2, 5, 40):
+        texts = [rng.integers(0, words, rng.integers(1, 12)) for _ in range(12)]
+        lists = [text.tolist() for text in texts]
+        alone = [bleu(text, lists[:at] + lists[at + 1 :]) for at, text in enumerate(lists)]
+        assert self_bleu(texts, rng) == pytest.approx(np.mean(alone), rel=1e-12)
+
+
 def test_distinct_runs_and_duplicates() -> None:
     (texts,) = code_words(["a b a b", "A  B a b", "c"])
     assert distinct(texts, 1, 9) == 3 / 9

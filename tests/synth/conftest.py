@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from short_fits import short_fits  # noqa: F401  (a fixture)
 from synth_cases import SCHEMA, contract_with, people, write_bounded
 
 from dpsynth_platform.privacy.guarantee import Guarantee

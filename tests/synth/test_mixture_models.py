@@ -163,6 +163,7 @@ def by_column(logs):
 
 
 @pytest.mark.parametrize("method", ["rap", "gem"])
+@pytest.mark.whole_fits
 def test_a_fit_comes_near_all_counts_whatever_their_cliques(method, counts, monkeypatch):
     """A graphical model of all six pairs would be the whole joint table."""
     monkeypatch.setattr(mixtures, "fresh", lambda: np.random.default_rng(4))
@@ -179,6 +180,7 @@ def test_a_fit_comes_near_all_counts_whatever_their_cliques(method, counts, monk
     assert found.total == pytest.approx(4000)
 
 
+@pytest.mark.whole_fits
 def test_repeated_counts_are_combined_and_impossible_cells_emptied(counts, monkeypatch):
     monkeypatch.setattr(mixtures, "fresh", lambda: np.random.default_rng(4))
     found = estimator("rap", [measured((index,), over(counts, (index,))) for index in range(len(SIZES))], 60)

@@ -450,6 +450,7 @@ METHODS = [method for method in TABLE_METHODS if method != "histogram"]
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("no_noise")
+@pytest.mark.whole_fits
 def test_hours_weekdays_and_gaps_come_back(tmp_path, method):
     """Without noise, what is left is what is put together, and drawing: rounding of 20,000 rows, some tenths of 1%.
 

@@ -74,7 +74,7 @@ def test_odd_records_are_trained_on_or_left_out_one_by_one(plan, tmp_path, what)
 
 def test_many_more_records_than_were_expected(plan, tmp_path):
     """The public number decides how often each record is drawn: batches are larger than planned, nothing else."""
-    fitted(plan, table_of(tmp_path / "bounded", [TEXTS["sport"]] * 3_000), tmp_path / "model")
+    fitted(plan, table_of(tmp_path / "bounded", [TEXTS["sport"]] * 1_000), tmp_path / "model")
     assert GENERATOR.is_complete(tmp_path / "model")
 
 

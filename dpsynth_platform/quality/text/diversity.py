@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ ORDER = 4
 SELF_BLEU_TEXTS = 100
 """Size of the sample whose texts are compared with each other."""
 _NO_MATCH = 0.1
+Run = tuple[int, ...]
 
 
 def bleu(hypothesis: Sequence[int], references: Sequence[Sequence[int]], order: int = ORDER) -> float:
@@ -32,14 +33,11 @@ def bleu(hypothesis: Sequence[int], references: Sequence[Sequence[int]], order: 
     Precisions without a match count as 0.1 matches (Chen and Cherry 2014, method 1). Runs that are longer than the text
     do not count. The hypothesis has at least one word.
     """
-    logs = []
-    for length in range(1, min(order, len(hypothesis)) + 1):
-        found, most = _counted(hypothesis, length), [_counted(reference, length) for reference in references]
-        matches = sum(min(count, max(part[run] for part in most)) for run, count in found.items())
-        logs.append(math.log((matches or _NO_MATCH) / found.total()))
-    nearest = min((len(item) for item in references), key=lambda size: (abs(size - len(hypothesis)), size))
-    brevity = min(0.0, 1 - nearest / len(hypothesis))
-    return math.exp(brevity + sum(logs) / len(logs))
+    most = [Counter[Run]() for _ in range(order)]
+    for reference in references:
+        for length, found in enumerate(most, 1):
+            found |= _counted(reference, length)
+    return _bleu(_counted_runs(hypothesis, order), most, _nearest(len(hypothesis), map(len, references)))
 
 
 def self_bleu(texts: Sequence[Codes], rng: np.random.Generator) -> float:
@@ -49,7 +47,23 @@ def self_bleu(texts: Sequence[Codes], rng: np.random.Generator) -> float:
     """
     drawn = rng.choice(len(texts), min(SELF_BLEU_TEXTS, len(texts)), replace=False)
     sample = [texts[at].tolist() for at in drawn]
-    return float(np.mean([bleu(text, sample[:at] + sample[at + 1 :]) for at, text in enumerate(sample)]))
+    counted = [_counted_runs(text, ORDER) for text in sample]
+    # The most often that a text has a run, and the second most: the most of the others, where it is this text's.
+    first, second = ([Counter[Run]() for _ in range(ORDER)] for _ in range(2))
+    for runs in counted:
+        for own, most, next_most in zip(runs, first, second, strict=True):
+            for run, count in own.items():
+                next_most[run] = max(next_most[run], min(count, most[run]))
+                most[run] = max(most[run], count)
+    scores = []
+    for at, (text, runs) in enumerate(zip(sample, counted, strict=True)):
+        others = [
+            {run: most[run] if count < most[run] else next_most[run] for run, count in own.items()}
+            for own, most, next_most in zip(runs, first, second, strict=True)
+        ]
+        lengths = (len(other) for place, other in enumerate(sample) if place != at)
+        scores.append(_bleu(runs, others, _nearest(len(text), lengths)))
+    return float(np.mean(scores))
 
 
 def distinct(texts: Sequence[Codes], length: int, runs: int) -> float:
@@ -74,5 +88,24 @@ def verbatim(texts: Sequence[Codes], training: Sequence[Codes], length: int) -> 
     return found
 
 
-def _counted(words: Sequence[int], length: int) -> Counter[tuple[int, ...]]:
+def _bleu(runs: Sequence[Counter[Run]], most: Sequence[Mapping[Run, int]], nearest: int) -> float:
+    """BLEU of a text's runs of one word, of two, ..., by the most of each in one reference, and the length nearest."""
+    logs = []
+    for found, of_references in zip(runs, most, strict=True):
+        if found:
+            matches = sum(min(count, of_references[run]) for run, count in found.items())
+            logs.append(math.log((matches or _NO_MATCH) / found.total()))
+    brevity = min(0.0, 1 - nearest / runs[0].total())
+    return math.exp(brevity + sum(logs) / len(logs))
+
+
+def _nearest(length: int, lengths: Iterable[int]) -> int:
+    return min(lengths, key=lambda size: (abs(size - length), size))
+
+
+def _counted_runs(words: Sequence[int], order: int) -> list[Counter[Run]]:
+    return [_counted(words, length) for length in range(1, order + 1)]
+
+
+def _counted(words: Sequence[int], length: int) -> Counter[Run]:
     return Counter(zip(*(words[at:] for at in range(length)), strict=False))

@@ -1,0 +1,31 @@
+"""Fits of `rap` and `gem` that take a few steps of a small network, for tests of everything but how well they fit.
+
+A conftest imports the fixture for all tests beside it. Plans, and with them events and digests, are the product's: what
+is cut short is the optimization alone. `whole_fits` marks tests of what the optimization reaches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpsynth_platform.synth.tabular import gem, mixtures
+
+STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def short_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See above."""
+    if request.node.get_closest_marker("whole_fits"):
+        return
+    fit = mixtures.MixtureEstimator.fit
+
+    def few(self: mixtures.MixtureEstimator, iterations: int, *arguments: Any, **options: Any) -> None:
+        steps = min(iterations, STEPS) if type(self) is mixtures.MixtureEstimator else iterations
+        fit(self, steps, *arguments, **options)
+
+    monkeypatch.setattr(mixtures.MixtureEstimator, "fit", few)
+    monkeypatch.setattr(gem, "NOISE", 32)
+    monkeypatch.setattr(gem, "WIDTH", 64)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
 
 
-MethodName = Literal["auto", "aim", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"]
+MethodName = Literal[
+    "auto", "aim", "mst", "mwem", "rap", "gem", "grem", "appgm", "privsyn", "mrf", "privbayes", "independent"
+]
 
 
 @synth_app.command("table")
@@ -43,7 +45,7 @@ def synth_table(
         MethodName,
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
-            help="The generator: aim, mst, mwem, rap, gem, grem, privsyn, mrf, privbayes or independent; auto: "
+            help="The generator: aim, mst, mwem, rap, gem, grem, appgm, privsyn, mrf, privbayes or independent; auto: "
             "chosen by public facts, with the reason.",
         ),
     ] = "auto",

@@ -37,7 +37,9 @@ from dpsynth_platform.synth.planning import cost_request, plan_release
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
-Method = Literal["auto", "aim", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "independent"]
+Method = Literal[
+    "auto", "aim", "mst", "mwem", "rap", "gem", "grem", "appgm", "privsyn", "mrf", "privbayes", "independent"
+]
 TARGET_METHODS = (AUTO, "aim")
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100

@@ -306,7 +306,9 @@ def test_gates_on_texts_are_accepted() -> None:
         check_gates(other := notes({"method": "dp_finetune"}, audit={"gates": ["a guess"]}), attacks_on(other))
 
 
-@pytest.mark.parametrize("method", ["auto", "aim", "mst", "mwem", "grem", "privsyn", "mrf", "privbayes", "independent"])
+@pytest.mark.parametrize(
+    "method", ["auto", "aim", "mst", "mwem", "grem", "appgm", "privsyn", "mrf", "privbayes", "independent"]
+)
 def test_tables_need_a_column(method: str) -> None:
     with pytest.raises(ContractError, match=r"columns: at least one of integer, .* is needed to model anything"):
         notes({"method": method})

@@ -25,6 +25,7 @@ A pair that was not measured has the counts of the tree of measured pairs with t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -196,8 +197,8 @@ class _Dual:
         slope = [self.total * shares - self.counts + pull, self.total * (sums - own)]
         shares = np.concatenate([columns, joint / self.weight])
         curvature = [self.total * shares + self.prior, self.total * (sums + own) + 1.0]
-        steepness = (torch.from_numpy(np.concatenate(parts)) for parts in (slope, curvature))
-        return Point(parameters, value, *steepness, (columns, joint))
+        first, second = (torch.from_numpy(np.concatenate(parts)) for parts in (slope, curvature))
+        return Point(parameters, value, first, second, (columns, joint))
 
 
 def strongest_tree(tables: dict[Clique, Array], shares: Sequence[Array]) -> list[Clique]:
@@ -208,7 +209,8 @@ def strongest_tree(tables: dict[Clique, Array], shares: Sequence[Array]) -> list
         independent = np.outer(shares[pair[0]], shares[pair[1]])
         return float((table * (_log(table) - _log(independent))).sum())
 
-    found, component = [], list(range(len(shares)))
+    found: list[Clique] = []
+    component = list(range(len(shares)))
     for a, b in sorted(tables, key=information, reverse=True):
         kept, gone = component[a], component[b]
         if kept != gone:
@@ -241,4 +243,4 @@ def _log(shares: Array) -> Array:
 
 def _ends(parts: Sequence[Array]) -> list[int]:
     """Where to split the parts' concatenation."""
-    return np.cumsum([part.size for part in parts])[:-1].tolist()
+    return list(itertools.accumulate(part.size for part in parts))[:-1]

@@ -13,6 +13,7 @@ MethodName = Literal[
     "rap",
     "gem",
     "grem",
+    "appgm",
     "privsyn",
     "mrf",
     "privbayes",

@@ -40,7 +40,20 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 Method = Literal[
-    "auto", "aim", "jam", "mst", "mwem", "rap", "gem", "grem", "privsyn", "mrf", "privbayes", "histogram", "independent"
+    "auto",
+    "aim",
+    "jam",
+    "mst",
+    "mwem",
+    "rap",
+    "gem",
+    "grem",
+    "appgm",
+    "privsyn",
+    "mrf",
+    "privbayes",
+    "histogram",
+    "independent",
 ]
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100

@@ -414,6 +414,7 @@ _CLASSES = {
     "rap": "tabular.rap.Rap",
     "gem": "tabular.gem.Gem",
     "grem": "tabular.grem.Grem",
+    "appgm": "tabular.appgm.Appgm",
     "privsyn": "tabular.privsyn.PrivSyn",
     "mrf": "tabular.mrf.Mrf",
     "privbayes": "tabular.privbayes.PrivBayes",

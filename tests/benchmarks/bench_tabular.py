@@ -60,7 +60,20 @@ from dpsynth_platform.synth.tabular.marginals import ITERATIONS
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator
 
-METHODS = ("aim", "mwem", "rap", "gem", "grem", "mst", "privsyn", "mrf", "privbayes", "histogram", "independent")
+METHODS = (
+    "aim",
+    "mwem",
+    "rap",
+    "gem",
+    "grem",
+    "appgm",
+    "mst",
+    "privsyn",
+    "mrf",
+    "privbayes",
+    "histogram",
+    "independent",
+)
 LIMITS = ("1s", "2s")
 PERSON = "person_id"
 """Stands in contracts; mechanisms do not look at it."""

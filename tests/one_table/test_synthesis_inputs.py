@@ -185,7 +185,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"expected_units": 5}, "--expected-units 5; accepted: 100 to 1,000,000,000,000,000"),
         (
             {"method": "gan"},
-            "--method 'gan'; accepted: auto, aim, jam, mst, mwem, rap, gem, grem, privsyn, mrf, privbayes, "
+            "--method 'gan'; accepted: auto, aim, jam, mst, mwem, rap, gem, grem, appgm, privsyn, mrf, privbayes, "
             "histogram, independent",
         ),
         ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),

@@ -495,7 +495,9 @@ def test_a_weak_guarantee_needs_a_reason(make: Make) -> None:
     assert "Accepted although it is weak: the people are fictional" in made.statement.read_text()
 
 
-@pytest.mark.parametrize("method", ["mst", "aim", "mwem", "rap", "grem", "privsyn", "mrf", "privbayes", "histogram"])
+@pytest.mark.parametrize(
+    "method", ["mst", "aim", "mwem", "rap", "grem", "appgm", "privsyn", "mrf", "privbayes", "histogram"]
+)
 def test_progress_does_not_tell_how_many_rows_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

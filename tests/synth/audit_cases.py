@@ -41,7 +41,7 @@ from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 
-CHOOSING = ("aim", "jam", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
+CHOOSING = ("aim", "jam", "appgm", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
 """Those that choose by the exponential mechanism."""
 METHODS = (*CHOOSING, "privsyn", "grem", "histogram")
 """All but `independent`, which is `aim` without rounds."""

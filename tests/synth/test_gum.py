@@ -10,7 +10,7 @@ from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.estimation import Measurement, estimate_total
-from dpsynth_platform.synth.tabular.gum import consistent, gum, model_of_table, shared_out
+from dpsynth_platform.synth.tabular.gum import Target, consistent, first_table, gum, model_of_table, shared_out
 from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood, save_model
@@ -152,3 +152,15 @@ def test_any_methods_measurements_make_a_table_whose_rows_keep_conditions(stored
     rows = drawing(under, 300, {"member": [True]}).table()
     assert rows.num_rows == 300
     assert set(rows["member"].to_pylist()) == {True}
+
+
+def test_a_table_starts_with_the_pairs_of_the_strongest_tree():
+    """With two pairs of equal columns, the third pair, of which the tree has no part, follows from them."""
+    equal, weak = np.eye(4) / 4, np.full((4, 4), 1 / 16)
+    pairs = [Target(View.finest(pair), counts) for pair, counts in (((0, 1), weak), ((0, 2), equal), ((1, 2), equal))]
+    alone = [Target(View.finest((index,)), np.full(4, 1 / 4)) for index in range(4)]
+    table = first_table([*alone, *pairs], 4, 4000, np.random.default_rng(1))
+    assert (table[:, 0] == table[:, 2]).mean() > 0.99
+    assert (table[:, 1] == table[:, 2]).mean() > 0.99
+    assert np.bincount(table[:, 3]).tolist() == [1000] * 4
+    assert 0.2 < (table[:, 3] == table[:, 0]).mean() < 0.3

@@ -202,7 +202,7 @@ PEOPLE = 40
 OTHERS = 100
 """Records of others in every cell of a column: so many that no two cells are merged."""
 COLUMNS = categories(a=PEOPLE, b=PEOPLE, c=PEOPLE)
-RUNS = {"aim": 300, "mst": 400, "mrf": 340} | dict.fromkeys(
+RUNS = {"aim": 300, "appgm": 300, "mst": 400, "mrf": 340} | dict.fromkeys(
     ("jam", "mwem", "rap", "gem", "privbayes", "privsyn", "grem", "histogram"), 320
 )
 """As many as a fifth too little noise takes to be missed below MISS: 1e-8, 6e-9, and at most 5e-9 for all others."""

@@ -5,8 +5,8 @@
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `jam`, `mwem`, `rap`, `gem`, `grem`, `mst`, `privsyn`, `mrf`, `privbayes` | the mechanisms |
-| `histogram`, `independent` | those for few and for very large columns |
+| `aim`, `jam`, `mwem`, `rap`, `gem` | the mechanisms that choose from a workload |
+| `appgm`, `grem`, `mst`, `privsyn`, `mrf`, `privbayes`, `histogram`, `independent` | the other mechanisms |
 | `marginals`, `rounds` | what mechanisms have in common |
 | `learning` | the first part of a mechanism where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
@@ -19,6 +19,7 @@
 | `reconstruction` | what all pairs' noisy residuals have in common |
 | `mixtures` | mixtures of product distributions, fitted by gradients |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
+| `local_consistency` | tables of pairs that agree in their columns, where no junction tree fits |
 | `gum` | a table that has the noisy counts, in place of a fitted model |
 | `model` | the fitted model on disk, and the audit's queries |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |

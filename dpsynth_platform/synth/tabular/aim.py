@@ -46,8 +46,9 @@ from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.estimation import Array, Estimator
+from dpsynth_platform.synth.tabular.estimation import Array, Estimator, Measurement
 from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.local_consistency import LocalEstimator
 from dpsynth_platform.synth.tabular.marginals import (
     ITERATIONS,
     expected_error,
@@ -55,11 +56,12 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.tabular.public_prior import PublicView
-from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
+from dpsynth_platform.synth.tabular.public_prior import PublicPrior, PublicView
+from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Groups, Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
     ROUND_ITERATIONS,
+    Limited,
     SelectionGenerator,
     WorkloadParameters,
     admissible,
@@ -67,7 +69,6 @@ from dpsynth_platform.synth.tabular.rounds import (
     distances,
     hidden_by_noise,
     in_units,
-    within,
 )
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
@@ -168,7 +169,7 @@ class Aim(SelectionGenerator[AimParameters]):
         one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
         links, weights = _links(sealed, len(domain)), sealed.weights
         states, groups, measured, prior = self.prepared_with_public(plan, domain, one_way, weights, log)
-        estimator, sums = Estimator(groups, measured, prior=prior), Sums(groups)
+        estimator, sums = self.started(groups, measured, prior), Sums(groups)
         exact = records.cliques(states, {*links, *weights}, progress)
         if links:
             sigma = sealed.noise(sealed.target_share / len(links))
@@ -220,6 +221,12 @@ class Aim(SelectionGenerator[AimParameters]):
             if learned <= hidden and not taken:
                 rounds = rounds.finer()
 
+    def started(
+        self, groups: Groups, one_way: Sequence[Measurement], prior: PublicPrior | None
+    ) -> Estimator | LocalEstimator:
+        """The model of single columns, and of a prior's pairs."""
+        return Estimator(groups, one_way, prior=prior)
+
     def public_scores(
         self,
         public: Mapping[Clique, Array],
@@ -269,13 +276,13 @@ def _in_turn(views: Sequence[View], columns: int, done: int) -> list[View]:
     return [view for view in views if len(view.clique) == 2 or view.clique in now]
 
 
-def _disjoint(scored: Mapping[View, int], clique: Clique, estimator: Estimator, most_cells: float) -> dict[View, int]:
+def _disjoint(scored: Mapping[View, int], clique: Clique, estimator: Limited, most_cells: float) -> dict[View, int]:
     """The views that may still be chosen before the model is fitted to a clique: those without a common column.
 
     The score of a link that follows from the chosen one, through a common column, would not yet show that.
     """
     disjoint = [view for view in scored if not set(view.clique) & set(clique)]
-    return {view: scored[view] for view in within(estimator, disjoint, most_cells)}
+    return {view: scored[view] for view in estimator.within(disjoint, most_cells)}
 
 
 def scores(

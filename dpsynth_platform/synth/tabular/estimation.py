@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -198,7 +198,15 @@ class Estimator:
 
         Never limit seconds inside of a mechanism, where time would reveal sensitive information (`cost`).
         """
-        self._keep(_minimize(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
+        self._keep(minimize(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
+
+    def within(self, views: Iterable[View], most_cells: float) -> list[View]:
+        """The views with which the model stays within its size, among them all that its tree covers already.
+
+        Measuring a view extends the tree by no more than this checks.
+        """
+        most = max(most_cells, self.tree.cells)
+        return [view for view in views if self.tree.extended_cells(view.attributes(self._columns)) <= most]
 
     def expected(self, clique: Clique) -> torch.Tensor:
         """Expected counts of a clique's cells, shape of its sizes; a clique may contain groups."""
@@ -285,11 +293,11 @@ class Estimator:
 
         shares = torch.exp(self._flat()) * self.total
         task = replace(self._task, counts=shares, prior=self._task.prior * ANCHOR_PRIOR).without_impossible()
-        self._keep(_minimize(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
+        self._keep(minimize(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
         self._anchors = dict(self._parameters)
         self._task = self._new_task()
 
-    def _keep(self, found: _Point) -> None:
+    def _keep(self, found: Point[Beliefs]) -> None:
         self.beliefs = found.beliefs
         ends = list(accumulate((values.numel() for values in self._parameters.values()), initial=0))
         for number, (view, values) in enumerate(self._parameters.items()):
@@ -306,15 +314,26 @@ class Estimator:
         return torch.as_tensor(values, dtype=torch.float64, device=self._device)
 
 
+Found = TypeVar("Found")
+
+
 @dataclass(frozen=True)
-class _Point:
-    """The minimized function at some parameters; `curvature` is the diagonal of the Hessian for independent cells."""
+class Point(Generic[Found]):
+    """A minimized function at some parameters, with the `beliefs` that it rests on; `curvature` is about the diagonal
+    of its Hessian.
+    """
 
     parameters: torch.Tensor
     value: float
     slope: torch.Tensor
     curvature: torch.Tensor
-    beliefs: Beliefs
+    beliefs: Found
+
+
+class Function(Protocol[Found]):
+    """A convex and smooth function."""
+
+    def at(self, parameters: torch.Tensor) -> Point[Found]: ...
 
 
 @dataclass(frozen=True)
@@ -363,24 +382,24 @@ class _Task:
         possible = self.gathered(marginals) > 0
         return replace(self, counts=torch.where(possible, self.counts, 0.0))
 
-    def at(self, parameters: torch.Tensor) -> _Point:
+    def at(self, parameters: torch.Tensor) -> Point[Beliefs]:
         """The function at these parameters; see the module."""
         beliefs, marginals = self.propagator.run(self.potentials(parameters))
         off = parameters - self.anchor
         pull = self.prior * off
         expected = self.gathered(marginals) * self.total
         value = self.total * beliefs.log_partition - self.counts @ parameters + (pull @ off) / 2
-        return _Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
+        return Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
 
 
-def _minimize(
-    task: _Task,
+def minimize(
+    task: Function[Found],
     start: torch.Tensor,
     iterations: int,
     tolerance: float,
     progress: Progress = silent,
     seconds: float | None = None,
-) -> _Point:
+) -> Point[Found]:
     """The last point of L-BFGS from a start; see `Estimator.fit`."""
     began, now = time.monotonic(), task.at(start)
     history: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -401,7 +420,7 @@ def _minimize(
     return now
 
 
-def _line_search(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
+def _line_search(task: Function[Found], now: Point[Found], direction: torch.Tensor) -> Point[Found]:
     """The first of ever shorter steps against the direction with a sufficient decrease; else no step."""
     gain = float(now.slope @ direction)
     length = 1.0
@@ -413,7 +432,7 @@ def _line_search(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
     return now
 
 
-def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _direction(now: Point[Found], history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """The inverse Hessian, approximated by the history, times the slope: the opposite of a descent direction."""
     direction = now.slope.clone()
     if not history:

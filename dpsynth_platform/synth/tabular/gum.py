@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,7 @@ from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.local_consistency import strongest_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements
 from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.public_prior import combined_columns
@@ -46,6 +47,8 @@ PROJECTIONS, RAKES = 10, 20
 FLOOR = 1e-6
 """Least share of independent columns in raked counts, so that every column's counts can be reached."""
 SMOOTHING = 1e-4
+ROWS, TABLE_CELLS = 2**15, 2**24
+"""Rows of a method's table; fewer where they have too many states."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,26 @@ class Target:
     counts: Array
 
 
-def model_of_table(plan: SealedPlan, stored: Measurements, rows: int, progress: Progress = silent) -> Model:
-    """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone."""
+TargetsOf = Callable[[Sequence[Measurement], Sequence[Measurement], Groups], list[Target]]
+
+
+def model_of_table(
+    plan: SealedPlan,
+    stored: Measurements,
+    rows: int,
+    progress: Progress = silent,
+    targets_of: TargetsOf | None = None,
+) -> Model:
+    """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone.
+
+    The marginals are made to agree by `targets_of`, or else `consistent`.
+    """
     domain = Domain.from_json(plan.columns).with_values(stored.learned)
     noisy = combined_columns(stored.one_way, stored.public)
     states = compress(domain, noisy)
     one_way = one_way_measurements(noisy, states)
     groups = resolutions(domain, states, [item.counts for item in one_way])
-    targets = consistent(one_way, [as_measurement(noisy) for noisy in stored.joint], groups)
+    targets = (targets_of or consistent)(one_way, [as_measurement(noisy) for noisy in stored.joint], groups)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
     rng = np.random.default_rng(list(plan.digest.encode()))
     table = gum(targets, groups, rows, rng, progress=progress, seconds=limit)
@@ -116,8 +131,8 @@ def gum(
 ) -> States:
     """A table of states whose marginals come close to the targets', shape (rows, columns).
 
-    Columns are independent at first. A pass takes the rows in parts, and in each part one column after the other. A
-    row's state of the column may become the one that reduces the sum of squared differences of all targets most.
+    It begins as `first_table`. A pass takes the rows in parts, and in each part one column after the other. A row's
+    state of the column may become the one that reduces the sum of squared differences of all targets most.
 
     Args:
         targets: of one total, first those of every column by itself, in order; see `consistent`.
@@ -125,10 +140,7 @@ def gum(
         seconds: no pass begins after so many.
     """
     began, columns = time.monotonic(), len(groups)
-    table = np.empty((rows, columns), dtype=np.int32, order="F")
-    for index, target in enumerate(targets[:columns]):
-        held = shared_out(target.counts, rows, rng)
-        table[:, index] = rng.permutation(np.repeat(np.arange(held.size), held))
+    table = first_table(targets, columns, rows, rng)
     lacking = [_Lacking(target, groups, table) for target in targets]
     of_column = [[item for item in lacking if index in item.view.clique] for index in range(columns)]
     for number in range(passes if len(targets) > columns else 0):
@@ -141,6 +153,42 @@ def gum(
             table[some] = part
         progress("making rows", number + 1, passes)
     progress("making rows", passes, passes)
+    return table
+
+
+def first_table(targets: Sequence[Target], columns: int, rows: int, rng: np.random.Generator) -> States:
+    """Rows of the tree of the pairs that go together most: given one column, the other's states are shared out.
+
+    Moves of single values hardly lead from independent columns to what columns have in common through many others. On
+    36 columns of a grid, each mostly a copy of a neighbour, pairs ended .072 off without this, and .038 with it.
+    """
+    shares = [target.counts / target.counts.sum() for target in targets[:columns]]
+    pairs = [target for target in targets if len(target.view.clique) == 2 and not any(target.view.levels)]
+    tables = {target.view.clique: target.counts / target.counts.sum() for target in pairs}
+    beside: list[list[tuple[int, Array]]] = [[] for _ in shares]
+    for a, b in strongest_tree(tables, shares):
+        beside[a].append((b, tables[a, b]))
+        beside[b].append((a, tables[a, b].T))
+    table, left = np.empty((rows, columns), dtype=np.int32, order="F"), set(range(columns))
+
+    def share_out(weights: Array, index: int, some: Indices) -> None:
+        held = shared_out(weights, some.size, rng)
+        table[some, index] = rng.permutation(np.repeat(np.arange(held.size), held))
+
+    while left:
+        waiting = [min(left)]
+        left.discard(waiting[0])
+        share_out(shares[waiting[0]], waiting[0], np.arange(rows))
+        while waiting:
+            index = waiting.pop()
+            held = np.bincount(table[:, index], minlength=shares[index].size)
+            rows_of = np.split(np.argsort(table[:, index], kind="stable"), np.cumsum(held)[:-1])
+            for other, joint in beside[index]:
+                if other in left:
+                    left.discard(other)
+                    waiting.append(other)
+                    for weights, some in zip(joint, rows_of, strict=True):
+                        share_out(weights + FLOOR * shares[other], other, some)
     return table
 
 

@@ -35,7 +35,7 @@ from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.gum import model_of_table
+from dpsynth_platform.synth.tabular.gum import ROWS, TABLE_CELLS, model_of_table
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import expected_error, largest_pairs, pair_cells, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
@@ -48,8 +48,6 @@ ONE_WAY_SHARE = 0.2
 DISTANCE_SHARE = 0.1
 PAIRS_PER_COLUMN = 12
 """The most pairs that are measured."""
-ROWS, TABLE_CELLS = 2**15, 2**24
-"""Rows of the table that has the noisy counts; fewer where they have too many states."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
-from dpsynth_platform.synth.tabular.estimation import Array, Estimator, Measurement
+from dpsynth_platform.synth.tabular.estimation import Array, Measurement
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
     MAX_CELLS,
@@ -119,6 +119,14 @@ class Fitted(Protocol):
     def add(self, measurements: Sequence[Measurement]) -> None: ...
 
     def expected_counts(self, cliques: Sequence[Clique]) -> dict[Clique, Array]: ...
+
+
+class Limited(Fitted, Protocol):
+    """A model that can be fitted to some views only."""
+
+    groups: Groups
+
+    def within(self, views: Iterable[View], most_cells: float) -> list[View]: ...
 
 
 Parameters = TypeVar("Parameters", bound=SelectionParameters)
@@ -262,17 +270,6 @@ def hidden_by_noise(expected: Array, sigma: float) -> float:
     return float(np.minimum(expected, expected_error(sigma)).sum())
 
 
-def admissible(estimator: Estimator, views: Collection[View], most_cells: float) -> list[View]:
+def admissible(estimator: Limited, views: Collection[View], most_cells: float) -> list[View]:
     """The views `within` the model's size; if there are none, the smallest view."""
-    columns, tree = len(estimator.groups), estimator.tree
-    found = within(estimator, views, most_cells)
-    return found or [min(views, key=lambda view: tree.shape_cells(view.attributes(columns)))]
-
-
-def within(estimator: Estimator, views: Iterable[View], most_cells: float) -> list[View]:
-    """The views with which the model stays within its size, among them all that its tree covers already.
-
-    Measuring a view extends the tree by no more than this checks.
-    """
-    columns, tree = len(estimator.groups), estimator.tree
-    return [view for view in views if tree.extended_cells(view.attributes(columns)) <= max(most_cells, tree.cells)]
+    return estimator.within(views, most_cells) or [min(views, key=lambda view: math.prod(view.shape(estimator.groups)))]

@@ -37,7 +37,8 @@ _WORDS = {
     ),
     "pairs": (
         "Over {pairs} pairs of columns, the shares of {unit} and of drawn rows differ by {value} ({low} to {high}) on "
-        "average (total variation: none where all are equal, 100% where nothing is)."
+        "average (total variation: none where all are equal, 100% where nothing is). As many {unit}, taken from the "
+        "drawn rows at random, differ by {by_chance}."
     ),
 }
 
@@ -73,6 +74,15 @@ def published(drawn: Mapping[str, Any], *, canaries: bool) -> dict[str, Any]:
     }
 
 
+def in_words(part: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """A dossier's bought measures in sentences."""
+    if part is None:
+        return ()
+    if "measures" not in part:
+        return (f"Measures were bought and are not available: {part['not_available']}.",)
+    return (*(item["in_words"] for item in part["measures"]), part["note"])
+
+
 def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where a dossier's bought measures do not follow from its noisy numbers, or are not in the statement's event.
 
@@ -94,7 +104,7 @@ def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
 
 def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """A measure with value and interval."""
-    names = ("name", "target", "pairs", "sigma", "noise", "noisy")
+    names = ("name", "target", "pairs", "sigma", "noise", "noisy", "by_chance")
     found: dict[str, Any] = {name: item[name] for name in names if name in item}
     if item["name"] == "accuracy":
         (neither, usual), (classifier, both) = item["noisy"]
@@ -105,6 +115,8 @@ def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any
         found |= _distance(item, whole)
     shown = {key: f"{found[key]:.1%}" for key in ("value", "low", "high")}
     usual = {f"usual{end}": f"{found['usual'][key]:.1%}" for end, key in _ENDS.items()} if "usual" in found else {}
+    if "by_chance" in found:
+        shown["by_chance"] = f"{found['by_chance']:.1%}"
     named = {key: found.get(key) for key in ("target", "pairs")} | {"unit": whole["unit"]}
     return found | {"in_words": _WORDS[item["name"]].format(**shown, **usual, **named)}
 

@@ -29,7 +29,7 @@ DRAWN = {
     "total_sigma": 10.0,
     "measures": [
         {"name": "accuracy", "target": "insured", "sigma": SIGMA, "noisy": [[300, 700], [1400, 1600]]},
-        {"name": "pairs", "pairs": 10, "sigma": SIGMA, "noise": SIGMA, "noisy": 400},
+        {"name": "pairs", "pairs": 10, "sigma": SIGMA, "noise": SIGMA, "noisy": 400, "by_chance": 0.01},
     ],
 }
 EVENT = {
@@ -104,8 +104,10 @@ def test_breaches() -> None:
     quality = {"paid": paid.published(DRAWN, canaries=True)}
     assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT)) == []
     assert list(paid.breaches({}, EVENT["events"][0])) == []  # type: ignore[index]
+    assert len(paid.in_words(quality["paid"])) == 3 and paid.in_words(None) == ()
     without = {"paid": paid.published({"share": 0.1, "rows": 5, "not_available": "it stopped"}, canaries=True)}
     assert list(paid.breaches(without, EVENT)) == []
+    assert "it stopped" in paid.in_words(without["paid"])[0]
 
     def changed(change: Callable[[Any], Any]) -> Iterator[str]:
         other = copy.deepcopy(quality)

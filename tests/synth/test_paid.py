@@ -175,6 +175,16 @@ def test_measures_by_hand():
     assert paid.exact_pairs(records, even, 4.0) == sum(by_hand) * RECORD_PARTS // 3
 
 
+def test_what_chance_alone_makes_of_pairs():
+    """Of n records, half in either of two cells, a share is off by sqrt(1 / 2 pi n) on average: 0.0126, +-0.0095.
+
+    Pairs are drawn by themselves: of 300 runs of three, the mean has a deviation of 0.00033.
+    """
+    sample = table_of(TINY, np.array([[0, 0, 0], [1, 1, 1]] * 50))
+    found = np.mean([paid.by_chance(tiny_domain(), sample, 1000) for _ in range(300)])
+    assert found == pytest.approx(math.sqrt(1 / (2 * math.pi * 1000)), abs=6 * 0.00033)
+
+
 # Audit: one person of b records, thousands of times in and out, and an attacker who knows all else.
 
 B, TRIALS, MISS, SHOWN, THRESHOLD = 4, 20_000, 1e-7, 1.0, 0.8

@@ -170,7 +170,8 @@ def measure(run: MechanismRun, sealed: SealedMeasures, sample: pa.Table) -> None
             assert sealed.target is not None  # noqa: S101  (sealed with it)
             found.append({"target": sealed.target, **noisy_accuracy(records, sample, sealed.target, sigma)})
         else:
-            found.append(noisy_pairs(records, sample, total, sigma, guarantee.sensitivity))
+            pairs = noisy_pairs(records, sample, total, sigma, guarantee.sensitivity)
+            found.append({**pairs, "by_chance": by_chance(model.domain, sample, round(total))})
     document = {
         "share": sealed.share,
         "rows": sealed.rows,
@@ -255,16 +256,29 @@ def exact_pairs(records: Records, sample: pa.Table, total: float) -> int:
     Args:
         total: number of records by the noisy counts, to which the sample's counts are scaled.
     """
-    states = [ColumnStates(np.arange(size, dtype=np.int32), np.ones(size)) for size in records.domain.sizes]
-    pairs = list(itertools.combinations(range(len(states)), 2))
-    exact, drawn = (source.cliques(states, pairs) for source in (records, Records(sample, records.domain)))
+    exact, drawn = _pair_counts(records), _pair_counts(Records(sample, records.domain))
     parts = RECORD_PARTS // records.parts
     scale = total * RECORD_PARTS / sample.num_rows
     distances = 0
-    for pair in pairs:
+    for pair, counts in exact.items():
         expected = np.rint(drawn[pair] * scale).astype(np.int64)
-        distances += int(np.abs(exact[pair] * parts - expected).sum())
-    return distances // len(pairs)
+        distances += int(np.abs(counts * parts - expected).sum())
+    return distances // len(exact)
+
+
+def by_chance(domain: Domain, sample: pa.Table, records: int) -> float:
+    """Mean total variation of all pairs between a sample and so many records drawn at random from its rows. Free."""
+    rng, found = np.random.default_rng(), []
+    for counts in _pair_counts(Records(sample, domain)).values():
+        shares = counts.ravel() / sample.num_rows
+        found.append(np.abs(rng.multinomial(records, shares) / records - shares).sum() / 2)
+    return float(np.mean(found))
+
+
+def _pair_counts(records: Records) -> dict[tuple[int, ...], Counts]:
+    """Records by the cells of every pair of columns, in their parts. Sensitive, where they are."""
+    states = [ColumnStates(np.arange(size, dtype=np.int32), np.ones(size)) for size in records.domain.sizes]
+    return records.cliques(states, itertools.combinations(range(len(states)), 2))
 
 
 def _features(domain: Domain, used: list[int], codes: Codes) -> np.ndarray[Any, np.dtype[np.float32]]:

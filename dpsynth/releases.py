@@ -22,6 +22,7 @@ from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.release.paid import in_words
 from dpsynth_platform.release.row_counts import RowCount, count_rows
 from dpsynth_platform.release.table import read_release
 from dpsynth_platform.release.verify import VerificationReport
@@ -77,12 +78,13 @@ class Release:
         return Guarantee.from_json({name: value for name, value in self.dossier["guarantee"].items() if name in kept})
 
     def _repr_html_(self) -> str:
-        release = self.dossier["release"]
+        release, measures = self.dossier["release"], in_words(self.dossier["quality"].get("paid"))
         items = {
             "release": release["id"],
             "description": release["description"],
             "guarantee": str(self.guarantee),
             "rows": f"{self.dossier['synthetic']['rows']:,}",
+            **({"bought measures": " ".join(measures)} if measures else {}),
             "verification": str(self.verification),
         }
         return html_table(items.items())

@@ -182,6 +182,10 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         )
     if isinstance(leaf, events.GaussianVotesEvent):
         return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
+    if isinstance(leaf, events.GaussianMeasuresEvent):
+        return (
+            f"measures of quality with Gaussian noise, as a table of counts with sigma {leaf.sigma:g}{_counted(leaf)}"
+        )
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
     cut = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
     return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{cut}{_counted(leaf)}"

@@ -323,6 +323,22 @@ class DataContract(Part):
             ),
             **({"audit_model": self.audit.model} if self.separate_audit_model else {}),
             **({"gaps": gaps} if (gaps := self.gaps) else {}),
+            **self._paid_measures,
+        }
+
+    @property
+    def _paid_measures(self) -> dict[str, Any]:
+        """What decides bought measures; nothing without any."""
+        quality = self.quality
+        if quality.paid is None:
+            return {}
+        return {
+            "paid": {
+                "measures": sorted(quality.paid.measures),
+                "share": quality.paid.share,
+                "target": quality.target if "accuracy" in quality.paid.measures else None,
+                "constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
+            }
         }
 
     @property

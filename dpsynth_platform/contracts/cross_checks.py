@@ -96,6 +96,7 @@ class Parts:
         yield from self._order()
         yield from self._periods()
         yield from self._measured_numbers()
+        yield from self._paid_measures()
         yield from self._targets()
         yield from self._base_model()
         yield from self._text()
@@ -146,6 +147,19 @@ class Parts:
                 column = self.columns.get(name)
                 if column is not None and column.type in unfit:
                     yield f"{path}: column {name!r} is {column.type}; accepted: a column of numbers, dates or times"
+
+    def _paid_measures(self) -> Iterator[str]:
+        """Bought measures that the method cannot take, or without what they measure."""
+        paid = self.quality and self.quality.paid
+        if not self.quality or not paid:
+            return
+        if self.generate and (self.generate.text or self.generate.image):
+            yield "quality.paid: with generate.text or generate.image; accepted: for tables without texts and pictures"
+        if "accuracy" in paid.measures and (self.quality.target is None or self.quality.task == "regression"):
+            yield (
+                "quality.paid.measures: accuracy, which needs a target of cells; accepted: with quality.target and "
+                "task: classification, or pairs alone"
+            )
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

@@ -1,13 +1,33 @@
-"""The contract's `quality`: what the report for reviewers compares."""
+"""The contract's `quality`: what the report for reviewers compares, and what is bought for the public dossier."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.findings import MOST_FINDINGS, Finding
+
+
+class Paid(Part):
+    """Measures that are bought with a share of the release's budget, so that the public dossier may show them."""
+
+    measures: list[Literal["accuracy", "pairs"]] = Field(
+        min_length=1,
+        description="`accuracy`: of a classifier of the target that learns from synthetic rows alone; `pairs`: mean "
+        "total variation distance of all pairs of columns. Both compare real rows with a sample of the model.",
+    )
+    share: float = Field(
+        default=0.05, gt=0, le=0.5, description="Share of the release's budget (zCDP) for all of them together."
+    )
+
+    @field_validator("measures")
+    @classmethod
+    def _distinct(cls, names: list[str]) -> list[str]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"{', '.join(names)} contains duplicates; accepted: each measure once")
+        return names
 
 
 class Quality(Part):
@@ -27,4 +47,10 @@ class Quality(Part):
     )
     holdout: float = Field(
         default=0.1, gt=0, le=0.5, description="Share of owners that the mechanism does not see, for tests."
+    )
+    paid: Paid | None = Field(
+        default=None,
+        exclude_if=lambda paid: paid is None,
+        description="Measures that the mechanism takes with noise, for the public dossier. For tables without texts "
+        "and pictures.",
     )

@@ -39,7 +39,7 @@ def query_faults(
             yield "queries: missing; accepted with kind: answers: at least one query"
         if generate is not None:
             yield from _settings_of_rows(generate)
-        for key in ("target", "task", "protected", "findings"):
+        for key in ("target", "task", "protected", "findings", "paid"):
             if quality is not None and getattr(quality, key) != getattr(Quality(), key):
                 yield f"quality.{key}: with kind: answers, which makes no rows; accepted: none"
         if release is not None and release.max_missing is not None:

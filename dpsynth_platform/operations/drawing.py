@@ -20,6 +20,7 @@ from dpsynth_platform.foundation.storage import (
     write_table,
 )
 from dpsynth_platform.operations.step import StepContext
+from dpsynth_platform.release import paid
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.measured import of_columns, write_measured
 from dpsynth_platform.synth.tabular.missing import (
@@ -157,6 +158,8 @@ def _write_beside(step: StepContext, drawing: Drawing, directory: Path) -> dict[
     write_missing(directory, drawing.missing)
     if drawing.measured is not None:
         write_measured(directory, of_columns(drawing.measured, drawing.schema.names))
+    if drawing.paid is not None:
+        write_durably(directory / paid.FILE, json.dumps(drawing.paid))
     mostly, drawn = missing_in_words(drawing.missing), drawing.texts
     facts: dict[str, Any] = {MOSTLY_MISSING: mostly} if mostly else {}
     if drawn is not None:

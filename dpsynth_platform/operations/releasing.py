@@ -30,6 +30,7 @@ from dpsynth_platform.release.dossier import (
     software_versions,
 )
 from dpsynth_platform.release.evidence import CheckedEvidence, check_unchanged
+from dpsynth_platform.release.paid import read_paid
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.target_files import SignedRelease
 from dpsynth_platform.release.targets import put
@@ -123,6 +124,7 @@ def evidence_of(
         texts=_texts_drawn(checked.records["synthetic"].directory),
         missing=read_missing(checked.records["synthetic"].directory) or (),
         measured=read_measured(checked.records["synthetic"].directory),
+        paid=read_paid(checked.records["synthetic"].directory),
         budget=budget_shares(
             step.ledger.account(step.family.family),
             step.ledger.entries(step.family.family),

@@ -33,6 +33,7 @@ from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DpEvent,
     GaussianCountsEvent,
+    GaussianMeasuresEvent,
     GaussianVotesEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
@@ -46,6 +47,7 @@ from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
 
 Array = NDArray[np.float64]
+_GAUSSIAN = (GaussianCountsEvent, GaussianMeasuresEvent, GaussianVotesEvent)
 
 # Shift patterns to try for one vector of counts, and the most cells of one pattern's distribution. Beyond either (b
 # above 8, or 4 where records are replaced; sigma in the thousands) the release claims its Renyi bound.
@@ -462,7 +464,7 @@ def _reached(leaf: DpEvent) -> bool:
     if isinstance(leaf, SampledGaussianEvent):
         sampled = leaf.sampling_probability < 1
         return not sampled or (not replaces(leaf.adjacency) and leaf.most_in_sample <= MAX_MIXTURE)
-    if isinstance(leaf, (GaussianCountsEvent, GaussianVotesEvent)):
+    if isinstance(leaf, _GAUSSIAN):
         return True
     width = 2 * TAIL_SIGMAS * leaf.sigma * leaf.sensitivity.l1
     return width <= MAX_CELLS and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
@@ -525,7 +527,7 @@ def _leaf_pld(leaf: DpEvent, at_once: int, interval: float) -> Any:
             _curve_pmf(step.removal, step.removal_range(), interval),
             _curve_pmf(step.addition, step.addition_range(), interval),
         )
-    if isinstance(leaf, (SampledGaussianEvent, GaussianCountsEvent, GaussianVotesEvent)):
+    if isinstance(leaf, (SampledGaussianEvent, *_GAUSSIAN)):
         probability = leaf.sampling_probability if isinstance(leaf, SampledGaussianEvent) else 1.0
         return pld.from_gaussian_mechanism(
             1 / _ratio(leaf), value_discretization_interval=interval, sampling_prob=probability

@@ -126,6 +126,24 @@ class GaussianCountsEvent(_GaussianNoise):
 
 
 @attr.frozen
+class GaussianMeasuresEvent(_GaussianNoise):
+    """Measures of how useful rows are that were drawn before, by the private records, with Gaussian noise.
+
+    They are counts and distances of counts from fixed numbers (`synth.tabular.paid`). Their cost is that of one table
+    of counts with noise `sigma`, as that of several tables is for `GaussianCountsEvent`.
+
+    Attributes:
+        weighting: what is counted, rows or owners.
+    """
+
+    weighting: str = "rows"
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
+
+
+@attr.frozen
 class GaussianVotesEvent(_GaussianNoise):
     """A histogram of votes, of which those of one owner have the L2 norm 1 at most, with continuous Gaussian noise.
 
@@ -475,6 +493,7 @@ LEAF_KINDS: dict[str, type[Any]] = {
     "bounded-range-selection": BoundedRangeSelectionEvent,
     "gaussian-counts": GaussianCountsEvent,
     "gaussian-votes": GaussianVotesEvent,
+    "gaussian-measures": GaussianMeasuresEvent,
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,

@@ -32,6 +32,7 @@ from dpsynth_platform.privacy.events import (
     DiscreteGaussianCountsEvent,
     DpEvent,
     GaussianCountsEvent,
+    GaussianMeasuresEvent,
     GaussianVotesEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
@@ -120,7 +121,13 @@ _ON_TEXTS_ALONE = "methods_on_texts_alone"
 _WORDS_ON_TEXTS_ALONE = {method: _words(_ON_TEXTS_ALONE, method) for method in _TEXTS[_ON_TEXTS_ALONE]}
 
 _COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEvent, ThresholdedGaussianCountsEvent)
-_CONTINUOUS = (GaussianCountsEvent, GaussianVotesEvent, SampledGaussianEvent, ThresholdedGaussianCountsEvent)
+_CONTINUOUS = (
+    GaussianCountsEvent,
+    GaussianMeasuresEvent,
+    GaussianVotesEvent,
+    SampledGaussianEvent,
+    ThresholdedGaussianCountsEvent,
+)
 
 
 def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:

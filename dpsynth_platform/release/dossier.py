@@ -33,11 +33,12 @@ from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.fidelity import fidelity
+from dpsynth_platform.release.paid import published
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/6"
+FORMAT = "dpsynth-dossier/7"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -109,6 +110,7 @@ class Evidence:
         texts: `synth.text.terms.TextsDrawn` as JSON if a trained model wrote texts.
         missing: share of missing or unlisted values per column, from noisy counts; () if not recorded.
         measured: the mechanism's noisy counts (`synth.tabular.measured`); None where there are none.
+        paid: bought measures (`synth.tabular.paid`); None where there are none.
         budget: shares of the family's cap (`budget.budget_shares`).
     """
 
@@ -137,6 +139,7 @@ class Evidence:
     texts: Mapping[str, Any] | None = None
     missing: tuple[MissingShare, ...] = ()
     measured: Mapping[str, Any] | None = None
+    paid: Mapping[str, Any] | None = None
     budget: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -205,6 +208,11 @@ def build_dossier(
             "note": (
                 "These follow from the plan, before any record was read. How close the rows come to the real ones was "
                 "measured for reviewers and is not published: such numbers depend on the data."
+            ),
+            **(
+                {}
+                if evidence.paid is None
+                else {"paid": published(evidence.paid, canaries=not contract.separate_audit_model)}
             ),
         },
         "fidelity": comparison,

@@ -45,7 +45,7 @@ def faults(published: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
     if any(later <= earlier for earlier, later in itertools.pairwise(orders)) or len(set(columns)) < len(columns):
         yield ".tables", "are not in the order in which a mechanism counts them, each once"
     precision = sum(1 / table["sigma"] ** 2 for table in tables)
-    allowed = _precision(event)
+    allowed = precision_of(event, _COUNTS)
     if allowed and not precision <= allowed * (1 + 1e-6):  # also if it is no number
         yield ".tables", "claim less noise than the event of the privacy statement has"
 
@@ -115,10 +115,10 @@ def _last_digit(text: str) -> float:
     return 10.0 ** min(int(exponent), 0)
 
 
-def _precision(event: Any, times: int = 1) -> float:
-    """Sum of 1 / sigma^2 over an event's noisy counts; 0 for kinds that are not known here."""
+def precision_of(event: Any, kinds: frozenset[str], times: int = 1) -> float:
+    """Sum of 1 / sigma^2 over an event's leaves of these kinds; 0 without any that is known here."""
     if event.get("kind") == "repeated":
-        return _precision(event["event"], times * event["count"])
+        return precision_of(event["event"], kinds, times * event["count"])
     if event.get("kind") in ("composed", "parallel"):
-        return sum(_precision(part, times) for part in event["events"])
-    return times / event["sigma"] ** 2 if event.get("kind") in _COUNTS else 0.0
+        return sum(precision_of(part, kinds, times) for part in event["events"])
+    return times / event["sigma"] ** 2 if event.get("kind") in kinds else 0.0

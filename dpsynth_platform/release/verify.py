@@ -28,7 +28,7 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import DpsynthError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.regular_files import read_regular
-from dpsynth_platform.release import schema, table, tombstone
+from dpsynth_platform.release import paid, schema, table, tombstone
 from dpsynth_platform.release.attestation import Envelope, part_digests
 from dpsynth_platform.release.heads import DatedHead, KnownChain, contradictions
 from dpsynth_platform.release.tombstone import Tombstone
@@ -238,6 +238,8 @@ class _Verification:
             dossier = self._dossier(statement["predicate"])
             if dossier is not None:
                 head = self._check_names(dossier, statement["predicate"])
+                for where, message in paid.breaches(dossier["quality"], dossier["statement"]["event"]):
+                    self._report("schema", layout.DOSSIER, message, where)
                 whole = self.reads_rows and not self.withdrawn
                 rows = self._check_table(dossier) if whole else None
         return VerificationReport(

@@ -101,6 +101,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     from dpsynth_platform.synth.tabular.aim import work_of
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
     from dpsynth_platform.synth.tabular.mst import work_of as tree_work
+    from dpsynth_platform.synth.tabular.paid import partitions_of
 
     guarantee, domain = Guarantee.target(contract), planned_domain(contract, period)
     sizes = domain.most_states
@@ -110,7 +111,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     records = privacy.expected_units * (1 if owners else privacy.max_contributions)
     # A pair of many combinations is measured coarsely, or its rare values are merged.
     pairs = [a * b for a, b in itertools.combinations([min(size, COARSE_GROUPS) for size in sizes], 2)]
-    total = calibrate_selection(guarantee, 0, 0.0, domain.partitions).sigma_total
+    total = calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain)).sigma_total
     sigma = total * math.sqrt(max(1, len(sizes) - 1) / JOINT_SHARE)
     return Facts(
         columns=len(sizes),

@@ -178,6 +178,7 @@ class Drawing:
         texts: counts of the texts that were drawn for the rows, where a trained model writes texts.
         missing: the share of each counted column that was missing or unlisted in the mechanism's input.
         measured: the noisy counts for publication (`tabular.measured`), where columns are counted.
+        paid: bought measures of a sample of the same model (`tabular.paid`), where the plan has any.
     """
 
     schema: pa.Schema
@@ -186,6 +187,7 @@ class Drawing:
     texts: TextsDrawn | None = None
     missing: tuple[MissingShare, ...] = ()
     measured: Mapping[str, Any] | None = None
+    paid: Mapping[str, Any] | None = None
 
     def table(self) -> pa.Table:
         """All rows in memory."""

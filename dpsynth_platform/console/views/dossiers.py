@@ -27,6 +27,7 @@ from dpsynth_platform.quality.report_rows import DATASET_LEGEND
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 from dpsynth_platform.release.page import TREATMENTS
+from dpsynth_platform.release.paid import in_words
 from dpsynth_platform.release.reviewers import nearest_sheet
 from dpsynth_platform.release.verify import KIND_WORDS
 from dpsynth_platform.reviewing import decisions, verification
@@ -198,6 +199,7 @@ class DossierView:
         covered, not_covered: data accesses that the guarantee covers, and those that it does not.
         assumptions: (assumption, whether it holds, why).
         figures: quality that follows from the plan alone, by name.
+        paid: measures that were bought, in sentences.
         graph: SVG of the steps that led to it.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
     """
@@ -221,6 +223,7 @@ class DossierView:
     scrubbing: str
     bounding: str
     figures: dict[str, float]
+    paid: tuple[str, ...]
     audit: AuditView
     clearance: ClearanceView
     budget: str
@@ -284,6 +287,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         scrubbing=dossier["scrubbing"]["note"],
         bounding=dossier["bounding"]["note"],
         figures=dict(dossier["quality"]["figures"]),
+        paid=in_words(dossier["quality"].get("paid")),
         audit=audit_view(dossier["audit"]["report"], dossier["audit"]["plots"]),
         clearance=clearance_view(dossier["clearance"]),
         budget=(

@@ -56,6 +56,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.public_prior import PublicPrior, PublicView
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Groups, Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
@@ -128,7 +129,8 @@ class Aim(SelectionGenerator[AimParameters]):
         rounds = work.rounds
         aimed = rounds > 0 and asked.target is not None
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)
-        budget = calibrate_selection(guarantee, rounds, self.selection_share if rounds else 0.0, domain.partitions)
+        beside = partitions_of(contract, domain)
+        budget = calibrate_selection(guarantee, rounds, self.selection_share if rounds else 0.0, beside)
         return asdict(
             AimParameters(
                 **asdict(budget),

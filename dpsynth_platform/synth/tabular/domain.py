@@ -43,7 +43,7 @@ from dpsynth_platform.synth.tabular.derivation import Derivation
 from dpsynth_platform.synth.tabular.scales import Scale, Steps
 
 if TYPE_CHECKING:
-    from dpsynth_platform.privacy.partitions import Learning, Partitions
+    from dpsynth_platform.privacy.partitions import Learning
 
 Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean", "hour", "weekday", "gap"]
 Cutting = Literal["declared", "adaptive", "quantile", "privtree", "kmeans"]
@@ -332,12 +332,6 @@ class Domain:
     def unknown(self) -> tuple[int, ...]:
         """Indices of the columns with values to be learned."""
         return tuple(index for index, column in enumerate(self.columns) if column.most is not None)
-
-    @property
-    def partitions(self) -> Partitions:
-        from dpsynth_platform.privacy.partitions import Partitions
-
-        return Partitions(len(self.unknown))
 
     def to_be_learned(self, learning: Learning) -> Domain:
         return Domain(tuple(column if column.most is None else replace(column, learning=learning) for column in self))

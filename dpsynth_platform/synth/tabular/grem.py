@@ -50,6 +50,7 @@ from dpsynth_platform.synth.tabular.mixtures import (
     ruled_out,
 )
 from dpsynth_platform.synth.tabular.model import Model
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.reconstruction import pair_shares, widths
 from dpsynth_platform.synth.tabular.residuals import stretch_squared
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters, noise_of
@@ -87,7 +88,7 @@ class Grem(SelectionGenerator[GremParameters]):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         return asdict(
             GremParameters(
-                **asdict(calibrate_selection(guarantee, 0, 0.0, domain.partitions)),
+                **asdict(calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain))),
                 one_way_share=ONE_WAY_SHARE if len(domain) > 1 else 1.0,
                 components=max(LEAST_COMPONENTS, min(COMPONENTS, MIXTURE_CELLS // sum(domain.most_states))),
             )

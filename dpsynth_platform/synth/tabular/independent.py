@@ -19,6 +19,7 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import described_counts, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters
 
 
@@ -30,7 +31,7 @@ class Independent(SelectionGenerator[SelectionParameters]):
     parameters_type = SelectionParameters
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        return asdict(calibrate_selection(guarantee, 0, 0.0, domain.partitions))
+        return asdict(calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain)))
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)

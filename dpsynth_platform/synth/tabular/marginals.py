@@ -28,7 +28,7 @@ from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.partitions import learned_beside
+from dpsynth_platform.privacy.partitions import composed_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import (
     Drawing,
@@ -59,6 +59,7 @@ from dpsynth_platform.synth.tabular.measurements import (
 )
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.paid import PAID, SealedMeasures, measure, partitions_of, read_drawn
 from dpsynth_platform.synth.tabular.propagation import pair_marginals
 from dpsynth_platform.synth.tabular.public_prior import PublicPrior, combined_columns
 from dpsynth_platform.synth.tabular.public_rows import SealedRows
@@ -92,8 +93,8 @@ class MarginalGenerator(Generator):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Noise scales and all other parameters of the mechanism, from public inputs; JSON values.
 
-        They include `rho`, the zCDP cost. The calibration includes `domain.partitions`: learning values takes a part of
-        the guarantee.
+        They include `rho`, the zCDP cost. The calibration includes `paid.partitions_of`: learning values and bought
+        measures take a part of the guarantee.
 
         Raises:
             ContractError: the method cannot do what the contract asks for.
@@ -177,6 +178,10 @@ class MarginalGenerator(Generator):
             described |= {"public": public.to_json(), "public_in_words": str(public)}
         if words := domain.derived_in_words:
             described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
+        if (measures := SealedMeasures.in_plan(plan)) is not None:
+            memory = max(described["predicted_memory_bytes"], measures.memory(domain))
+            event = f"{described['event']}; then measures of quality ({measures})"
+            described = described | {"event": event, "predicted_memory_bytes": memory, "paid": asdict(measures)}
         learned = [
             {"column": column.name, "most": column.most, **asdict(column.learning)}
             for column in domain
@@ -209,8 +214,11 @@ class MarginalGenerator(Generator):
         parameters = self.parameters(contract, domain, guarantee)
         if (public := contract.generate.public) is not None:
             parameters[PUBLIC] = asdict(SealedRows.of(public, contract, domain))
+        if (measures := SealedMeasures.of(contract, domain, guarantee, parameters["rho"])) is not None:
+            parameters[PAID] = measures
         if domain.unknown:
-            domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
+            learning = partitions_of(contract, domain).learning(guarantee, parameters["rho"])
+            domain = domain.to_be_learned(learning)
         return PlanParts(
             columns=domain.to_json(),
             release=release_schema(contract, inputs.schema).to_json(),
@@ -228,11 +236,15 @@ class MarginalGenerator(Generator):
 
     def _whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
         learned = [column.learning for column in domain if column.learning is not None]
-        return learned_beside(learned, self.event(parameters, len(domain), guarantee), guarantee)
+        sigma = parameters[PAID]["sigma"] if PAID in parameters else None
+        return composed_beside(learned, self.event(parameters, len(domain), guarantee), guarantee, sigma)
 
     def run(self, run: MechanismRun) -> None:
         self.measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
         self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+        if (measures := SealedMeasures.in_plan(run.plan)) is not None:
+            sample = self.draw(run.directory, measures.rows, constraints=measures.kept, device=run.device).table()
+            measure(run, measures, sample)
 
     def is_complete(self, directory: Path) -> bool:
         return is_complete(directory)
@@ -250,7 +262,8 @@ class MarginalGenerator(Generator):
 
     def drawn(self, request: DrawRequest) -> Drawing:
         model = model_under(request.directory, request.constraints, device=request.device, progress=request.progress)
-        return drawing(model, request.rows, request.given, progress=request.progress)
+        found = drawing(model, request.rows, request.given, progress=request.progress)
+        return replace(found, paid=read_drawn(request.directory, SealedMeasures.in_plan(model.plan)))
 
 
 def model_under(

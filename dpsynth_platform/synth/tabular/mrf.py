@@ -51,6 +51,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.mst import pair_scores
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.resolution import Groups, Sums, View, views_of
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
@@ -109,8 +110,9 @@ class Mrf(SelectionGenerator[MrfParameters]):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         columns, pairs = len(domain), math.comb(len(domain), 2)
         rounds = int(ROUNDS_PER_COLUMN * columns) if pairs else 0
+        beside = partitions_of(contract, domain)
         parameters = MrfParameters(
-            **asdict(calibrate_selection(guarantee, rounds, SELECTION_SHARE if pairs else 0.0, domain.partitions)),
+            **asdict(calibrate_selection(guarantee, rounds, SELECTION_SHARE if pairs else 0.0, beside)),
             one_way_share=ONE_WAY_SHARE if pairs else 1.0,
             distance_share=DISTANCE_SHARE if pairs else 0.0,
             first=int(FIRST_PER_COLUMN * columns) if pairs else 0,

@@ -46,6 +46,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.paid import of_mechanism, partitions_of
 from dpsynth_platform.synth.tabular.resolution import View
 
 
@@ -55,14 +56,14 @@ class Mst(MarginalGenerator):
     method = "mst"
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
-        return asdict(calibrate_mst(len(domain), guarantee, domain.partitions))
+        return asdict(calibrate_mst(len(domain), guarantee, partitions_of(contract, domain)))
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        budget = MstBudget(**plan_parameters)
+        budget = MstBudget(**of_mechanism(plan_parameters))
         return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
-        domain, budget = Domain.from_json(plan.columns), MstBudget(**plan.parameters)
+        domain, budget = Domain.from_json(plan.columns), MstBudget(**of_mechanism(plan.parameters))
         edges = len(domain) - 1
         joint = largest_pairs(domain, edges)
         return {
@@ -84,7 +85,7 @@ class Mst(MarginalGenerator):
         }
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        budget, domain = MstBudget(**plan.parameters), records.domain
+        budget, domain = MstBudget(**of_mechanism(plan.parameters)), records.domain
         columns, sensitivity = len(domain), score_sensitivity(plan)
         one, two = (1 / Fraction(sigma) ** 2 for sigma in (budget.sigma_one, budget.sigma_two))
         precision = PrecisionBudget(columns * one + (columns - 1) * two)

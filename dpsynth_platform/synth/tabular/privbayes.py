@@ -53,6 +53,7 @@ from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE, expected_error, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
@@ -101,7 +102,8 @@ class PrivBayes(SelectionGenerator[PrivBayesParameters]):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         rounds = len(domain) - 1
-        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
+        beside = partitions_of(contract, domain)
+        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, beside)
         few = math.comb(len(domain), MOST_PARENTS + 1) <= MOST_FAMILIES
         parameters = PrivBayesParameters(
             **asdict(budget),

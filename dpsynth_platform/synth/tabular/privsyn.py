@@ -41,6 +41,7 @@ from dpsynth_platform.synth.tabular.marginals import expected_error, largest_pai
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
 from dpsynth_platform.synth.tabular.model import save_model
 from dpsynth_platform.synth.tabular.mst import pair_scores
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters, noise_of
 
@@ -75,7 +76,7 @@ class PrivSyn(SelectionGenerator[PrivSynParameters]):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         pairs = math.comb(len(domain), 2)
         parameters = PrivSynParameters(
-            **asdict(calibrate_selection(guarantee, 0, 0.0, domain.partitions)),
+            **asdict(calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain))),
             one_way_share=ONE_WAY_SHARE if pairs else 1.0,
             distance_share=DISTANCE_SHARE if pairs else 0.0,
             pairs=min(pairs, PAIRS_PER_COLUMN * len(domain)),

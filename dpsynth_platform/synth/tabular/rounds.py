@@ -45,6 +45,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.paid import of_mechanism, partitions_of
 from dpsynth_platform.synth.tabular.public_prior import PublicPrior
 from dpsynth_platform.synth.tabular.resolution import Groups, View
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
@@ -140,7 +141,8 @@ class SelectionGenerator(MarginalGenerator, Generic[Parameters]):
     parameters_type: type[Parameters]
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> Parameters:
-        return self.parameters_type(**{key: value for key, value in plan_parameters.items() if key != PUBLIC})
+        own = {key: value for key, value in of_mechanism(plan_parameters).items() if key != PUBLIC}
+        return self.parameters_type(**own)
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         budget = self.sealed(plan_parameters)
@@ -161,7 +163,8 @@ class EvenRounds(SelectionGenerator[Even], Generic[Even, Model]):
         named = workload_of(contract, domain.names, domain.parts).named
         check_workload_cells(contract, named, domain.most_states)
         rounds = min(most_rounds, len(named))
-        budget = calibrate_selection(guarantee, rounds, EVEN_SELECTION_SHARE if rounds else 0.0, domain.partitions)
+        beside = partitions_of(contract, domain)
+        budget = calibrate_selection(guarantee, rounds, EVEN_SELECTION_SHARE if rounds else 0.0, beside)
         return asdict(
             EvenParameters(
                 **asdict(budget),

@@ -1,0 +1,159 @@
+"""Bought measures in a dossier: figures with intervals, from the noisy numbers that the mechanism left.
+
+What belongs here: their computation, their words, and whether a dossier's follow from its own noisy numbers. What does
+not: the measures and their noise (`synth.tabular.paid`). Verifiers need this module without large libraries.
+
+Intervals are of the noise alone: the exact figure of this sample and these records is within, with the stated
+confidence. How much another sample, or other people's records, would differ is not in them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.release.noisy_tables import precision_of
+
+FILE = "paid.json"
+"""Beside the rows of `synthetic`, whose content hash covers it."""
+CONFIDENCE = 0.95
+_OF_MEASURES = frozenset({"gaussian-measures"})
+_ROUNDING = 1 / 12
+"""Variance that rounding to whole records adds."""
+_DIGITS = 5
+_NOTE = (
+    "Measured with noise by the mechanism itself, and covered by the guarantee: rows drawn from the same model as the "
+    "published ones are compared with the records that it read{canaries}. Intervals are of the noise."
+)
+_WORDS = {
+    "accuracy": (
+        "A classifier that learned from drawn rows alone predicts {target} right for {value} ({low} to {high}) of the "
+        "{unit}. Always naming the most frequent value is right for {usual} ({usual_low} to {usual_high})."
+    ),
+    "pairs": (
+        "Over {pairs} pairs of columns, the shares of {unit} and of drawn rows differ by {value} ({low} to {high}) on "
+        "average (total variation: none where all are equal, 100% where nothing is). As many {unit}, taken from the "
+        "drawn rows at random, differ by {by_chance}."
+    ),
+}
+
+
+def read_paid(directory: Path) -> dict[str, Any] | None:
+    """The noisy numbers beside drawn rows; None if there are none.
+
+    Raises `ReleaseRefused` if the file cannot be read.
+    """
+    try:
+        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        problem = f"{directory / FILE} cannot be read"
+    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+
+
+def published(drawn: Mapping[str, Any], *, canaries: bool) -> dict[str, Any]:
+    """The dossier's part: the noisy numbers as `synth.tabular.paid` left them, with what follows from them.
+
+    Args:
+        canaries: whether the mechanism read fictional owners, too.
+    """
+    if "measures" not in drawn:
+        return {name: drawn[name] for name in ("share", "rows", "not_available")}
+    return {
+        **{name: drawn[name] for name in ("share", "rows", "unit", "total", "total_sigma")},
+        "confidence": CONFIDENCE,
+        "measures": [_figures(item, drawn) for item in drawn["measures"]],
+        "note": _NOTE.format(canaries=", fictional owners (canaries) among them" if canaries else ""),
+    }
+
+
+def in_words(part: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """A dossier's bought measures in sentences."""
+    if part is None:
+        return ()
+    if "measures" not in part:
+        return (f"Measures were bought and are not available: {part['not_available']}.",)
+    return (*(item["in_words"] for item in part["measures"]), part["note"])
+
+
+def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where a dossier's bought measures do not follow from its noisy numbers, or are not in the statement's event.
+
+    Pairs of a JSON path and what is wrong. Nothing in them is trusted beyond the schema.
+    """
+    where, paid = "$.quality.paid", quality.get("paid")
+    try:
+        bought = precision_of(event, _OF_MEASURES)
+        if (paid is None) != (bought == 0):
+            yield where, "does not go with the event of the privacy statement: measures are in one of both only"
+        elif paid is not None and "measures" in paid:
+            if not sum(1 / item["sigma"] ** 2 for item in paid["measures"]) <= bought * (1 + 1e-6):
+                yield where, "claims less noise than the event of the privacy statement has"
+            if [_figures(item, paid) for item in paid["measures"]] != paid["measures"]:
+                yield where, "its figures do not follow from its noisy numbers"
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
+        yield where, "its figures, or the privacy statement's event, cannot be read"
+
+
+def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A measure with value and interval."""
+    names = ("name", "target", "pairs", "sigma", "noise", "noisy", "by_chance")
+    found: dict[str, Any] = {name: item[name] for name in names if name in item}
+    if item["name"] == "accuracy":
+        (neither, usual), (classifier, both) = item["noisy"]
+        variance = 2 * (item["sigma"] ** 2 + _ROUNDING)  # each share compares two cells with two others
+        found |= _share(classifier + both, neither + usual, variance)
+        found["usual"] = _share(usual + both, neither + classifier, variance)
+    else:
+        found |= _distance(item, whole)
+    shown = {key: f"{found[key]:.1%}" for key in ("value", "low", "high")}
+    usual = {f"usual{end}": f"{found['usual'][key]:.1%}" for end, key in _ENDS.items()} if "usual" in found else {}
+    if "by_chance" in found:
+        shown["by_chance"] = f"{found['by_chance']:.1%}"
+    named = {key: found.get(key) for key in ("target", "pairs")} | {"unit": whole["unit"]}
+    return found | {"in_words": _WORDS[item["name"]].format(**shown, **usual, **named)}
+
+
+_ENDS = {"": "value", "_low": "low", "_high": "high"}
+
+
+def _share(first: float, second: float, variance: float) -> dict[str, float]:
+    """first / (first + second), where both have independent noise of that variance (Fieller 1954).
+
+    The interval is of all p for which first (1 - p) - second p, which has the variance v ((1 - p)^2 + p^2) and the mean
+    0 at the exact share, is within its noise.
+    """
+    total, z = first + second, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    squared = z**2 * variance
+    a, b, c = total**2 - 2 * squared, first * total - squared, first**2 - squared
+    if a <= 0 or total <= 0:
+        return {"value": _rounded(first / total if total > 0 else 0.5), "low": 0.0, "high": 1.0}
+    root = math.sqrt(max(0.0, b**2 - a * c))
+    return {"value": _rounded(first / total), "low": _rounded((b - root) / a), "high": _rounded((b + root) / a)}
+
+
+def _distance(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, float]:
+    """Total variation T, from the noisy mean L1 distance d, which was measured with an estimate N of the total n.
+
+    d / 2 without its noise is half the distance of counts from N times the sample's shares, which differs from n T by
+    |N - n| / 2 at most (triangle inequality). So |T - d / 2N| <= (T + 1/2) |N - n| / N + noise / 2N. Both noises are
+    within their limits together with the confidence (Bonferroni).
+    """
+    z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 4)
+    total, value = whole["total"], item["noisy"] / (2 * whole["total"])
+    noise = z * math.sqrt(item["noise"] ** 2 + _ROUNDING) / (2 * total)
+    of_total = z * whole["total_sigma"] / total
+    low = (value - noise - of_total / 2) / (1 + of_total)
+    high = (value + noise + of_total / 2) / (1 - of_total) if of_total < 1 else 1.0
+    return {"value": _rounded(value), "low": _rounded(low), "high": _rounded(high)}
+
+
+def _rounded(share: float) -> float:
+    return round(min(max(share, 0.0), 1.0), _DIGITS)

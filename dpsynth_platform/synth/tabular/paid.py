@@ -1,0 +1,314 @@
+"""Bought measures: how useful the model's rows are for the private records, with noise, under the generation's entry.
+
+What belongs here: the sealed settings (`quality.paid`), the measures with their sensitivity, their noise, and the file
+that keeps them. What does not: their part of the budget (`privacy.partitions`), intervals (`release.paid`), and the
+report for reviewers, whose figures nobody paid for (`quality`).
+
+The second mechanism of a plan. After the fit it draws a sample from the model, of a sealed number of rows, as a release
+is drawn. The sample is post-processing of the first mechanism, and fixed from then on. Then the records are read once
+more. Figures are of that sample, not of the released rows, which nobody has drawn yet.
+
+- `accuracy`: a classifier learns the target from the sample alone. Each record with a target then falls into one of
+  four cells by itself: whether the classifier is right, and whether the sample's most frequent value is. One unit moves
+  this table as it moves any table of counts over disjoint cells (`privacy.units.count_sensitivity`).
+- `pairs`: for each pair of columns, the L1 distance d of the records' counts from the sample's, which are scaled to the
+  noisy number of records and rounded first, so that they are fixed numbers. One unit moves each d by at most L1
+  (`selection.scale_of_distances`), hence their sum over P pairs by P L1, and the mean, rounded down to whole parts of a
+  record, by L1: with a whole number k of parts, floor((S + P k) / P) = floor(S / P) + k, and floor is monotone. The
+  mean is one distance, with the noise of one.
+
+Each measure gets an equal part of the precision of one table of counts. A plan's grant is claimed once, and only a run
+with a claim measures; an interrupted run leaves no figures, and its model is used without.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.quality import Paid
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
+from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.partitions import Partitions
+from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
+from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
+from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import as_measurement
+from dpsynth_platform.synth.tabular.counting import Records
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
+from dpsynth_platform.synth.tabular.estimation import estimate_total
+from dpsynth_platform.synth.tabular.model import MODEL_FILE, load_model
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian
+
+PAID = "paid"
+"""The measures' key in a plan's parameters; plans without them have no such key, and keep their digests."""
+FILE = "paid.json"
+"""In a model's directory."""
+ROWS = 50_000
+"""Rows of the sample."""
+MOST_CLASSES = 50
+MOST_PAIR_CELLS = 2**25
+"""Exact and expected counts of all pairs are in memory at once: 256 MiB of each."""
+
+
+@dataclass(frozen=True)
+class SealedMeasures:
+    """The settings of bought measures, sealed in a plan.
+
+    Attributes:
+        measures: names, sorted.
+        share: of the plan's zCDP cost.
+        sigma: noise of a table of counts that costs as much as all of them together, in records.
+        rows: of the sample; `constraints` hold for it, as JSON.
+        target: of `accuracy`; None without it.
+    """
+
+    measures: list[str]
+    share: float
+    sigma: float
+    rows: int
+    target: str | None
+    constraints: list[Any]
+
+    @classmethod
+    def of(cls, contract: DataContract, domain: Domain, guarantee: Guarantee, rho: float) -> dict[str, Any] | None:
+        """What a plan seals for a contract, as JSON; None without `quality.paid`.
+
+        Args:
+            rho: zCDP cost of the mechanism beside them.
+
+        Raises:
+            ContractError: the columns have too many cells for a measure.
+            AccountingError: no noise in range.
+        """
+        paid = contract.quality.paid
+        if paid is None:
+            return None
+        _check_cells(contract, paid, domain)
+        sealed = cls(
+            measures=sorted(paid.measures),
+            share=paid.share,
+            sigma=partitions_of(contract, domain).sigma_of_measures(guarantee, rho),
+            rows=ROWS,
+            target=contract.quality.target if "accuracy" in paid.measures else None,
+            constraints=contract.snapshot()["generate"]["constraints"],
+        )
+        if "pairs" in sealed.measures:  # refused here, before anything is spent
+            scale_of_distances(1, sealed.noises["pairs"], guarantee.sensitivity)
+        return asdict(sealed)
+
+    @classmethod
+    def in_plan(cls, plan: SealedPlan) -> SealedMeasures | None:
+        found = plan.parameters.get(PAID)
+        return None if found is None else cls(**found)
+
+    @property
+    def noises(self) -> dict[str, float]:
+        """Noise of each measure, as of a table of counts: together within the precision of `sigma`, exactly."""
+        left, found = PrecisionBudget.of(self.sigma), {}
+        for measured, name in enumerate(self.measures):
+            sigma = left.sigma(1 / (len(self.measures) - measured))
+            if sigma is None:
+                raise AccountingError("quality.paid: more noise than can be drawn; accepted: a larger epsilon or share")
+            left, found[name] = left.spend(sigma), sigma
+        return found
+
+    @property
+    def kept(self) -> list[Constraint]:
+        """The constraints that the sample keeps."""
+        return TypeAdapter(list[Constraint]).validate_python(self.constraints)
+
+    def memory(self, domain: Domain) -> int:
+        """Bytes of what all pairs are counted in: exact, of the sample, and a difference."""
+        return 3 * 8 * _pair_cells(domain) if "pairs" in self.measures else 0
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.measures)} of {self.rows:,} rows drawn from the model, with Gaussian noise"
+
+
+def partitions_of(contract: DataContract, domain: Domain) -> Partitions:
+    """What a contract's plan pays for beside the mechanism over the domain."""
+    paid = contract.quality.paid
+    return Partitions(len(domain.unknown), 0.0 if paid is None else paid.share)
+
+
+def of_mechanism(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's parameters without those of bought measures."""
+    return {key: value for key, value in parameters.items() if key != PAID}
+
+
+def measure(run: MechanismRun, sealed: SealedMeasures, sample: pa.Table) -> None:
+    """Draws the noisy figures of a sample from the run's model, once, and writes them into its directory.
+
+    Raises:
+        MechanismFailed: the directory has figures already.
+    """
+    if (run.directory / FILE).exists():
+        raise MechanismFailed("this model directory already holds bought measures; they are not drawn twice")
+    guarantee, model = Guarantee.from_json(run.plan.guarantee), load_model(run.directory)
+    one_way = model.measurements.one_way
+    total = estimate_total([as_measurement(noisy) for noisy in one_way])
+    records = Records(run.bounded, model.domain, guarantee.weighting, run.engine)
+    found = []
+    for measured, (name, sigma) in enumerate(sealed.noises.items()):
+        run.progress("measuring quality", measured, len(sealed.measures))
+        if name == "accuracy":
+            assert sealed.target is not None  # noqa: S101  (sealed with it)
+            found.append({"target": sealed.target, **noisy_accuracy(records, sample, sealed.target, sigma)})
+        else:
+            pairs = noisy_pairs(records, sample, total, sigma, guarantee.sensitivity)
+            found.append({**pairs, "by_chance": by_chance(model.domain, sample, round(total))})
+    document = {
+        "share": sealed.share,
+        "rows": sealed.rows,
+        "unit": guarantee.weighting.replace("rows", "records"),
+        "total": total,
+        "total_sigma": math.sqrt(1 / sum(1 / (noisy.variance * noisy.counts.size) for noisy in one_way)),
+        "measures": found,
+    }
+    write_durably(run.directory / FILE, json.dumps({"model": digest_file(run.directory / MODEL_FILE), **document}))
+    run.progress("measuring quality", len(sealed.measures), len(sealed.measures))
+
+
+def read_drawn(directory: Path, sealed: SealedMeasures | None) -> dict[str, Any] | None:
+    """The noisy figures of the model in a directory, or `not_available` in words; None without bought measures."""
+    if sealed is None:
+        return None
+    lost = "the mechanism was interrupted after it had counted and before it measured; their cost remains spent"
+    try:
+        document: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"share": sealed.share, "rows": sealed.rows, "not_available": lost}
+    if document.pop("model") != digest_file(directory / MODEL_FILE):
+        lost = "the model was fitted again since, so that the figures are of another one"
+        return {"share": sealed.share, "rows": sealed.rows, "not_available": lost}
+    return document
+
+
+def noisy_accuracy(records: Records, sample: pa.Table, target: str, sigma: float) -> dict[str, Any]:
+    """Records by whether a classifier (rows) and the most frequent value (columns) are right: no, yes; with noise."""
+    noisy = sample_rounded_gaussian(exact_accuracy(records, sample, target), sigma * records.parts)
+    return {"name": "accuracy", "sigma": sigma, "noisy": _to_records(noisy, records.parts).tolist()}
+
+
+def noisy_pairs(
+    records: Records, sample: pa.Table, total: float, sigma: float, sensitivity: Sensitivity
+) -> dict[str, Any]:
+    """The mean distance of all pairs, in records, with noise of deviation `noise`, which costs what `sigma` does."""
+    scale = scale_of_distances(1, sigma, sensitivity)
+    exact = np.array([exact_pairs(records, sample, total)], dtype=np.int64)
+    noisy = _to_records(sample_rounded_gaussian(exact, scale), RECORD_PARTS)
+    number = math.comb(len(records.domain), 2)
+    noise = scale / RECORD_PARTS
+    return {"name": "pairs", "pairs": number, "sigma": sigma, "noise": noise, "noisy": int(noisy[0])}
+
+
+def exact_accuracy(records: Records, sample: pa.Table, target: str) -> Counts:
+    """As `noisy_accuracy` without noise, in the records' parts. Sensitive."""
+    from xgboost import XGBClassifier
+
+    domain = records.domain
+    goal = domain.names.index(target)
+    missing = domain.columns[goal].missing
+    used = [index for index, column in enumerate(domain) if index != goal and column.part_of != target]
+    drawn = domain.encode(sample)
+    drawn = drawn[drawn[:, goal] != missing]
+    classes, labels, often = np.unique(drawn[:, goal], return_inverse=True, return_counts=True)
+    usual = classes[often.argmax()] if classes.size else missing
+    classifier = None
+    if classes.size > 1:
+        kinds = ["q" if domain.columns[index].ordered else "c" for index in used]
+        # One thread gives the same trees, and the fixed state protects nothing: the sample is post-processing.
+        classifier = XGBClassifier(random_state=0, n_jobs=1, enable_categorical=True, feature_types=kinds)
+        classifier.fit(_features(domain, used, drawn), labels)
+    cells = np.zeros((2, 2), dtype=np.int64)
+    for batch, weights in records.rows(domain.reads):
+        codes = domain.encode(batch)
+        known = codes[:, goal] != missing
+        codes, truth = codes[known], codes[known, goal]
+        if not len(codes):
+            continue
+        guessed = usual if classifier is None else classes[classifier.predict(_features(domain, used, codes))]
+        weighed = np.ones(len(codes), dtype=np.int64) if weights is None else weights[known]
+        np.add.at(cells, ((guessed == truth).astype(np.int64), (truth == usual).astype(np.int64)), weighed)
+    return cells
+
+
+def exact_pairs(records: Records, sample: pa.Table, total: float) -> int:
+    """The mean over all pairs of columns of the distance of counts from the sample's, in 1/RECORD_PARTS record.
+
+    Sensitive.
+
+    Args:
+        total: number of records by the noisy counts, to which the sample's counts are scaled.
+    """
+    exact, drawn = _pair_counts(records), _pair_counts(Records(sample, records.domain))
+    parts = RECORD_PARTS // records.parts
+    scale = total * RECORD_PARTS / sample.num_rows
+    distances = 0
+    for pair, counts in exact.items():
+        expected = np.rint(drawn[pair] * scale).astype(np.int64)
+        distances += int(np.abs(counts * parts - expected).sum())
+    return distances // len(exact)
+
+
+def by_chance(domain: Domain, sample: pa.Table, records: int) -> float:
+    """Mean total variation of all pairs between a sample and so many records drawn at random from its rows. Free."""
+    rng, found = np.random.default_rng(), []
+    for counts in _pair_counts(Records(sample, domain)).values():
+        shares = counts.ravel() / sample.num_rows
+        found.append(np.abs(rng.multinomial(records, shares) / records - shares).sum() / 2)
+    return float(np.mean(found))
+
+
+def _pair_counts(records: Records) -> dict[tuple[int, ...], Counts]:
+    """Records by the cells of every pair of columns, in their parts. Sensitive, where they are."""
+    states = [ColumnStates(np.arange(size, dtype=np.int32), np.ones(size)) for size in records.domain.sizes]
+    return records.cliques(states, itertools.combinations(range(len(states)), 2))
+
+
+def _features(domain: Domain, used: list[int], codes: Codes) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Cells as numbers, with NaN for missing or unlisted values."""
+    found = codes[:, used].astype(np.float32)
+    found[codes[:, used] == np.array([domain.columns[index].missing for index in used])] = np.nan
+    return found
+
+
+def _to_records(noisy: Counts, parts: int) -> Counts:
+    return (noisy + parts // 2) // parts
+
+
+def _pair_cells(domain: Domain) -> int:
+    return sum(a * b for a, b in itertools.combinations(domain.sizes, 2))
+
+
+def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
+    where = f"{contract.dataset}: quality.paid.measures"
+    if len(domain) < 2:
+        raise ContractError(f"{where}: one column is modelled; accepted: with two or more")
+    if "accuracy" in paid.measures:
+        size = domain.columns[domain.names.index(str(contract.quality.target))].missing
+        if size > MOST_CLASSES:
+            raise ContractError(
+                f"{where}: accuracy of {contract.quality.target}, which has {size} values or bins; accepted: up to "
+                f"{MOST_CLASSES}, so a target of fewer, or pairs alone"
+            )
+    if "pairs" in paid.measures and (cells := _pair_cells(domain)) > MOST_PAIR_CELLS:
+        raise ContractError(
+            f"{where}: pairs, which have {cells} cells together; accepted: up to {MOST_PAIR_CELLS}, so fewer bins or "
+            "shorter lists of values, or accuracy alone"
+        )

@@ -1,0 +1,150 @@
+"""Figures of bought measures: intervals cover what they claim, and a dossier's follow from its noisy numbers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.release import paid
+from dpsynth_platform.release.dossier import Evidence
+from dpsynth_platform.release.publish import publish
+from dpsynth_platform.release.verify import verify_release
+
+SIGMA = 20.0
+DRAWN = {
+    "share": 0.1,
+    "rows": 50_000,
+    "unit": "records",
+    "total": 4000.0,
+    "total_sigma": 10.0,
+    "measures": [
+        {"name": "accuracy", "target": "insured", "sigma": SIGMA, "noisy": [[300, 700], [1400, 1600]]},
+        {"name": "pairs", "pairs": 10, "sigma": SIGMA, "noise": SIGMA, "noisy": 400, "by_chance": 0.01},
+    ],
+}
+EVENT = {
+    "kind": "composed",
+    "events": [
+        {"kind": "gaussian-counts", "sigma": 3.0, "adjacency": "add-or-remove", "max_contributions": 1},
+        {
+            "kind": "gaussian-measures",
+            "sigma": SIGMA / math.sqrt(2),
+            "adjacency": "add-or-remove",
+            "max_contributions": 1,
+        },
+    ],
+}
+# Five deviations of a share over so many trials: passed in one of 1.7 million runs by chance. The seed is fixed anyway.
+TRIALS = 4000
+MARGIN = 5 * math.sqrt(0.05 * 0.95 / TRIALS)
+
+
+def figures(noisy: Any, **changes: Any) -> dict[str, Any]:
+    place = 0 if isinstance(noisy, list) else 1
+    return paid.published(DRAWN | changes | {"measures": [DRAWN["measures"][place] | {"noisy": noisy}]}, canaries=True)[
+        "measures"
+    ][0]
+
+
+@pytest.mark.parametrize("exact", [[[300, 700], [1400, 1600]], [[0, 10], [20, 150]], [[40, 0], [500, 0]]])
+def test_intervals_of_accuracy_cover_it_19_times_in_20(exact: list[list[int]]) -> None:
+    rng = np.random.default_rng(3)
+    (neither, usual), (classifier, both) = exact
+    total = neither + usual + classifier + both
+    hits = usual_hits = 0
+    for noise in np.rint(rng.normal(0, SIGMA, (TRIALS, 2, 2))).astype(int):
+        found = figures((np.array(exact) + noise).tolist())
+        hits += found["low"] - 1e-5 <= (classifier + both) / total <= found["high"] + 1e-5
+        usual_hits += found["usual"]["low"] - 1e-5 <= (usual + both) / total <= found["usual"]["high"] + 1e-5
+    assert min(hits, usual_hits) / TRIALS >= 0.95 - MARGIN
+    if total == 4000:  # limits of the range cover more
+        assert max(hits, usual_hits) / TRIALS <= 0.95 + MARGIN
+
+
+@pytest.mark.parametrize("tau", [10.0, 200.0])
+def test_intervals_of_distances_cover_them(tau: float) -> None:
+    """Also where the number of records, to which the sample is scaled, is known badly."""
+    rng = np.random.default_rng(4)
+    counts, shares = np.array([1200, 800, 400, 1600]), np.array([0.25, 0.25, 0.25, 0.25])
+    exact = np.abs(counts / counts.sum() - shares).sum() / 2
+    hits, widths = 0, []
+    for _ in range(TRIALS):
+        total = counts.sum() + rng.normal(0, tau)
+        distance = np.abs(counts - total * shares).sum()
+        found = figures(round(distance + rng.normal(0, SIGMA)), total=total, total_sigma=tau)
+        hits += found["low"] - 1e-5 <= exact <= found["high"] + 1e-5
+        widths.append(found["high"] - found["low"])
+    assert hits / TRIALS >= 0.95 - MARGIN
+    assert np.mean(widths) < (0.02 if tau == 10 else 0.2)
+
+
+def test_figures_by_hand() -> None:
+    accuracy, pairs = paid.published(DRAWN, canaries=False)["measures"]
+    assert (accuracy["value"], accuracy["usual"]["value"], pairs["value"]) == (0.75, 0.575, 0.05)
+    assert accuracy["low"] == pytest.approx(0.75 - 1.96 * SIGMA * math.sqrt(2 * (0.75**2 + 0.25**2)) / 4000, abs=1e-4)
+    assert pairs["high"] == pytest.approx(0.05 + 2.2414 * (SIGMA / 8000 + 10 / 4000 * 0.55), abs=2e-4)
+    assert accuracy["in_words"].startswith(
+        "A classifier that learned from drawn rows alone predicts insured right for 75.0%"
+    )
+    nothing = figures([[5, -3], [2, -6]])
+    assert (nothing["low"], nothing["high"]) == (0.0, 1.0)
+
+
+def test_breaches() -> None:
+    quality = {"paid": paid.published(DRAWN, canaries=True)}
+    assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT)) == []
+    assert list(paid.breaches({}, EVENT["events"][0])) == []  # type: ignore[index]
+    assert len(paid.in_words(quality["paid"])) == 3 and paid.in_words(None) == ()
+    without = {"paid": paid.published({"share": 0.1, "rows": 5, "not_available": "it stopped"}, canaries=True)}
+    assert list(paid.breaches(without, EVENT)) == []
+    assert "it stopped" in paid.in_words(without["paid"])[0]
+
+    def changed(change: Callable[[Any], Any]) -> Iterator[str]:
+        other = copy.deepcopy(quality)
+        change(other["paid"])
+        return (message for _, message in paid.breaches(other, EVENT))
+
+    assert "in one of both only" in next(paid.breaches({}, EVENT))[1]
+    assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0]))[1]  # type: ignore[arg-type]
+    assert "less noise" in next(changed(lambda part: part["measures"][1].update(sigma=SIGMA / 2)))
+    for change in (
+        lambda part: part["measures"][0].update(value=0.9),
+        lambda part: part["measures"][0]["usual"].update(low=0.1),
+        lambda part: part["measures"][1].update(noisy=100),
+        lambda part: part["measures"][1].update(in_words="it is good"),
+        lambda part: part.update(total=8000.0),
+    ):
+        assert "do not follow" in next(changed(change))
+    assert "cannot be read" in next(changed(lambda part: part["measures"][0].update(noisy=4)))
+    assert "cannot be read" in next(changed(lambda part: part.pop("total")))
+
+
+def test_a_release_whose_measures_nobody_paid_for_is_refused(
+    with_approvals: Callable[..., Evidence],
+    rows: list[pa.RecordBatch],
+    tmp_path: Path,
+    signing_key: Ed25519PrivateKey,
+) -> None:
+    """Signed as it may be, the statement's event has no measures."""
+    evidence, place = with_approvals(paid=DRAWN), tmp_path / "public"
+    with pytest.raises(ReleaseRefused, match=r"\$\.quality\.paid: does not go with the event"):
+        publish(evidence, rows, rows[0].schema, place, signing_key, announce=lambda: None)
+    (problem,) = verify_release(place / evidence.release_id).problems
+    assert (problem.kind, problem.where) == ("schema", "$.quality.paid")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert paid.read_paid(tmp_path) is None
+    (tmp_path / paid.FILE).write_text("{")
+    with pytest.raises(ReleaseRefused, match="materialize synthetic again"):
+        paid.read_paid(tmp_path)

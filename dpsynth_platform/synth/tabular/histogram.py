@@ -26,6 +26,7 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters, noise_of
 
@@ -55,7 +56,7 @@ class Histogram(SelectionGenerator[HistogramParameters]):
                 f"cells; accepted: up to {HISTOGRAM_CELLS:,}; keep fewer columns, declare fewer bins or shorter lists "
                 "of values, learn fewer of them (most), or take aim"
             )
-        budget = calibrate_selection(guarantee, 0, 0.0, domain.partitions)
+        budget = calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain))
         return asdict(HistogramParameters(**asdict(budget), one_way_share=ONE_WAY_SHARE if len(domain) > 1 else 1.0))
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:

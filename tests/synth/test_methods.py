@@ -53,8 +53,7 @@ def exact(monkeypatch):
 def test_all_lists_of_methods_agree():
     assert set(get_args(Generate.model_fields["method"].annotation)) == {AUTO, *METHODS}
     assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
-    alone = {AUTO, *TABLE_METHODS} - {"jam"}  # which needs a contract's public table
-    assert set(get_args(Method)) == set(get_args(MethodName)) == alone
+    assert set(get_args(Method)) == set(get_args(MethodName)) == {AUTO, *TABLE_METHODS}
     assert set(WORDS) == set(METHODS)
     assert {*AUDITED, "independent"} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]

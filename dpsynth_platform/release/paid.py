@@ -147,11 +147,13 @@ def _distance(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, fl
     within their limits together with the confidence (Bonferroni).
     """
     z = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 4)
-    total, value = whole["total"], item["noisy"] / (2 * whole["total"])
+    total = whole["total"]
+    if total <= z * whole["total_sigma"]:  # noise hides whether there are any
+        return {"value": 0.5, "low": 0.0, "high": 1.0}
+    value, of_total = item["noisy"] / (2 * total), z * whole["total_sigma"] / total
     noise = z * math.sqrt(item["noise"] ** 2 + _ROUNDING) / (2 * total)
-    of_total = z * whole["total_sigma"] / total
     low = (value - noise - of_total / 2) / (1 + of_total)
-    high = (value + noise + of_total / 2) / (1 - of_total) if of_total < 1 else 1.0
+    high = (value + noise + of_total / 2) / (1 - of_total)
     return {"value": _rounded(value), "low": _rounded(low), "high": _rounded(high)}
 
 

@@ -98,6 +98,9 @@ def test_figures_by_hand() -> None:
     )
     nothing = figures([[5, -3], [2, -6]])
     assert (nothing["low"], nothing["high"]) == (0.0, 1.0)
+    for total in (-40.0, 0.0, 10.0):  # as few records as noise makes
+        nothing = figures(30, total=total, total_sigma=10.0)
+        assert (nothing["low"], nothing["high"]) == (0.0, 1.0)
 
 
 def test_breaches() -> None:

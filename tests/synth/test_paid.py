@@ -28,6 +28,7 @@ from dpsynth_platform.privacy.events import GaussianMeasuresEvent, event_from_js
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.privacy.units import RECORD_PARTS, count_sensitivity
+from dpsynth_platform.release.paid import published
 from dpsynth_platform.synth.interface import TABLE_METHODS, SealedPlan, generator
 from dpsynth_platform.synth.tabular import paid
 from dpsynth_platform.synth.tabular.counting import Records
@@ -297,6 +298,17 @@ def test_figures_are_drawn_once_and_stay_with_their_model(tmp_path, monkeypatch)
     assert "fitted again" in generator("independent").draw(model, 10).paid["not_available"]
     (model / paid.FILE).unlink()
     assert "interrupted" in generator("independent").draw(model, 10).paid["not_available"]
+
+
+@pytest.mark.usefixtures("small_samples", "few_trees")
+def test_figures_remain_where_noise_says_that_there_are_no_records(tmp_path, monkeypatch):
+    plan = plan_with("independent")
+    bounded, model = write_bounded(people(3), tmp_path / "bounded"), tmp_path / "model"
+    model.mkdir()
+    monkeypatch.setattr(paid, "estimate_total", lambda _: -5.0)
+    generator("independent").fit(plan, bounded, grant_for(plan), model)
+    figures = published(generator("independent").draw(model, 10).paid, canaries=False)["measures"]
+    assert (figures[1]["low"], figures[1]["high"]) == (0.0, 1.0)
 
 
 # Refusals.

@@ -171,7 +171,7 @@ def measure(run: MechanismRun, sealed: SealedMeasures, sample: pa.Table) -> None
             found.append({"target": sealed.target, **noisy_accuracy(records, sample, sealed.target, sigma)})
         else:
             pairs = noisy_pairs(records, sample, total, sigma, guarantee.sensitivity)
-            found.append({**pairs, "by_chance": by_chance(model.domain, sample, round(total))})
+            found.append({**pairs, "by_chance": by_chance(model.domain, sample, max(1, round(total)))})
     document = {
         "share": sealed.share,
         "rows": sealed.rows,

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.contracts.columns import Column
+from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.table_files import Source, check_exists, open_source, table_digest
 from dpsynth_platform.sources.tables import is_delta
 
@@ -43,7 +45,7 @@ def check_apart(place: str | Path, source: Source, declared: Mapping[str, Column
     if source.table is None:
         own = source.path.resolve()
         same = path.is_relative_to(own) or own.is_relative_to(path)
-        same = same or not set(open_source(path, declared).versions).isdisjoint(source.versions)
+        same = same or not _contents(open_source(path, declared)).isdisjoint(_contents(source))
     else:
         same = _values(open_source(path, declared)) == _values(source)
     if same:
@@ -51,6 +53,14 @@ def check_apart(place: str | Path, source: Source, declared: Mapping[str, Column
             f"--public {place}: it is the table itself, or holds the same rows; accepted: another table, which is "
             "public: no mechanism protects its rows"
         )
+
+
+def _contents(source: Source) -> set[str]:
+    """Names of the content, whatever the files' names; of a Delta table at any version, its own id."""
+    if source.format == "delta":
+        return {source.version.rpartition("@")[0]}
+    files = data_files(source.path) if source.path.is_dir() else [source.path]
+    return {*source.versions, *map(digest_file, files)}
 
 
 def _values(source: Source) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.release.noisy_tables import precision_of
 
 FILE = "paid.json"
@@ -30,10 +31,12 @@ _NOTE = (
     "Measured with noise by the mechanism itself, and covered by the guarantee: rows drawn from the same model as the "
     "published ones are compared with the records that it read{canaries}. Intervals are of the noise."
 )
+_NOTES = tuple(_NOTE.format(canaries=canaries) for canaries in ("", ", fictional owners (canaries) among them"))
 _WORDS = {
     "accuracy": (
         "A classifier that learned from drawn rows alone predicts {target} right for {value} ({low} to {high}) of the "
-        "{unit}. Always naming the most frequent value is right for {usual} ({usual_low} to {usual_high})."
+        "{unit} that have one. Always naming the most frequent value is right for {usual} ({usual_low} to "
+        "{usual_high})."
     ),
     "pairs": (
         "Over {pairs} pairs of columns, the shares of {unit} and of drawn rows differ by {value} ({low} to {high}) on "
@@ -70,7 +73,7 @@ def published(drawn: Mapping[str, Any], *, canaries: bool) -> dict[str, Any]:
         **{name: drawn[name] for name in ("share", "rows", "unit", "total", "total_sigma")},
         "confidence": CONFIDENCE,
         "measures": [_figures(item, drawn) for item in drawn["measures"]],
-        "note": _NOTE.format(canaries=", fictional owners (canaries) among them" if canaries else ""),
+        "note": _NOTES[canaries],
     }
 
 
@@ -94,12 +97,31 @@ def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
         if (paid is None) != (bought == 0):
             yield where, "does not go with the event of the privacy statement: measures are in one of both only"
         elif paid is not None and "measures" in paid:
-            if not sum(1 / item["sigma"] ** 2 for item in paid["measures"]) <= bought * (1 + 1e-6):
+            precision = sum(1 / item["sigma"] ** 2 for item in paid["measures"])
+            if not precision <= bought * (1 + 1e-6) or _too_little(paid["measures"], event):
                 yield where, "claims less noise than the event of the privacy statement has"
+            if paid["confidence"] != CONFIDENCE or paid["note"] not in _NOTES:
+                yield where, "claims another confidence, or says more than it may"
             if [_figures(item, paid) for item in paid["measures"]] != paid["measures"]:
                 yield where, "its figures do not follow from its noisy numbers"
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
         yield where, "its figures, or the privacy statement's event, cannot be read"
+
+
+def _too_little(measures: Sequence[Mapping[str, Any]], event: Mapping[str, Any]) -> bool:
+    """Whether a distance has less noise than one that costs what its `sigma` does (`selection.scale_of_distances`)."""
+    stretches = []
+    for leaf in _leaves(event):
+        moved = count_sensitivity(leaf["adjacency"], leaf["max_contributions"], leaf.get("weighting", "rows"))
+        stretches.append(moved.l1 / math.sqrt(moved.l2_squared))
+    return any(not item["noise"] * (1 + 1e-6) >= item["sigma"] * max(stretches) for item in measures if "noise" in item)
+
+
+def _leaves(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The events of measures in a plan's event, which has them beside its mechanism."""
+    for part in event["events"] if event["kind"] == "composed" else [event]:
+        if part["kind"] in _OF_MEASURES:
+            yield part
 
 
 def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:

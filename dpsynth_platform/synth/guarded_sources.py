@@ -51,10 +51,13 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
     from dpsynth_platform.sources.file_versions import is_registered
     from dpsynth_platform.sources.plain_files import open_files
 
-    with suppress(SourceError, OSError):
-        if table.format != "delta":
-            return is_registered(settings.restricted, open_files(table, {}).files.content())
-        storage, table_id = Storage(settings.restricted), open_delta(table.uri).table_id
-        records = (storage.read(place, "raw") for place in storage.places())
-        return any(raw is not None and raw.facts["source"].rpartition("@")[0] == table_id for raw in records)
-    return False
+    try:
+        delta = table.format == "delta"
+        content = open_delta(table.uri).table_id if delta else open_files(table, {}).files.content()
+    except (SourceError, OSError):
+        return False
+    if not delta:
+        return is_registered(settings.restricted, content)
+    storage = Storage(settings.restricted)
+    records = (storage.read(place, "raw") for place in storage.places())
+    return any(raw is not None and raw.facts["source"].rpartition("@")[0] == content for raw in records)

@@ -12,9 +12,10 @@ import pytest
 from deployment import Deployment
 from line_cases import SMALL, add_dataset, ledger_of, released, run_here, small_table
 
-from dpsynth_platform.foundation.errors import ClearanceRefused, ContractError
+from dpsynth_platform.foundation.errors import ClearanceRefused, ContractError, SourceError
 from dpsynth_platform.foundation.yaml_files import dump, read_yaml
 from dpsynth_platform.reviewing.forecasts import check_public_table, clearance_forecast, forecast
+from dpsynth_platform.synth import guarded_sources
 from dpsynth_platform.synth.planning import load_dataset, public_table
 from dpsynth_platform.synth.tabular.public_rows import SealedRows
 
@@ -113,6 +114,10 @@ def test_a_copy_of_a_source_that_ran_is_no_public_table(own: Deployment, kind: s
     helped_by(own, copied)
     for said in refusals(own):
         assert "has the content of a source that this deployment guards; accepted: a table that is public" in said
+    if kind == "parquet":  # what cannot be looked up is not taken for public
+        (own.settings.restricted / "source-versions.json").write_text("{")
+        with pytest.raises(SourceError, match=r"source-versions\.json"):
+            guarded_sources.check_public_table(own.settings, load_dataset(own.settings, "people")[0])
 
 
 def test_a_guarded_table_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyarrow import csv
 from synthesis_cases import Make, people
 
@@ -67,8 +69,14 @@ def test_what_is_refused(
         make(**options)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "delta"])
-@pytest.mark.parametrize("way", ["itself", "link", "copy", "inside"])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *itertools.product(["parquet", "csv", "delta"], ["itself", "link", "copy", "inside"]),
+        ("parquet", "among"),
+        ("delta", "before"),
+    ],
+)
 def test_the_table_itself_is_no_public_one(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
 ) -> None:
@@ -85,6 +93,14 @@ def test_the_table_itself_is_no_public_one(
         (shutil.copytree if kind == "delta" else shutil.copy)(table, public)
     elif way == "inside":
         public = next(table.glob("*.parquet")) if kind == "delta" else tables
+    elif way == "among":
+        public = tmp_path / "directory"
+        public.mkdir()
+        shutil.copy(table, public)
+    elif way == "before":
+        public = tmp_path / "copy"
+        shutil.copytree(table, public)
+        write_deltalake(str(table), people().slice(1), mode="append")
     declared = {"schema": tables / "people.yaml", "owners": "person", "contributions": 2}
     options = Options(1, 1e-5, method="aim", public=public, public_why=WHY, **declared)
     with pytest.raises(ContractError, match=r"--public .*: it is the table itself, or holds the same rows; accepted"):

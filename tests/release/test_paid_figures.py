@@ -120,6 +120,9 @@ def test_breaches() -> None:
     assert "in one of both only" in next(paid.breaches({}, EVENT))[1]
     assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0]))[1]  # type: ignore[arg-type]
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(sigma=SIGMA / 2)))
+    assert "less noise" in next(changed(lambda part: part["measures"][1].update(noise=SIGMA / 2)))
+    for change in (lambda part: part.update(confidence=0.99), lambda part: part.update(note="They are exact.")):
+        assert "another confidence" in next(changed(change))
     for change in (
         lambda part: part["measures"][0].update(value=0.9),
         lambda part: part["measures"][0]["usual"].update(low=0.1),

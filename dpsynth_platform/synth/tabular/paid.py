@@ -224,7 +224,7 @@ def exact_accuracy(records: Records, sample: pa.Table, target: str) -> Counts:
     domain = records.domain
     goal = domain.names.index(target)
     missing = domain.columns[goal].missing
-    used = [index for index, column in enumerate(domain) if index != goal and column.part_of != target]
+    used = _predicting(domain, target)
     drawn = domain.encode(sample)
     drawn = drawn[drawn[:, goal] != missing]
     classes, labels, often = np.unique(drawn[:, goal], return_inverse=True, return_counts=True)
@@ -281,6 +281,11 @@ def _pair_counts(records: Records) -> dict[tuple[int, ...], Counts]:
     return records.cliques(states, itertools.combinations(range(len(states)), 2))
 
 
+def _predicting(domain: Domain, target: str) -> list[int]:
+    """The columns that a classifier of the target sees, which are neither the target nor parts of it."""
+    return [index for index, column in enumerate(domain) if target not in (column.name, column.part_of)]
+
+
 def _features(domain: Domain, used: list[int], codes: Codes) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Cells as numbers, with NaN for missing or unlisted values."""
     found = codes[:, used].astype(np.float32)
@@ -306,6 +311,11 @@ def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
             raise ContractError(
                 f"{where}: accuracy of {contract.quality.target}, which has {size} values or bins; accepted: up to "
                 f"{MOST_CLASSES}, so a target of fewer, or pairs alone"
+            )
+        if not _predicting(domain, str(contract.quality.target)):
+            raise ContractError(
+                f"{where}: accuracy of {contract.quality.target}, beside which no column is modelled; accepted: with "
+                "another column, or pairs alone"
             )
     if "pairs" in paid.measures and (cells := _pair_cells(domain)) > MOST_PAIR_CELLS:
         raise ContractError(

@@ -107,9 +107,13 @@ def _domain(plan):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (pa.table({"zone": ["a"]}), "has 0 rows and 0 of the modelled columns"),
+        (pa.table({"zone": ["a"]}), "has none of the modelled columns (by their names)"),
         (pa.table({"age": [1, 2]}), "has 2 rows and 1 of the modelled columns (age)"),
         (ROWS.slice(0, 0), "has 0 rows and 3 of"),
+        (
+            pa.table({"age": [4], "city": ["AIX"]}),
+            "no value of city is a listed or readable one; accepted: two columns",
+        ),
         (pa.table({"age": ["young"], "city": ["Aix"]}), "column age has the type string; accepted: integer"),
     ],
 )

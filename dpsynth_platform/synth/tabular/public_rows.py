@@ -71,11 +71,12 @@ class SealedRows:
             {},
         )
         known = found.attributes(domain)
+        where = f"{contract.dataset}: generate.public.uri: {declared.uri}"
         if not rows.num_rows or len(known) < 2:
+            held = f"{number_of(rows.num_rows, 'row')} and {rows.num_columns}" if rows.num_columns else "none"
             raise ConfigurationError(
-                f"{contract.dataset}: generate.public.uri: {declared.uri} has {rows.num_rows} rows and "
-                f"{rows.num_columns} of the modelled columns ({', '.join(rows.column_names) or 'none'}); accepted: at "
-                "least one row, and two columns of the contract's names"
+                f"{where} has {held} of the modelled columns ({', '.join(rows.column_names) or 'by their names'}); "
+                "accepted: at least one row, and two columns of the contract's names"
             )
         own = [column for column in domain if column.derived is None and column.most is None]
         unlisted = {
@@ -83,6 +84,12 @@ class SealedRows:
             for column in own
             if column.name in rows.column_names
         }
+        empty = [name for name, number in unlisted.items() if number == rows.num_rows]
+        if rows.num_columns - len(empty) < 2:
+            raise ConfigurationError(
+                f"{where}: no value of {', '.join(empty)} is a listed or readable one; accepted: two columns or more "
+                "with values as the private table has them, spelled alike"
+            )
         return cls(**{**asdict(found), "unlisted": unlisted})
 
     def __str__(self) -> str:

@@ -72,8 +72,8 @@ def model_of_table(
     """The mixture of a table of so many rows that has the measured marginals; a function of its arguments alone.
 
     The marginals are made to agree by `targets_of`, which also takes off their noise, or else by `consistent`, which
-    does not. So rows start from the first ones' pairs alone: on adult at epsilon 1, from noisy pairs, `privsyn` had 83% of
-    associations right in the mean of three runs, and 86% from independent columns.
+    does not. So rows start from the pairs of the first ones alone: on adult at epsilon 1, `privsyn` had 83% of
+    associations right when they started from noisy pairs, and 86% from independent columns (means of three runs).
     """
     domain = Domain.from_json(plan.columns).with_values(stored.learned)
     noisy = combined_columns(stored.one_way, stored.public)
@@ -134,8 +134,9 @@ def gum(
 ) -> States:
     """A table of states whose marginals come close to the targets', shape (rows, columns).
 
-    It begins as `first_table`, or with independent columns. A pass takes the rows in parts, and in each part one column after the other. A row's
-    state of the column may become the one that reduces the sum of squared differences of all targets most.
+    It begins as `first_table`, or with independent columns. A pass takes the rows in parts, and in each part one column
+    after the other. A row's state of the column may become the one that reduces the sum of squared differences of all
+    targets most.
 
     Args:
         targets: of one total, first those of every column by itself, in order; see `consistent`.

@@ -141,6 +141,7 @@ def gum(
     Args:
         targets: of one total, first those of every column by itself, in order; see `consistent`.
         groups: the resolutions of every column's states.
+        from_pairs: whether it begins as `first_table`.
         seconds: no pass begins after so many.
     """
     began, columns = time.monotonic(), len(groups)

@@ -81,6 +81,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     from dpsynth_platform.reviewing.forecasts import check_public_table
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract, check_source, public_table
+    from dpsynth_platform.synth.tabular.paid import check_measures
 
     file = contract_path(settings, contract)
     found = check_contract(settings, file)
@@ -91,6 +92,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     not_compared = "not asked for" if offline else check_source(found)
     public = None if offline or no_account is not None else public_table(found)
     chosen = method_for(found)
+    check_measures(found)
     shortage = shortage_of(found)
     alone = f"no modelled column, {'texts' if found.generate.image is None else 'pictures'} alone"
     columns = number_of(len(found.modelled), "modelled column") if found.modelled else alone

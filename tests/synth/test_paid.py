@@ -313,6 +313,7 @@ def test_figures_remain_where_noise_says_that_there_are_no_records(tmp_path, mon
 
 # Refusals.
 
+DAY = {"target": "day", "paid": {"measures": ["accuracy"]}}
 MOMENT = {"type": "datetime", "min": "2026-01-01T00:00", "max": "2026-12-31T23:00", "resolution": "1h", "bins": 12}
 
 
@@ -342,5 +343,8 @@ def test_measures_of_too_much_or_too_little_are_refused_before_anything_is_spent
     with pytest.raises(ContractError, match="accepted: with two or more"):
         plan_with(measures=["accuracy"], quality={"target": "age"}, columns=columns)
     columns = {"person_id": {"type": "identifier"}, "at": MOMENT}
+    with pytest.raises(ContractError, match="which has 60 values or bins"):  # as `contract check` does
+        paid.check_measures(contract_with(quality=DAY, columns__day__bins=60))
+    paid.check_measures(contract_with())
     with pytest.raises(ContractError, match="accuracy of at, beside which no column is modelled; accepted: with "):
         plan_with(measures=["accuracy"], quality={"target": "at"}, columns=columns)

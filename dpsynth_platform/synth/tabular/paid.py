@@ -46,6 +46,7 @@ from dpsynth_platform.privacy.partitions import Partitions
 from dpsynth_platform.privacy.selection import PrecisionBudget, scale_of_distances
 from dpsynth_platform.privacy.units import RECORD_PARTS, Sensitivity
 from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
+from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.counting import Records
@@ -138,6 +139,15 @@ class SealedMeasures:
 
     def __str__(self) -> str:
         return f"{' and '.join(self.measures)} of {self.rows:,} rows drawn from the model, with Gaussian noise"
+
+
+def check_measures(contract: DataContract) -> None:
+    """Refuses measures of too much or too little, by the contract alone; a period narrows columns, so its plan decides.
+
+    Raises `ContractError`.
+    """
+    if contract.quality.paid is not None and contract.source.period_column is None:
+        _check_cells(contract, contract.quality.paid, planned_domain(contract))
 
 
 def partitions_of(contract: DataContract, domain: Domain) -> Partitions:

@@ -34,7 +34,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.drafting.templates import TEMPLATES, template
-from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import dump_inline, read_yaml
 from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.planning import check_constraints
@@ -65,6 +65,7 @@ _OPTIONS = {
     "generate.public": "--public",
     "generate.public.uri": "--public",
     "generate.public.why": "--public-why",
+    "two columns of the contract's names": "two modelled columns, under the names that the private table has",
     "generate.time_limit": "--time-limit",
     "generate.constraints": "constraints",
 }
@@ -212,11 +213,11 @@ def in_options(given: Mapping[str, str] | None = None) -> Iterator[None]:
     Args:
         given: the table's names of columns, by the contract's.
     """
-    caught: type[ContractError | SourceError]
+    caught: type[ContractError | SourceError | ConfigurationError]
     try:
         yield
         return
-    except (ContractError, SourceError) as error:
+    except (ContractError, SourceError, ConfigurationError) as error:
         caught, problem = type(error), str(error)
     pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
     # Lines begin with the name of a contract that the user does not have.

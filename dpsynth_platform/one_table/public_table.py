@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.digests import digest_file
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.table_files import Source, check_exists, open_source, table_digest
 from dpsynth_platform.sources.tables import is_delta
+from dpsynth_platform.synth.tabular.public_rows import way_out
 
 
 def declared_public(place: str | Path | None, why: str | None) -> dict[str, Any] | None:
@@ -45,14 +46,22 @@ def check_apart(place: str | Path, source: Source, declared: Mapping[str, Column
     if source.table is None:
         own = source.path.resolve()
         same = path.is_relative_to(own) or own.is_relative_to(path)
-        same = same or not _contents(open_source(path, declared)).isdisjoint(_contents(source))
+        same = same or not _contents(_opened(path, declared)).isdisjoint(_contents(source))
     else:
-        same = _values(open_source(path, declared)) == _values(source)
+        same = _values(_opened(path, declared)) == _values(source)
     if same:
         raise ContractError(
             f"--public {place}: it is the table itself, or holds the same rows; accepted: another table, which is "
             "public: no mechanism protects its rows"
         )
+
+
+def _opened(path: Path, declared: Mapping[str, Column]) -> Source:
+    try:
+        return open_source(path, declared)
+    except SourceError as error:
+        problem = way_out(str(error).removeprefix(f"{path}: "), "parquet")
+    raise SourceError(f"--public {path}: {problem}")
 
 
 def _contents(source: Source) -> set[str]:

@@ -57,6 +57,15 @@ def test_it_helps_and_is_in_the_statement(
         ({"method": "mst", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim or jam or"),
         ({"method": "auto", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim or jam or"),
         ({"method": "aim", "public": "earlier.parquet"}, "--public and --public-why go together"),
+        (
+            {"method": "aim", "public": "other.parquet", "public_why": WHY},
+            "--public: .*other.parquet has none of the modelled columns .by their names.; accepted: at least one row, "
+            "and two modelled columns, under",
+        ),
+        (
+            {"method": "aim", "public": "other.csv", "public_why": WHY},
+            "--public .*other.csv: its first line holds .*; accepted: CSV in UTF-8 with commas",
+        ),
         ({"method": "aim", "public": "earlier.parquet", "public_why": "so"}, "--public-why: 'so'; accepted: at least"),
         ({"method": "aim", "public": "nowhere.csv", "public_why": WHY}, "nowhere.csv: there is no such file"),
     ],
@@ -65,6 +74,8 @@ def test_what_is_refused(
     make: Make, earlier: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     monkeypatch.chdir(earlier.parent)
+    pq.write_table(pa.table({"zone": ["a", "b"]}), "other.parquet")
+    Path("other.csv").write_text("age;rich\n4;yes\n")
     with pytest.raises(Exception, match=words.replace("(", "[(]")):
         make(**options)
 

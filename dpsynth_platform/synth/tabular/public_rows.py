@@ -176,13 +176,13 @@ def _rows(source: Source, columns: Mapping[str, Any]) -> pa.Table:
         batches = list(table.batches(names)) if names else []
         return pa.table({name: _values(batches, name, columns[name]) for name in names})
     except SourceError as error:
-        problem = _way_out(str(error).removeprefix(f"{source.uri}: "), source.format)
+        problem = way_out(str(error).removeprefix(f"{source.uri}: "), source.format)
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = f"it cannot be read ({reason_of(error)})"
     raise ConfigurationError(f"public table {source.uri}: {problem}")
 
 
-def _way_out(problem: str, format: str) -> str:  # noqa: A002
+def way_out(problem: str, format: str) -> str:  # noqa: A002
     """A problem of a source, with what is accepted of a public table: it has no dialect of CSV."""
     fault, _, accepted = problem.partition("; accepted: ")
     if "csv" in accepted:

@@ -33,7 +33,7 @@ from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE
 from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.fidelity import fidelity
-from dpsynth_platform.release.paid import published
+from dpsynth_platform.release.paid import has_canaries, published
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
@@ -209,11 +209,7 @@ def build_dossier(
                 "These follow from the plan, before any record was read. How close the rows come to the real ones was "
                 "measured for reviewers and is not published: such numbers depend on the data."
             ),
-            **(
-                {}
-                if evidence.paid is None
-                else {"paid": published(evidence.paid, canaries=not contract.separate_audit_model)}
-            ),
+            **({} if evidence.paid is None else {"paid": published(evidence.paid, canaries=has_canaries(contract))}),
         },
         "fidelity": comparison,
         "synthetic": {

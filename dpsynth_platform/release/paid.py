@@ -14,11 +14,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.release.noisy_tables import precision_of
+
+if TYPE_CHECKING:
+    from dpsynth_platform.contracts.contract import DataContract
 
 FILE = "paid.json"
 """Beside the rows of `synthetic`, whose content hash covers it."""
@@ -59,6 +62,11 @@ def read_paid(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         problem = f"{directory / FILE} cannot be read"
     raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+
+
+def has_canaries(contract: DataContract) -> bool:
+    """Whether the mechanism of the released model reads fictional owners, too."""
+    return contract.canary_count > 0 and not contract.separate_audit_model
 
 
 def published(drawn: Mapping[str, Any], *, canaries: bool) -> dict[str, Any]:

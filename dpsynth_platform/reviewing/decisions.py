@@ -26,6 +26,7 @@ from dpsynth_platform.lifecycle.purging import kept_until
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.release import evidence, reviewers
 from dpsynth_platform.release.evidence import Candidate
+from dpsynth_platform.release.paid import has_canaries, in_words, published, read_paid
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.synth.planning import load_dataset
@@ -76,6 +77,7 @@ class Review:
     dossier: str
     audit: dict[str, Any] = field(default_factory=dict)
     mostly_missing: tuple[str, ...] = ()
+    paid: tuple[str, ...] = ()
     purpose: str | None = None
     recipients: tuple[str, ...] = ()
     pictures: tuple[str, ...] = ()
@@ -121,6 +123,7 @@ class CandidateEvidence:
         until: the end of the time for approval, as words that follow others, or empty.
         releasable: it lacks at most approvals; `approved`: it lacks nothing.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
+        paid: bought measures of quality, in the sentences of the public dossier.
     """
 
     place: Place
@@ -138,6 +141,7 @@ class CandidateEvidence:
     approved: bool
     seen: Seen
     mostly_missing: tuple[str, ...] = ()
+    paid: tuple[str, ...] = ()
 
 
 def gather(settings: Settings, place: Place) -> CandidateEvidence:
@@ -158,6 +162,7 @@ def gather(settings: Settings, place: Place) -> CandidateEvidence:
         refusal, releasable, quality = str(changed), False, None
     until = until_words(settings, place, declared) if refusal and releasable else ""
     rest = [statement.to_json(), quality, contract.release.approvals]
+    rows = storage.require(place, "synthetic").directory
     return CandidateEvidence(
         place=place,
         contract=contract,
@@ -173,7 +178,8 @@ def gather(settings: Settings, place: Place) -> CandidateEvidence:
         releasable=releasable,
         approved=refusal is None,
         seen=Seen(candidate.digest, canonical_digest(rest), decided[-1].sequence if decided else 0),
-        mostly_missing=tuple(missing_in_words(read_missing(storage.require(place, "synthetic").directory) or ())),
+        mostly_missing=tuple(missing_in_words(read_missing(rows) or ())),
+        paid=() if (drawn := read_paid(rows)) is None else in_words(published(drawn, canaries=has_canaries(contract))),
     )
 
 
@@ -219,6 +225,7 @@ def review(settings: Settings, place: Place) -> Review:
         dossier=str(dossier.page_file),
         audit=found.report,
         mostly_missing=found.mostly_missing,
+        paid=found.paid,
         purpose=found.contract.purpose,
         recipients=tuple(found.contract.recipients),
         pictures=tuple(_pictures(Storage(settings.restricted), found.contract, dossier.document)),

@@ -24,6 +24,10 @@ def review_text(output: Output, review: Review) -> None:
     output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
         output.print(DATASET_LEGEND)
+    if review.paid:
+        output.heading("Quality that the public dossier shows (bought)")
+        for sentence in review.paid:
+            output.print(sentence)
     if review.pictures:
         output.heading("Pictures of the source (restricted)")
         for sentence in review.pictures:

@@ -9,8 +9,11 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views import candidates
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.synth.tabular import marginals, paid
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
@@ -29,6 +32,8 @@ def test_the_dossier_shows_what_was_bought(tmp_path: Path, monkeypatch: pytest.M
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
+    seen = decisions.review(deployment.settings, PEOPLE).paid
+    view = candidates.candidate(deployment.settings, [Action.READ], "people")
     place = released(deployment)
     dossier = json.loads((place / "dossier.json").read_text())
     bought = dossier["quality"]["paid"]
@@ -37,6 +42,7 @@ def test_the_dossier_shows_what_was_bought(tmp_path: Path, monkeypatch: pytest.M
     for item in bought["measures"]:
         assert 0 <= item["low"] < item["value"] < item["high"] <= 1
         assert item["in_words"] in (place / "dossier.html").read_text()
+    assert seen == view.paid == (*(item["in_words"] for item in bought["measures"]), bought["note"])
     assert [said for said in dossier["statement"]["covered"] if said.startswith("Measures of quality (1 set)")]
     model = storage_of(deployment).require(PEOPLE, "model").directory
     kept = json.loads((model / paid.FILE).read_text())["measures"]

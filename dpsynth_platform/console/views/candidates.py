@@ -71,6 +71,7 @@ class CandidateView:
         after_withdrawal: a release of this content was withdrawn, so an approval needs an explicit confirmation.
         release: id of the release that it was published as; `comparison` is with the last release of the dataset.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
+        paid: bought measures of quality, in the sentences of the public dossier.
         rows: declared number of rows; None if as many as the noisy counts say.
         units: about how many people (or other units) there are, by public knowledge.
         checks: what to go through before a decision.
@@ -105,6 +106,7 @@ class CandidateView:
     release: str | None
     comparison: ComparisonView | None
     mostly_missing: tuple[str, ...] = ()
+    paid: tuple[str, ...] = ()
     purpose: str | None = None
     recipients: tuple[str, ...] = ()
     rows: int | None = None
@@ -323,6 +325,7 @@ def _candidate_view(
         release=published,
         comparison=comparison,
         mostly_missing=gathered.mostly_missing,
+        paid=gathered.paid,
         budget=_budget(allowed, gathered, cached_ledger(settings)),
         assigned=assigned(said),
         remarks=said,

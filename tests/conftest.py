@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from object_store import (  # noqa: F401  (fixtures)
@@ -108,33 +105,6 @@ def own_deployment(deployment_of_module: None) -> Iterator[None]:
     before = of_a_deployment()
     yield
     say_of_a_deployment(before)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def trained_alike_tried_once() -> Iterator[None]:
-    """The trial of a training takes seconds. It is made once in a test process for the same weights, clipping and
-    tokens, whatever the numbers of steps and units and the noise that they want. A refusal is not remembered."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    from dpsynth_platform.training import soundness
-
-    sound: set[bytes] = set()
-    refuse_unsound = soundness.refuse_unsound
-
-    def refuse(model: Any, plan: Any, **given: object) -> None:
-        once = replace(plan, units=plan.batch_size, steps=1, replay_allowance=0, warmup_steps=0, noise_multiplier=1.0)
-        digest = hashlib.sha256(repr((model, getattr(model, "config", None), once, given)).encode())
-        for name, value in model.state_dict().items():
-            if "lora_" not in name:  # drawn anew for each training
-                digest.update(f"{name} {value.dtype}".encode() + value.detach().double().numpy().tobytes())
-        if digest.digest() not in sound:
-            refuse_unsound(model, plan, **given)
-            sound.add(digest.digest())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(soundness, "refuse_unsound", refuse)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,14 @@ def tiny_unet(size: tuple[int, int] = (8, 6), channels: int = 1, **changes: Any)
     return UNet2DModel(**(usual | changes))
 
 
+ONE_BLOCK: dict[str, Any] = {
+    "block_out_channels": (8,),
+    "down_block_types": ("AttnDownBlock2D",),
+    "up_block_types": ("UpBlock2D",),
+}
+"""Of a network for latents of sides of 2: halved, attention has a single position to attend to, and nothing moves it."""
+
+
 def saved_model(directory: Path, unet: Any = None, *, prediction: str = "epsilon", **changes: Any) -> Path:
     """A pipeline of a network and a scheduler; see `tiny_unet`."""
     unet = tiny_unet(**changes) if unet is None else unet

@@ -13,7 +13,7 @@ import torch
 from diffusion_cases import bounded_pictures, job, picture_contract, pictures
 from dp_accounting.pld import PLDAccountant
 from finetune_cases import finetune_contract, finetune_inputs, finetune_plan
-from public_models import WHY, saved_latent_model, saved_model, tiny_autoencoder
+from public_models import ONE_BLOCK, WHY, saved_latent_model, saved_model, tiny_autoencoder
 from safetensors.torch import load_file
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -119,7 +119,7 @@ def test_an_autoencoder_that_is_swapped_after_sealing_is_refused(tmp_path, witho
 @pytest.mark.parametrize("trained", ["lora", "attention"])
 def test_a_latent_model_is_planned_trained_continued_and_draws(tmp_path, monkeypatch, trained):
     """Through the gate and an interruption; latents are made once in a process, and lie in no file."""
-    model, directory, encoded = saved_latent_model(tmp_path / "public"), tmp_path / "model", []
+    model, directory, encoded = saved_latent_model(tmp_path / "public", **ONE_BLOCK), tmp_path / "model", []
     encode = AsLatents.encoded
 
     def seen(self, pixels, device):

@@ -33,7 +33,7 @@ ONE_BLOCK: dict[str, Any] = {
     "down_block_types": ("AttnDownBlock2D",),
     "up_block_types": ("UpBlock2D",),
 }
-"""Of a network for latents with sides of 2. Halved, attention would have one position to attend to: nothing moves it."""
+"""Of a network for latents with sides of 2. Halved, attention would have one position, and nothing would move it."""
 
 
 def saved_model(directory: Path, unet: Any = None, *, prediction: str = "epsilon", **changes: Any) -> Path:

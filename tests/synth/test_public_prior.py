@@ -37,6 +37,7 @@ def models(prior):
     yield MixtureEstimator(ONE_WAY, Rap().start, components=200, rate=0.1, prior=prior), 200
 
 
+@pytest.mark.whole_fits
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_was_never_measured_comes_from_public_rows(which):
     model, steps = list(models(prior_of(ab=RELATED, bc=RELATED)))[which]
@@ -45,6 +46,7 @@ def test_what_was_never_measured_comes_from_public_rows(which):
     assert max(distance(counts, RELATED) for counts in found.values()) < 0.03
 
 
+@pytest.mark.whole_fits
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_is_measured_overrules_public_rows_and_makes_them_doubtful(which):
     model, steps = list(models(prior_of(ab=RELATED, bc=RELATED)))[which]

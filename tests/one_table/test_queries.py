@@ -189,14 +189,14 @@ def test_ranges_on_two_columns_are_asked_in_sql_and_in_python(
     options = ["--out", str(tmp_path / "out"), "--epsilon", "4", "--delta", "1e-5", "--schema", str(schema)]
     result = CliRunner().invoke(app, ["query", str(people), *asked, *options])
     assert result.exit_code == 0, result.output + "".join(capfd.readouterr())
-    told = pq.read_table(tmp_path / "out" / "answers.parquet").to_pylist()
+    published = pq.read_table(tmp_path / "out" / "answers.parquet").to_pylist()
     names = {f"to_{number}": sql for number, sql in enumerate(asked)}
     columns = yaml.safe_load(schema.read_text())["columns"]
     made = dpsynth.query(
         pq.read_table(people), names, tmp_path / "other", columns=columns, epsilon=4, delta=1e-5, expected_units=1200
     )
     table = pq.read_table(people).to_pydict()
-    for rows in (told, made.data.to_pylist()):
+    for rows in (published, made.data.to_pylist()):
         assert len(rows) == len(limits)
         for row, (age, income) in zip(rows, limits, strict=True):
             exact = sum(a <= age and i <= income for a, i in zip(table["age"], table["income"], strict=True))

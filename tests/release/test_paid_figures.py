@@ -44,7 +44,7 @@ EVENT = {
         },
     ],
 }
-# Five deviations of a share over so many trials: passed in one of 1.7 million runs by chance. The seed is fixed anyway.
+# Five deviations of a share over so many trials: exceeded in one of 1.7 million runs. The seed is fixed anyway.
 TRIALS = 4000
 MARGIN = 5 * math.sqrt(0.05 * 0.95 / TRIALS)
 

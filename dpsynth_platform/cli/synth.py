@@ -6,13 +6,14 @@ What belongs here: arguments, progress and output. What does not: the synthesis 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
 from dpsynth_platform.cli.table_run import TableRun, show_guarantee, show_limits
 from dpsynth_platform.cli.terminal import Commands, TerminalOutput, workspace
+from dpsynth_platform.contracts.methods import TableMethodName
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import bars
 
@@ -20,24 +21,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.one_table import Synthesis
 
 synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
-
-
-MethodName = Literal[
-    "auto",
-    "aim",
-    "jam",
-    "mst",
-    "mwem",
-    "rap",
-    "gem",
-    "grem",
-    "appgm",
-    "privsyn",
-    "mrf",
-    "privbayes",
-    "histogram",
-    "independent",
-]
 
 
 @synth_app.command("table")
@@ -55,7 +38,7 @@ def synth_table(
         ),
     ] = None,
     method: Annotated[
-        MethodName,
+        TableMethodName,
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
             help="The generator: aim, mst, mwem, rap, gem, grem, appgm, privsyn, mrf, privbayes, histogram, "

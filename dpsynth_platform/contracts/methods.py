@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-MethodName = Literal[
+TableMethodName = Literal[
     "auto",
     "aim",
     "jam",
@@ -19,6 +19,10 @@ MethodName = Literal[
     "privbayes",
     "histogram",
     "independent",
+]
+"""Methods that one table may have."""
+MethodName = Literal[
+    TableMethodName,
     "dp_finetune",
     "ctcl",
     "dp_inference",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from pydantic import Field
@@ -19,7 +19,7 @@ from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
 from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import TARGET_METHODS
+from dpsynth_platform.contracts.methods import TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
@@ -39,22 +39,6 @@ from dpsynth_platform.synth.planning import cost_request, plan_release
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
-Method = Literal[
-    "auto",
-    "aim",
-    "jam",
-    "mst",
-    "mwem",
-    "rap",
-    "gem",
-    "grem",
-    "appgm",
-    "privsyn",
-    "mrf",
-    "privbayes",
-    "histogram",
-    "independent",
-]
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100
 
@@ -99,7 +83,7 @@ class Options:
     epsilon: float
     delta: float | None = None
     expected_units: int | None = None
-    method: Method = "auto"
+    method: TableMethodName = "auto"
     schema: str | Path | Mapping[str, Any] | None = None
     constraints: str | Path | None = None
     owners: str | None = None

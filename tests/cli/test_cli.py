@@ -390,7 +390,8 @@ def test_contract_check_and_plan_say_what_the_public_table_holds(tmp_path, use):
     names = [name for name, column in document["columns"].items() if column["type"] == "integer"]
     names += [name for name, column in document["columns"].items() if column["type"] == "categorical"]
     place = tmp_path / "public.csv"
-    place.write_text(f"{','.join(names[:2])}\n" + "1,nobody lists this\n" * 3)
+    listed = document["columns"][names[1]]["values"][0]
+    place.write_text(f"{','.join(names[:2])}\n1,{listed}\n" + "1,nobody lists this\n" * 2)
     document["generate"] = {
         "method": "jam",
         "rows": 100,
@@ -401,8 +402,12 @@ def test_contract_check_and_plan_say_what_the_public_table_holds(tmp_path, use):
     words = f"3 rows with {', '.join(sorted(names[:2]))}; missing or unlisted values: "
     assert status == 0 and f"public table: {words}" in out, err
     found = json.loads(use(deployment, "contract", "check", "people", "--json")[1])["public"]
-    assert found["rows"] == 3 and found["unlisted"][names[1]] == 3
+    assert found["rows"] == 3 and found["unlisted"][names[1]] == 2
     assert json.loads(use(deployment, "plan", "people", "--json")[1])["public"] == found
+    place.write_text(f"{','.join(names[:2])}\n" + "1,nobody lists this\n" * 3)
+    for command in (("contract", "check"), ("plan",)):
+        status, _, err = use(deployment, *command, "people")
+        assert status == 1 and f"no value of {names[1]} is a listed" in err
     place.unlink()
     status, _, err = use(deployment, "contract", "check", "people")
     assert (status, f"public table {place}: there is no" in err) == (1, True)

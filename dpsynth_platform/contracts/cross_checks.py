@@ -160,6 +160,11 @@ class Parts:
                 "quality.paid.measures: accuracy, which needs a target of cells; accepted: with quality.target and "
                 "task: classification, or pairs alone"
             )
+        if "regression" in paid.measures and (self.quality.target is None or self.quality.task != "regression"):
+            yield (
+                "quality.paid.measures: regression, which needs a target of numbers; accepted: with quality.target and "
+                "task: regression, or pairs alone"
+            )
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

@@ -129,8 +129,8 @@ class GaussianCountsEvent(_GaussianNoise):
 class GaussianMeasuresEvent(_GaussianNoise):
     """Measures of how useful rows are that were drawn before, by the private records, with Gaussian noise.
 
-    They are counts and distances of counts from fixed numbers (`synth.tabular.paid`). Their cost is that of one table
-    of counts with noise `sigma`, as that of several tables is for `GaussianCountsEvent`.
+    They are counts, parts of records, and distances of counts from fixed numbers (`synth.tabular.paid`). Their cost is
+    that of one table of counts with noise `sigma`, as that of several tables is for `GaussianCountsEvent`.
 
     Attributes:
         weighting: what is counted, rows or owners.

@@ -30,6 +30,11 @@ _OF_MEASURES = frozenset({"gaussian-measures"})
 _ROUNDING = 1 / 12
 """Variance that rounding to whole records adds."""
 _DIGITS = 5
+_OF_TWO = (
+    " Of the value that fewer drawn rows have, F1 is {f1} ({f1_low} to {f1_high}); balanced accuracy is {balanced} "
+    "({balanced_low} to {balanced_high})."
+)
+"""More about the accuracy of a target of two values."""
 _NOTE = (
     "Measured with noise by the mechanism itself, and covered by the guarantee: rows drawn from the same model as the "
     "published ones are compared with the records that it read{canaries}. Intervals are of the noise."
@@ -40,6 +45,11 @@ _WORDS = {
         "A classifier that learned from drawn rows alone predicts {target} right for {value} ({low} to {high}) of the "
         "{unit} that have one. Always naming the most frequent value is right for {usual} ({usual_low} to "
         "{usual_high})."
+    ),
+    "regression": (
+        "A regressor that learned from drawn rows alone is off by {value} ({low} to {high}) of the declared range of "
+        "{target}, on average over the {unit} that have one. Always naming the median of the drawn rows is off by "
+        "{usual} ({usual_low} to {usual_high})."
     ),
     "pairs": (
         "Over {pairs} pairs of columns, the shares of {unit} and of drawn rows differ by {value} ({low} to {high}) on "
@@ -134,35 +144,62 @@ def _leaves(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """A measure with value and interval."""
-    names = ("name", "target", "pairs", "sigma", "noise", "noisy", "by_chance")
+    names = ("name", "target", "classes", "pairs", "sigma", "noise", "noisy", "by_chance")
     found: dict[str, Any] = {name: item[name] for name in names if name in item}
-    if item["name"] == "accuracy":
-        (neither, usual), (classifier, both) = item["noisy"]
-        variance = 2 * (item["sigma"] ** 2 + _ROUNDING)  # each share compares two cells with two others
-        found |= _share(classifier + both, neither + usual, variance)
-        found["usual"] = _share(usual + both, neither + classifier, variance)
-    else:
+    words = _WORDS[item["name"]]
+    if item["name"] == "pairs":
         found |= _distance(item, whole)
-    shown = {key: f"{found[key]:.1%}" for key in ("value", "low", "high")}
-    usual = {f"usual{end}": f"{found['usual'][key]:.1%}" for end, key in _ENDS.items()} if "usual" in found else {}
-    if "by_chance" in found:
-        shown["by_chance"] = f"{found['by_chance']:.1%}"
+    else:
+        (neither, usual), (model, both) = item["noisy"]
+        each = item["sigma"] ** 2 + _ROUNDING
+        own, other = (model + both, neither + usual), (usual + both, neither + model)
+        if item["name"] == "regression":  # parts of records that are off, not right
+            own, other = own[::-1], other[::-1]
+        found |= _share(*own, 2 * each)  # each share compares two cells with two others
+        found["usual"] = _share(*other, 2 * each)
+        if item.get("classes") == 2:
+            words += _OF_TWO
+            found |= _of_two(model, neither, both, usual, each)
+    shown: dict[str, str] = {key: f"{found[key]:.1%}" for key in ("value", "low", "high", "by_chance") if key in found}
+    for name in {"usual", "f1", "balanced"}.intersection(found):
+        shown |= {f"{name}{end}": f"{found[name][key]:.1%}" for end, key in _ENDS.items()}
     named = {key: found.get(key) for key in ("target", "pairs")} | {"unit": whole["unit"]}
-    return found | {"in_words": _WORDS[item["name"]].format(**shown, **usual, **named)}
+    return found | {"in_words": words.format(**shown, **named)}
 
 
 _ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
-def _share(first: float, second: float, variance: float) -> dict[str, float]:
-    """first / (first + second), where both have independent noise of that variance (Fieller 1954).
+def _of_two(
+    found: float, missed: float, rightly_not: float, wrongly: float, variance: float
+) -> dict[str, dict[str, float]]:
+    """F1 of the rarer of two values and balanced accuracy, from four cells with independent noise of that variance.
 
-    The interval is of all p for which first (1 - p) - second p, which has the variance v ((1 - p)^2 + p^2) and the mean
-    0 at the exact share, is within its noise.
+    F1 is 2 f / (2 f + m + w). The two shares of balanced accuracy are within their limits together (Bonferroni), and so
+    is their mean.
     """
-    total, z = first + second, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    both = (1 + CONFIDENCE) / 2
+    recalls = [_share(*cells, variance, confidence=both) for cells in ((found, missed), (rightly_not, wrongly))]
+    balanced = {end: _rounded(sum(recall[end] for recall in recalls) / 2) for end in ("value", "low", "high")}
+    return {"f1": _share(2 * found, missed + wrongly, 4 * variance, 2 * variance), "balanced": balanced}
+
+
+def _share(
+    first: float, second: float, variance: float, of_second: float | None = None, confidence: float = CONFIDENCE
+) -> dict[str, float]:
+    """first / (first + second), where both have independent noise of known variances v and w (Fieller 1954).
+
+    The interval is of all p for which first (1 - p) - second p, which has the variance v (1 - p)^2 + w p^2 and the mean
+    0 at the exact share, is within its noise.
+
+    Args:
+        variance: v.
+        of_second: w; by default the same.
+    """
+    total, z = first + second, NormalDist().inv_cdf((1 + confidence) / 2)
     squared = z**2 * variance
-    a, b, c = total**2 - 2 * squared, first * total - squared, first**2 - squared
+    both = squared + z**2 * (variance if of_second is None else of_second)
+    a, b, c = total**2 - both, first * total - squared, first**2 - squared
     if a <= 0 or total <= 0:
         return {"value": _rounded(first / total if total > 0 else 0.5), "low": 0.0, "high": 1.0}
     root = math.sqrt(max(0.0, b**2 - a * c))

@@ -51,9 +51,9 @@ MARGIN = 5 * math.sqrt(0.05 * 0.95 / TRIALS)
 
 def figures(noisy: Any, **changes: Any) -> dict[str, Any]:
     place = 0 if isinstance(noisy, list) else 1
-    return paid.published(DRAWN | changes | {"measures": [DRAWN["measures"][place] | {"noisy": noisy}]}, canaries=True)[
-        "measures"
-    ][0]
+    of_target = {"classes": changes.pop("classes")} if "classes" in changes else {}
+    item = DRAWN["measures"][place] | of_target | {"noisy": noisy}
+    return paid.published(DRAWN | changes | {"measures": [item]}, canaries=True)["measures"][0]
 
 
 @pytest.mark.parametrize("exact", [[[300, 700], [1400, 1600]], [[0, 10], [20, 150]], [[40, 0], [500, 0]]])
@@ -69,6 +69,40 @@ def test_intervals_of_accuracy_cover_it_19_times_in_20(exact: list[list[int]]) -
     assert min(hits, usual_hits) / TRIALS >= 0.95 - MARGIN
     if total == 4000:  # limits of the range cover more
         assert max(hits, usual_hits) / TRIALS <= 0.95 + MARGIN
+
+
+@pytest.mark.parametrize("exact", [[[300, 700], [1400, 1600]], [[400, 3200], [300, 100]], [[10, 40], [30, 160]]])
+def test_intervals_of_f1_and_balanced_accuracy_cover_them(exact: list[list[int]]) -> None:
+    rng = np.random.default_rng(6)
+    (missed, wrongly), (found, rightly) = exact
+    f1 = 2 * found / (2 * found + missed + wrongly)
+    balanced = (found / (found + missed) + rightly / (rightly + wrongly)) / 2
+    hits = balanced_hits = 0
+    for noise in np.rint(rng.normal(0, SIGMA, (TRIALS, 2, 2))).astype(int):
+        shown = figures((np.array(exact) + noise).tolist(), classes=2)
+        hits += shown["f1"]["low"] - 1e-5 <= f1 <= shown["f1"]["high"] + 1e-5
+        balanced_hits += shown["balanced"]["low"] - 1e-5 <= balanced <= shown["balanced"]["high"] + 1e-5
+    assert min(hits, balanced_hits) / TRIALS >= 0.95 - MARGIN
+    if sum(map(sum, exact)) == 4000:
+        assert hits / TRIALS <= 0.95 + MARGIN
+
+
+def test_figures_of_a_target_of_two_values_and_of_numbers_by_hand() -> None:
+    of_two = figures([[200, 300], [600, 1900]], classes=2)
+    assert of_two["f1"]["value"] == pytest.approx(1200 / 1700, abs=1e-5)
+    assert of_two["balanced"]["value"] == pytest.approx((600 / 800 + 1900 / 2200) / 2, abs=1e-5)
+    # To first order, 2.2414 (0.01976 + 0.00795) / 2 to either side: noise of two cells by 800 and by 2200 records.
+    assert of_two["balanced"]["high"] - of_two["balanced"]["low"] == pytest.approx(2 * 0.0311, abs=1e-3)
+    assert "balanced accuracy is 80.7% (77." in of_two["in_words"]
+    for classes in ({}, {"classes": 3}):
+        shown = figures([[200, 300], [600, 1900]], **classes)
+        assert "f1" not in shown and "F1" not in shown["in_words"]
+    item = {"name": "regression", "target": "age", "sigma": SIGMA, "noisy": [[50, 250], [350, 2350]]}
+    (error,) = paid.published(DRAWN | {"measures": [item]}, canaries=False)["measures"]
+    assert (error["value"], error["usual"]["value"]) == (0.1, round(400 / 3000, 5))
+    assert error["in_words"].startswith(
+        "A regressor that learned from drawn rows alone is off by 10.0% (8.3% to 11.6%) of the declared range of age"
+    )
 
 
 @pytest.mark.parametrize("tau", [10.0, 200.0])

@@ -9,6 +9,9 @@ from pydantic import Field, field_validator
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.findings import MOST_FINDINGS, Finding
 
+MOST_TARGET_VALUES = 50
+"""Of a target whose classifier's accuracy is bought."""
+
 
 class Paid(Part):
     """Measures that are bought with a share of the release's budget, so that the public dossier may show them."""

@@ -460,4 +460,4 @@ def test_a_target_that_auto_makes_nothing_of_is_said(use: Use) -> None:
     assert "--target old had no effect on method independent" in text
     status, text = use(*few, "--target", "old", "--method", "independent", "--out", "other")
     assert status == 1
-    assert "--target 'old' is for --method auto or aim or jam" in text
+    assert "--target 'old' is for --method auto, aim, jam" in text

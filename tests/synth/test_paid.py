@@ -394,11 +394,30 @@ def test_contracts_that_cannot_be(quality, changes, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("target", "quality", "accepted"),
+    [
+        ("name", {}, "is not modelled; accepted: score, city, member"),
+        ("town", {}, "is not declared; accepted: score, city, member"),
+        ("town", {"task": "regression"}, "is not declared; accepted: age, score, day"),
+    ],
+)
+def test_no_target_is_offered_that_would_be_refused_next(target, quality, accepted):
+    measures = ["regression" if quality else "accuracy"]
+    with pytest.raises(ContractError) as refused:
+        contract_with(
+            quality={"target": target, **quality, "paid": {"measures": measures}},
+            columns__day__bins=60,
+        )
+    assert str(refused.value).endswith(f"quality.target: column {target!r} {accepted}")
+
+
 def test_measures_of_too_much_or_too_little_are_refused_before_anything_is_spent(monkeypatch):
     monkeypatch.setattr(paid, "MOST_PAIR_CELLS", 10)
     with pytest.raises(ContractError, match="accepted: up to 10"):
         plan_with(measures=["pairs"])
-    with pytest.raises(ContractError, match="day, which has 60 values or bins"):
+    listed = "day, which has 60 values or bins; accepted: up to 50, so age, score, city, member; or pairs alone"
+    with pytest.raises(ContractError, match=listed):
         plan_with(measures=["accuracy"], quality={"target": "day"}, columns__day__bins=60)
     columns = {"person_id": {"type": "identifier"}, "age": {"type": "integer", "min": 0, "max": 9}}
     with pytest.raises(ContractError, match="accepted: with two or more"):

@@ -48,7 +48,7 @@ from pydantic import TypeAdapter
 
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.quality import Paid
+from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Paid
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.storage import write_durably
@@ -73,7 +73,6 @@ FILE = "paid.json"
 ROWS = 50_000
 """Rows of the sample."""
 OF_TARGET = frozenset({"accuracy", "regression"})
-MOST_CLASSES = 50
 MOST_PAIR_CELLS = 2**25
 """Exact and expected counts of all pairs are in memory at once: 256 MiB of each."""
 
@@ -369,16 +368,22 @@ def _pair_cells(domain: Domain) -> int:
     return sum(a * b for a, b in itertools.combinations(domain.sizes, 2))
 
 
+def _is_small(domain: Domain, name: str) -> bool:
+    """Whether accuracy of a column can be measured."""
+    return domain.columns[domain.names.index(name)].missing <= MOST_TARGET_VALUES and bool(_predicting(domain, name))
+
+
 def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
     where = f"{contract.dataset}: quality.paid.measures"
     if len(domain) < 2:
         raise ContractError(f"{where}: one column is modelled; accepted: with two or more")
     if "accuracy" in paid.measures:
         size = domain.columns[domain.names.index(str(contract.quality.target))].missing
-        if size > MOST_CLASSES:
+        if size > MOST_TARGET_VALUES:
+            few = [name for name in contract.modelled if name in domain.names and _is_small(domain, name)]
             raise ContractError(
                 f"{where}: accuracy of {contract.quality.target}, which has {size} values or bins; accepted: up to "
-                f"{MOST_CLASSES}, so a target of fewer, or pairs alone"
+                f"{MOST_TARGET_VALUES}, so {', '.join(few) or 'a target of fewer'}; or pairs alone"
             )
     for name in sorted(OF_TARGET.intersection(paid.measures)):
         if not _predicting(domain, str(contract.quality.target)):

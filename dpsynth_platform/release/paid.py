@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.units import count_sensitivity
-from dpsynth_platform.release.noisy_tables import precision_of
+from dpsynth_platform.release.noisy_tables import COUNTS, precision_of
 
 if TYPE_CHECKING:
     from dpsynth_platform.contracts.contract import DataContract
@@ -30,6 +30,8 @@ _OF_MEASURES = frozenset({"gaussian-measures"})
 _ROUNDING = 1 / 12
 """Variance that rounding to whole records adds."""
 _DIGITS = 5
+_UNLIKELY = 6.2
+"""Deviations that honest noise exceeds once in more than a billion releases."""
 _OF_TWO = (
     " Of the value that fewer drawn rows have, F1 is {f1} ({f1_low} to {f1_high}); balanced accuracy is {balanced} "
     "({balanced_low} to {balanced_high})."
@@ -104,10 +106,15 @@ def in_words(part: Mapping[str, Any] | None) -> tuple[str, ...]:
     return (*(item["in_words"] for item in part["measures"]), part["note"])
 
 
-def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def breaches(
+    quality: Mapping[str, Any], event: Mapping[str, Any], counted: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
     """Where a dossier's bought measures do not follow from its noisy numbers, or are not in the statement's event.
 
     Pairs of a JSON path and what is wrong. Nothing in them is trusted beyond the schema.
+
+    Args:
+        counted: the dossier's `fidelity`.
     """
     where, paid = "$.quality.paid", quality.get("paid")
     try:
@@ -118,6 +125,8 @@ def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
             precision = sum(1 / item["sigma"] ** 2 for item in paid["measures"])
             if not precision <= bought * (1 + 1e-6) or _too_little(paid["measures"], event):
                 yield where, "claims less noise than the event of the privacy statement has"
+            if not _is_total(paid, event, [] if counted is None else counted["tables"]):
+                yield where, "its number of records does not follow from the noisy counts"
             if paid["confidence"] != CONFIDENCE or paid["note"] not in _NOTES:
                 yield where, "claims another confidence, or says more than it may"
             if [_figures(item, paid) for item in paid["measures"]] != paid["measures"]:
@@ -133,6 +142,27 @@ def _too_little(measures: Sequence[Mapping[str, Any]], event: Mapping[str, Any])
         moved = count_sensitivity(leaf["adjacency"], leaf["max_contributions"], leaf.get("weighting", "rows"))
         stretches.append(moved.l1 / math.sqrt(moved.l2_squared))
     return any(not item["noise"] * (1 + 1e-6) >= item["sigma"] * max(stretches) for item in measures if "noise" in item)
+
+
+def _is_total(paid: Mapping[str, Any], event: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a number of records is what noisy counts make of it (`estimation.estimate_total`).
+
+    It is the mean of the tables of single columns, by their precision. A dossier can leave tables out. Of these, it is
+    known that they have some of the event's precision, and that the mean over all of them differs from that over those
+    shown by their noise.
+    """
+    shown = [table for table in tables if not table["order"]]
+    each = [1 / (sum(table["parts"]) * (table["sigma"] ** 2 + _ROUNDING)) for table in shown]
+    known, claimed = sum(each), 1 / paid["total_sigma"] ** 2
+    # A table has two cells or more, and a part of the event's precision for each of them.
+    others = precision_of(event, COUNTS) - sum(1 / table["sigma"] ** 2 for table in tables)
+    if not known * (1 - 1e-9) <= claimed <= (known + max(others, 0.0) / 2) * (1 + 1e-6):
+        return False
+    if not shown:
+        return True
+    mean = sum(one * sum(table["measured"]) for one, table in zip(each, shown, strict=True)) / known
+    noise = math.sqrt(max(0.0, 1 / known - 1 / claimed))
+    return bool(abs(paid["total"] - max(1.0, mean)) <= _UNLIKELY * noise + 1e-6 * max(1.0, abs(mean)))
 
 
 def _leaves(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -139,20 +139,20 @@ def test_figures_by_hand() -> None:
 
 def test_breaches() -> None:
     quality = {"paid": paid.published(DRAWN, canaries=True)}
-    assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT)) == []
-    assert list(paid.breaches({}, EVENT["events"][0])) == []  # type: ignore[index]
+    assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT, None)) == []
+    assert list(paid.breaches({}, EVENT["events"][0], None)) == []  # type: ignore[index]
     assert len(paid.in_words(quality["paid"])) == 3 and paid.in_words(None) == ()
     without = {"paid": paid.published({"share": 0.1, "rows": 5, "not_available": "it stopped"}, canaries=True)}
-    assert list(paid.breaches(without, EVENT)) == []
+    assert list(paid.breaches(without, EVENT, None)) == []
     assert "it stopped" in paid.in_words(without["paid"])[0]
 
     def changed(change: Callable[[Any], Any]) -> Iterator[str]:
         other = copy.deepcopy(quality)
         change(other["paid"])
-        return (message for _, message in paid.breaches(other, EVENT))
+        return (message for _, message in paid.breaches(other, EVENT, None))
 
-    assert "in one of both only" in next(paid.breaches({}, EVENT))[1]
-    assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0]))[1]  # type: ignore[arg-type]
+    assert "in one of both only" in next(paid.breaches({}, EVENT, None))[1]
+    assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0], None))[1]  # type: ignore[arg-type]
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(sigma=SIGMA / 2)))
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(noise=SIGMA / 2)))
     for change in (lambda part: part.update(confidence=0.99), lambda part: part.update(note="They are exact.")):
@@ -167,6 +167,37 @@ def test_breaches() -> None:
         assert "do not follow" in next(changed(change))
     assert "cannot be read" in next(changed(lambda part: part["measures"][0].update(noisy=4)))
     assert "cannot be read" in next(changed(lambda part: part.pop("total")))
+
+
+COUNTED = {
+    "axes": [],
+    "tables": [
+        {"axes": [0], "order": 0, "sigma": 10.0, "parts": [1, 1, 1], "measured": [2000, 1500, 480]},
+        {"axes": [1], "order": 0, "sigma": 20.0, "parts": [2, 1], "measured": [3900, 190]},
+        {"axes": [0, 1], "order": 1, "sigma": 30.0, "measured": [9] * 6},
+    ],
+}
+"""Noisy counts of two columns: 3980 and 4090 records in all, of which the second has four times the variance."""
+
+
+@pytest.mark.parametrize(
+    ("total", "sigma", "holds"),
+    [
+        (4002.0, 15.49, True),  # (4 * 3980 + 4090) / 5, and sqrt(0.8 * 3) * 10
+        (4040.0, 15.49, False),
+        (8000.0, 15.49, False),
+        (4002.0, 17.4, False),  # more noise than the tables have
+        (3995.0, 14.0, True),  # another table, which the dossier leaves out
+        (4200.0, 14.0, False),
+        (4002.0, 0.5, False),  # more precision than the event has
+    ],
+)
+def test_the_number_of_records_follows_from_the_noisy_counts(total: float, sigma: float, holds: bool) -> None:
+    counts, measures = EVENT["events"]
+    event = {"kind": "composed", "events": [counts | {"sigma": 8.0}, measures]}  # type: ignore[operator]
+    quality = {"paid": paid.published(DRAWN | {"total": total, "total_sigma": sigma}, canaries=True)}
+    found = [message for _, message in paid.breaches(quality, event, COUNTED)]
+    assert found == ([] if holds else ["its number of records does not follow from the noisy counts"])
 
 
 def test_a_release_whose_measures_nobody_paid_for_is_refused(

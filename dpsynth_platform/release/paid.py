@@ -9,14 +9,12 @@ confidence. How much another sample, or other people's records, would differ is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.release.noisy_tables import COUNTS, precision_of
 
@@ -66,14 +64,9 @@ def read_paid(directory: Path) -> dict[str, Any] | None:
 
     Raises `ReleaseRefused` if the file cannot be read.
     """
-    try:
-        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
-        return found
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        problem = f"{directory / FILE} cannot be read"
-    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+    from dpsynth_platform.foundation.storage import read_beside_rows  # late: verifiers have no storage
+
+    return read_beside_rows(directory / FILE, dict)
 
 
 def has_canaries(contract: DataContract) -> bool:

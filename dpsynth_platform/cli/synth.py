@@ -182,6 +182,8 @@ def _show(output: TerminalOutput, made: Synthesis) -> None:
 
     output.print(f"{made.rows} rows: {made.synthetic}")
     show_guarantee(output, made)
+    if made.public is not None:
+        output.print(f"The public table that helped: {made.public}.")
     for sentence in made.mostly_missing:
         output.print(sentence)
     if made.filled:

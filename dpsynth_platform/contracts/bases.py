@@ -33,7 +33,7 @@ class PublicBase:
         kind: `checkpoint`: what training starts from, or the model of a text's endpoint. `endpoint`: a model that makes
             pictures elsewhere. `pictures`, `table`, `fonts`: data. `encoder`, `topics`: a model that only orders or
             compares. `package`: a part of an installed package.
-        name: path, URI or product's name.
+        name: path, URI or product's name; of an endpoint's model its name alone, since hosts may serve the same model.
         why: why it is public, by the contract; None where the contract does not say it.
         step: the step that reads it.
     """

@@ -207,14 +207,14 @@ def check_quoted(document: Mapping[str, Any], texts: Collection[str], where: str
         raise ContractError("\n".join(faults))
 
 
-def canonical_values(values: Any) -> Values:
-    """Declared values as a list of scalars, or a range.
+def canonical_values(values: Any, ends: Collection[str] = ("min", "max")) -> Values:
+    """Declared values as a list of scalars, or a range with some of these ends.
 
     Raises:
         ValueError: it is neither a value, nor a list of values, nor a range.
     """
     if isinstance(values, dict):
-        if not values or set(values) - {"min", "max"}:
+        if not values or not set(values) <= set(ends):
             raise ValueError("accepted: a value, a list of values, or a range {min: ..., max: ...}")
         found = {name: _scalar(value) for name, value in values.items()}
         if None in found.values():

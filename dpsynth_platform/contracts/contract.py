@@ -336,7 +336,7 @@ class DataContract(Part):
             "paid": {
                 "measures": sorted(quality.paid.measures),
                 "share": quality.paid.share,
-                "target": quality.target if "accuracy" in quality.paid.measures else None,
+                "target": quality.target if {"accuracy", "regression"}.intersection(quality.paid.measures) else None,
                 "constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
             }
         }

@@ -34,7 +34,7 @@ from dpsynth_platform.contracts.methods import (
 )
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
-from dpsynth_platform.contracts.quality import Quality
+from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Quality
 from dpsynth_platform.contracts.query_checks import query_faults
 from dpsynth_platform.contracts.release import LONGEST_COLUMN, PERIOD, RELEASE, SYSTEM_COLUMNS, Release
 from dpsynth_platform.contracts.scrubbing import Scrub
@@ -48,6 +48,8 @@ from dpsynth_platform.contracts.text_generation import (
 )
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.contracts.uris import local_path
+
+_NO_NUMBERS = frozenset({"categorical", "boolean"})
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,30 @@ class Parts:
         }
         for path, names in named.items():
             for name in dict.fromkeys(names):
+                of_rows = path.startswith(("quality.", "release."))
+                fit = [*filter(self._is_target, modelled)] if path == "quality.target" else modelled
                 if name not in self.columns:
-                    yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
+                    accepted = ", ".join(fit if of_rows else self.columns) or NO_COLUMN
+                    yield f"{path}: column {name!r} is not declared; accepted: {accepted}"
                 elif self.columns[name] and self.columns[name].type == "ignored":
                     yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
-                elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
-                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or NO_COLUMN}"
+                elif of_rows and self.columns[name] and name not in modelled:
+                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(fit) or NO_COLUMN}"
+
+    def _is_target(self, name: str) -> bool:
+        """Whether a modelled column can be the target, for its task and bought measures."""
+        quality, column = self.quality, self.columns[name]
+        if quality is None or column is None:
+            return True
+        if quality.task == "regression":
+            return column.type not in _NO_NUMBERS
+        if quality.paid is None or "accuracy" not in quality.paid.measures or column.type == "boolean":
+            return True
+        if column.type == "categorical":
+            return (column.most_learned or len(column.listed)) <= MOST_TARGET_VALUES
+        bins = getattr(column, "bins", None)  # others are cut finely
+        cells = len(bins) + 1 if isinstance(bins, list) else bins
+        return isinstance(cells, int) and cells <= MOST_TARGET_VALUES
 
     def _measured_numbers(self) -> Iterator[str]:
         """Texts that the quality report would have to take for numbers."""
@@ -140,7 +160,7 @@ class Parts:
         target = [self.quality.target] if self.quality.target and self.quality.task == "regression" else []
         used = [name for finding in self.quality.findings for name in finding.numbers]
         for path, names, unfit in (
-            ("quality.task: regression", target, {"categorical", "boolean"}),
+            ("quality.task: regression", target, _NO_NUMBERS),
             ("quality.findings", used, {"categorical"}),
         ):
             for name in dict.fromkeys(names):
@@ -159,6 +179,11 @@ class Parts:
             yield (
                 "quality.paid.measures: accuracy, which needs a target of cells; accepted: with quality.target and "
                 "task: classification, or pairs alone"
+            )
+        if "regression" in paid.measures and (self.quality.target is None or self.quality.task != "regression"):
+            yield (
+                "quality.paid.measures: regression, which needs a target of numbers; accepted: with quality.target and "
+                "task: regression, or pairs alone"
             )
 
     def _targets(self) -> Iterator[str]:

@@ -219,7 +219,7 @@ class Generate(Part):
         for key, (value, methods) in parts.items():
             if value is not None and self.method not in methods and (not self.method_unresolved or key == "public"):
                 yield (
-                    f"{key}: is for method {' or '.join(methods)}, and the method is {self.method!r}; accepted: such a "
+                    f"{key}: is for method {', '.join(methods)}, and the method is {self.method!r}; accepted: such a "
                     "method, or leave it out"
                 )
 
@@ -233,7 +233,7 @@ class Generate(Part):
             if getattr(self.text, name) != getattr(defaults, name):
                 yield (
                     f"text.{name}: with method {self.method!r}, whose mechanism draws the texts; leave it out, or use "
-                    f"{' or '.join(TRAINED_METHODS)}"
+                    f"{', '.join(TRAINED_METHODS)}"
                 )
         counted = self.text.rows_counted
         if counted is not None and (self.rows not in ("auto", counted) or not 1 <= counted <= MOST_ROWS):

@@ -9,14 +9,18 @@ from pydantic import Field, field_validator
 from dpsynth_platform.contracts.base import ColumnName, Part
 from dpsynth_platform.contracts.findings import MOST_FINDINGS, Finding
 
+MOST_TARGET_VALUES = 50
+"""Of a target whose classifier's accuracy is bought."""
+
 
 class Paid(Part):
     """Measures that are bought with a share of the release's budget, so that the public dossier may show them."""
 
-    measures: list[Literal["accuracy", "pairs"]] = Field(
+    measures: list[Literal["accuracy", "regression", "pairs"]] = Field(
         min_length=1,
-        description="`accuracy`: of a classifier of the target that learns from synthetic rows alone; `pairs`: mean "
-        "total variation distance of all pairs of columns. Both compare real rows with a sample of the model.",
+        description="`accuracy`: of a classifier of the target that learns from synthetic rows alone; `regression`: "
+        "mean absolute error of a regressor, for a target of numbers; `pairs`: mean total variation distance of all "
+        "pairs of columns. All compare real rows with a sample of the model.",
     )
     share: float = Field(
         default=0.05, gt=0, le=0.5, description="Share of the release's budget (zCDP) for all of them together."

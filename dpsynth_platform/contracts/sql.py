@@ -17,7 +17,7 @@ ACCEPTED = (
     "SELECT of COUNT(*), SUM(column), AVG(column), MEDIAN(column), PERCENTILE_CONT(share) WITHIN GROUP (ORDER BY "
     "column) and the columns of GROUP BY, FROM one table, WHERE with =, <=, >=, BETWEEN, IN and IS NULL joined by AND"
 )
-CONDITIONS = "columns with =, <=, >=, BETWEEN, IN or IS NULL, joined by AND"
+CONDITIONS = "columns with =, <, <=, >, >=, BETWEEN, IN or IS NULL, joined by AND"
 _LONGEST = 10_000
 _READ = {
     "Select": {"expressions", "from_", "from", "where", "group"},
@@ -63,13 +63,16 @@ def query_of(text: str) -> dict[str, Any]:
 
 
 def conditions_of(text: str) -> dict[str, Any]:
-    """Values by column of conditions, as after WHERE. Raises `ValueError`, which names what cannot be answered."""
+    """Values by column of conditions, as after WHERE; `above` and `below` are ends that do not belong to a range.
+
+    Raises `ValueError`, which names what cannot be answered.
+    """
     from sqlglot import exp
 
     condition = _parsed(text, exp.Expression, "condition", CONDITIONS)
     try:
         _refuse_unread(condition)
-        return _where(condition)
+        return _where(condition, strict=True)
     except ValueError as error:
         problem = str(error).replace(ACCEPTED, CONDITIONS)
     raise ValueError(problem)
@@ -145,8 +148,8 @@ def _quantile(found: dict[str, Any], column: str, share: Any) -> None:
     found["quantiles"].setdefault(column, []).append(share)
 
 
-def _where(condition: Any) -> dict[str, Any]:
-    """Values by column, of conditions that are joined by AND."""
+def _where(condition: Any, *, strict: bool = False) -> dict[str, Any]:
+    """Values by column, of conditions that are joined by AND; `strict` if < and > can be answered."""
     from sqlglot import exp
 
     found: dict[str, Any] = {}
@@ -156,7 +159,7 @@ def _where(condition: Any) -> dict[str, Any]:
         if isinstance(item, exp.And):
             left += [item.right, item.left]
             continue
-        column, values = _condition(item)
+        column, values = _condition(item, strict=strict)
         earlier = found.get(column)
         if earlier is None:
             found[column] = values
@@ -167,7 +170,7 @@ def _where(condition: Any) -> dict[str, Any]:
     return found
 
 
-def _condition(item: Any) -> tuple[str, Any]:
+def _condition(item: Any, *, strict: bool) -> tuple[str, Any]:
     from sqlglot import exp
 
     if isinstance(item, exp.Between):
@@ -180,12 +183,13 @@ def _condition(item: Any) -> tuple[str, Any]:
         return _column(item, "WHERE"), [True]
     if isinstance(item, exp.Not) and isinstance(item.this, exp.Column):
         return _column(item.this, "WHERE"), [False]
-    sides = {exp.EQ: "", exp.GTE: "min", exp.LTE: "max"}
-    turned = {"": "", "min": "max", "max": "min"}
+    sides = {exp.EQ: "", exp.GTE: "min", exp.LTE: "max", exp.GT: "above", exp.LT: "below"}
+    turned = {"": "", "min": "max", "max": "min", "above": "below", "below": "above"}
     side = sides.get(type(item))
     if side is None:
-        strict = isinstance(item, exp.GT | exp.LT)
-        _refuse(_shown(item), "<= or >= with the next value" if strict else ACCEPTED)
+        _refuse(_shown(item), ACCEPTED)
+    if side in ("above", "below") and not strict:
+        _refuse(_shown(item), "<= or >= with the next value")
     if isinstance(item.right, exp.Column):
         column, value, side = _column(item.right, "WHERE"), _constant(item.left), turned[side]
     else:

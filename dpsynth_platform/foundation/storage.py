@@ -19,15 +19,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
-from dpsynth_platform.foundation.errors import ConfigurationError, StaleInput
+from dpsynth_platform.foundation.errors import ConfigurationError, ReleaseRefused, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory, private_files
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
+_Found = TypeVar("_Found")
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}")
 HANDED = "-job"
 """Suffix of directories with a worker's inputs (`operations.mechanism`)."""
@@ -309,6 +310,20 @@ def hold(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise HeldByAnother from None
+
+
+def read_beside_rows(path: Path, made: Callable[[Any], _Found]) -> _Found | None:
+    """What is made of a JSON file that the step `synthetic` wrote beside its rows; None if there is none.
+
+    Raises `ReleaseRefused` if the file cannot be read.
+    """
+    try:
+        return made(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        problem = f"{path} cannot be read"
+    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

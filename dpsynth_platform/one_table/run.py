@@ -61,6 +61,7 @@ class Synthesis:
         filled: columns without missing values, whatever the data miss.
         nullable: the other modelled columns.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
+        public: rows, columns, and missing or unlisted values of the public table that helped; None without one.
     """
 
     synthetic: Path
@@ -76,6 +77,7 @@ class Synthesis:
     filled: tuple[str, ...]
     nullable: tuple[str, ...] = ()
     mostly_missing: tuple[str, ...] = ()
+    public: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
@@ -289,6 +291,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         filled=task.filled,
         nullable=task.nullable,
         mostly_missing=missing,
+        public=task.plan.describe().get("public_in_words"),
     )
 
 

@@ -326,7 +326,7 @@ def _check_options(options: Options) -> None:
     heeding = (AUTO, *TARGET_METHODS)
     if options.target is not None and options.method not in heeding:
         raise ContractError(
-            f"--target {options.target!r} is for --method {' or '.join(heeding)}; accepted: one of them, or no target"
+            f"--target {options.target!r} is for --method {', '.join(heeding)}; accepted: one of them, or no target"
         )
     if options.format not in FORMATS:
         raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")

@@ -8,11 +8,13 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import FINETUNED_METHODS, TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, StaleInput
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
 from dpsynth_platform.ledger.chain import RESERVED
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
+from dpsynth_platform.synth.guarded_sources import check_public_table
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
 
@@ -101,7 +103,11 @@ def pin_source(step: StepContext, earlier: StepRecord | None, copy: source.Copy 
 def earlier_plan(
     step: StepContext, code_version: str, earlier: StepRecord | None, pinned: source.PinnedSource
 ) -> SealedPlan | None:
-    """The earlier plan of the same mechanism and source, so that it is not calibrated again."""
+    """The earlier plan of the same mechanism and source, so that it is not calibrated again.
+
+    Raises:
+        ContractError: it is not paid for, and its public table is a guarded one by now.
+    """
     same = {
         "mechanism_digest": canonical_digest(step.contract.mechanism_snapshot()),
         "source": pinned.name,
@@ -116,6 +122,8 @@ def earlier_plan(
     entries = step.ledger.charged_for(step.contract.family, step.place.label)
     keys = planning.mechanism_keys(step.contract, earlier.run_key)
     paid = next((entry for entry in entries if entry.state in ("started", "spent") and entry.key in keys), None)
+    if step.spend_again or paid is None:
+        check_public_table(Settings.from_environment(), step.contract)
     if step.spend_again or paid is None or step.contract.generate.public is not None:
         problem = ""
         try:

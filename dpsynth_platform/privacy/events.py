@@ -106,13 +106,8 @@ class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
 
 
 @attr.frozen
-class GaussianCountsEvent(_GaussianNoise):
-    """Counts or votes over disjoint cells, each with continuous Gaussian noise N(0, sigma^2).
-
-    Neighbours as for `DiscreteGaussianCountsEvent`. What is done to a noisy count afterwards is post-processing:
-    `synth.tabular.noise` rounds it. Where owners are counted, the records of one unit weigh one record together at
-    most, however many there are up to b (`units.count_sensitivity`). Several tables may share one event, each with more
-    noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
+class _WeighedNoise(_GaussianNoise):
+    """Counts of rows or owners (`units.count_sensitivity`).
 
     Attributes:
         weighting: what is counted, rows or owners.
@@ -126,21 +121,23 @@ class GaussianCountsEvent(_GaussianNoise):
 
 
 @attr.frozen
-class GaussianMeasuresEvent(_GaussianNoise):
-    """Measures of how useful rows are that were drawn before, by the private records, with Gaussian noise.
+class GaussianCountsEvent(_WeighedNoise):
+    """Counts or votes over disjoint cells, each with continuous Gaussian noise N(0, sigma^2).
 
-    They are counts and distances of counts from fixed numbers (`synth.tabular.paid`). Their cost is that of one table
-    of counts with noise `sigma`, as that of several tables is for `GaussianCountsEvent`.
-
-    Attributes:
-        weighting: what is counted, rows or owners.
+    Neighbours as for `DiscreteGaussianCountsEvent`. What is done to a noisy count afterwards is post-processing:
+    `synth.tabular.noise` rounds it. Where owners are counted, the records of one unit weigh one record together at
+    most, however many there are up to b (`units.count_sensitivity`). Several tables may share one event, each with more
+    noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
     """
 
-    weighting: str = "rows"
 
-    @property
-    def sensitivity(self) -> Sensitivity:
-        return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
+@attr.frozen
+class GaussianMeasuresEvent(_WeighedNoise):
+    """Measures of how useful rows are that were drawn before, by the private records, with Gaussian noise.
+
+    They are counts, parts of records, and distances of counts from fixed numbers (`synth.tabular.paid`). Their cost is
+    that of one table of counts with noise `sigma`, as that of several tables is for `GaussianCountsEvent`.
+    """
 
 
 @attr.frozen

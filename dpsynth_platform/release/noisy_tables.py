@@ -18,9 +18,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _DAY = dt.timedelta(days=1)
 _SHOWN = 1e-5
 """Relative rounding of real numbers in labels, which have six digits."""
-_COUNTS = frozenset(
-    {"gaussian-counts", "discrete-gaussian-counts", "thresholded-counts", "thresholded-gaussian-counts"}
-)
+COUNTS = frozenset({"gaussian-counts", "discrete-gaussian-counts", "thresholded-counts", "thresholded-gaussian-counts"})
 
 
 def faults(published: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -45,7 +43,7 @@ def faults(published: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
     if any(later <= earlier for earlier, later in itertools.pairwise(orders)) or len(set(columns)) < len(columns):
         yield ".tables", "are not in the order in which a mechanism counts them, each once"
     precision = sum(1 / table["sigma"] ** 2 for table in tables)
-    allowed = precision_of(event, _COUNTS)
+    allowed = precision_of(event, COUNTS)
     if allowed and not precision <= allowed * (1 + 1e-6):  # also if it is no number
         yield ".tables", "claim less noise than the event of the privacy statement has"
 

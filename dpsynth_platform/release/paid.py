@@ -9,16 +9,14 @@ confidence. How much another sample, or other people's records, would differ is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.privacy.units import count_sensitivity
-from dpsynth_platform.release.noisy_tables import precision_of
+from dpsynth_platform.release.noisy_tables import COUNTS, precision_of
 
 if TYPE_CHECKING:
     from dpsynth_platform.contracts.contract import DataContract
@@ -30,6 +28,13 @@ _OF_MEASURES = frozenset({"gaussian-measures"})
 _ROUNDING = 1 / 12
 """Variance that rounding to whole records adds."""
 _DIGITS = 5
+_UNLIKELY = 6.2
+"""Deviations that honest noise exceeds once in more than a billion releases."""
+_OF_TWO = (
+    " Of the value that fewer drawn rows have, F1 is {f1} ({f1_low} to {f1_high}); balanced accuracy is {balanced} "
+    "({balanced_low} to {balanced_high})."
+)
+"""More about the accuracy of a target of two values."""
 _NOTE = (
     "Measured with noise by the mechanism itself, and covered by the guarantee: rows drawn from the same model as the "
     "published ones are compared with the records that it read{canaries}. Intervals are of the noise."
@@ -40,6 +45,11 @@ _WORDS = {
         "A classifier that learned from drawn rows alone predicts {target} right for {value} ({low} to {high}) of the "
         "{unit} that have one. Always naming the most frequent value is right for {usual} ({usual_low} to "
         "{usual_high})."
+    ),
+    "regression": (
+        "A regressor that learned from drawn rows alone is off by {value} ({low} to {high}) of the declared range of "
+        "{target}, on average over the {unit} that have one. Always naming the median of the drawn rows is off by "
+        "{usual} ({usual_low} to {usual_high})."
     ),
     "pairs": (
         "Over {pairs} pairs of columns, the shares of {unit} and of drawn rows differ by {value} ({low} to {high}) on "
@@ -54,14 +64,9 @@ def read_paid(directory: Path) -> dict[str, Any] | None:
 
     Raises `ReleaseRefused` if the file cannot be read.
     """
-    try:
-        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
-        return found
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        problem = f"{directory / FILE} cannot be read"
-    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+    from dpsynth_platform.foundation.storage import read_beside_rows  # late: verifiers have no storage
+
+    return read_beside_rows(directory / FILE, dict)
 
 
 def has_canaries(contract: DataContract) -> bool:
@@ -94,10 +99,15 @@ def in_words(part: Mapping[str, Any] | None) -> tuple[str, ...]:
     return (*(item["in_words"] for item in part["measures"]), part["note"])
 
 
-def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def breaches(
+    quality: Mapping[str, Any], event: Mapping[str, Any], counted: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
     """Where a dossier's bought measures do not follow from its noisy numbers, or are not in the statement's event.
 
     Pairs of a JSON path and what is wrong. Nothing in them is trusted beyond the schema.
+
+    Args:
+        counted: the dossier's `fidelity`.
     """
     where, paid = "$.quality.paid", quality.get("paid")
     try:
@@ -108,6 +118,8 @@ def breaches(quality: Mapping[str, Any], event: Mapping[str, Any]) -> Iterator[t
             precision = sum(1 / item["sigma"] ** 2 for item in paid["measures"])
             if not precision <= bought * (1 + 1e-6) or _too_little(paid["measures"], event):
                 yield where, "claims less noise than the event of the privacy statement has"
+            if not _is_total(paid, event, [] if counted is None else counted["tables"]):
+                yield where, "its number of records does not follow from the noisy counts"
             if paid["confidence"] != CONFIDENCE or paid["note"] not in _NOTES:
                 yield where, "claims another confidence, or says more than it may"
             if [_figures(item, paid) for item in paid["measures"]] != paid["measures"]:
@@ -125,6 +137,27 @@ def _too_little(measures: Sequence[Mapping[str, Any]], event: Mapping[str, Any])
     return any(not item["noise"] * (1 + 1e-6) >= item["sigma"] * max(stretches) for item in measures if "noise" in item)
 
 
+def _is_total(paid: Mapping[str, Any], event: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a number of records is what noisy counts make of it (`estimation.estimate_total`).
+
+    It is the mean of the tables of single columns, by their precision. A dossier can leave tables out. Of these, it is
+    known that they have some of the event's precision, and that the mean over all of them differs from that over those
+    shown by their noise.
+    """
+    shown = [table for table in tables if not table["order"]]
+    each = [1 / (sum(table["parts"]) * (table["sigma"] ** 2 + _ROUNDING)) for table in shown]
+    known, claimed = sum(each), 1 / paid["total_sigma"] ** 2
+    # A table has two cells or more, and a part of the event's precision for each of them.
+    others = precision_of(event, COUNTS) - sum(1 / table["sigma"] ** 2 for table in tables)
+    if not known * (1 - 1e-9) <= claimed <= (known + max(others, 0.0) / 2) * (1 + 1e-6):
+        return False
+    if not shown:
+        return True
+    mean = sum(one * sum(table["measured"]) for one, table in zip(each, shown, strict=True)) / known
+    noise = math.sqrt(max(0.0, 1 / known - 1 / claimed))
+    return bool(abs(paid["total"] - max(1.0, mean)) <= _UNLIKELY * noise + 1e-6 * max(1.0, abs(mean)))
+
+
 def _leaves(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The events of measures in a plan's event, which has them beside its mechanism."""
     for part in event["events"] if event["kind"] == "composed" else [event]:
@@ -134,35 +167,62 @@ def _leaves(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """A measure with value and interval."""
-    names = ("name", "target", "pairs", "sigma", "noise", "noisy", "by_chance")
+    names = ("name", "target", "classes", "pairs", "sigma", "noise", "noisy", "by_chance")
     found: dict[str, Any] = {name: item[name] for name in names if name in item}
-    if item["name"] == "accuracy":
-        (neither, usual), (classifier, both) = item["noisy"]
-        variance = 2 * (item["sigma"] ** 2 + _ROUNDING)  # each share compares two cells with two others
-        found |= _share(classifier + both, neither + usual, variance)
-        found["usual"] = _share(usual + both, neither + classifier, variance)
-    else:
+    words = _WORDS[item["name"]]
+    if item["name"] == "pairs":
         found |= _distance(item, whole)
-    shown = {key: f"{found[key]:.1%}" for key in ("value", "low", "high")}
-    usual = {f"usual{end}": f"{found['usual'][key]:.1%}" for end, key in _ENDS.items()} if "usual" in found else {}
-    if "by_chance" in found:
-        shown["by_chance"] = f"{found['by_chance']:.1%}"
+    else:
+        (neither, usual), (model, both) = item["noisy"]
+        each = item["sigma"] ** 2 + _ROUNDING
+        own, other = (model + both, neither + usual), (usual + both, neither + model)
+        if item["name"] == "regression":  # parts of records that are off, not right
+            own, other = own[::-1], other[::-1]
+        found |= _share(*own, 2 * each)  # each share compares two cells with two others
+        found["usual"] = _share(*other, 2 * each)
+        if item.get("classes") == 2:
+            words += _OF_TWO
+            found |= _of_two(model, neither, both, usual, each)
+    shown: dict[str, str] = {key: f"{found[key]:.1%}" for key in ("value", "low", "high", "by_chance") if key in found}
+    for name in {"usual", "f1", "balanced"}.intersection(found):
+        shown |= {f"{name}{end}": f"{found[name][key]:.1%}" for end, key in _ENDS.items()}
     named = {key: found.get(key) for key in ("target", "pairs")} | {"unit": whole["unit"]}
-    return found | {"in_words": _WORDS[item["name"]].format(**shown, **usual, **named)}
+    return found | {"in_words": words.format(**shown, **named)}
 
 
 _ENDS = {"": "value", "_low": "low", "_high": "high"}
 
 
-def _share(first: float, second: float, variance: float) -> dict[str, float]:
-    """first / (first + second), where both have independent noise of that variance (Fieller 1954).
+def _of_two(
+    found: float, missed: float, rightly_not: float, wrongly: float, variance: float
+) -> dict[str, dict[str, float]]:
+    """F1 of the rarer of two values and balanced accuracy, from four cells with independent noise of that variance.
 
-    The interval is of all p for which first (1 - p) - second p, which has the variance v ((1 - p)^2 + p^2) and the mean
-    0 at the exact share, is within its noise.
+    F1 is 2 f / (2 f + m + w). The two shares of balanced accuracy are within their limits together (Bonferroni), and so
+    is their mean.
     """
-    total, z = first + second, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    both = (1 + CONFIDENCE) / 2
+    recalls = [_share(*cells, variance, confidence=both) for cells in ((found, missed), (rightly_not, wrongly))]
+    balanced = {end: _rounded(sum(recall[end] for recall in recalls) / 2) for end in ("value", "low", "high")}
+    return {"f1": _share(2 * found, missed + wrongly, 4 * variance, 2 * variance), "balanced": balanced}
+
+
+def _share(
+    first: float, second: float, variance: float, of_second: float | None = None, confidence: float = CONFIDENCE
+) -> dict[str, float]:
+    """first / (first + second), where both have independent noise of known variances v and w (Fieller 1954).
+
+    The interval is of all p for which first (1 - p) - second p, which has the variance v (1 - p)^2 + w p^2 and the mean
+    0 at the exact share, is within its noise.
+
+    Args:
+        variance: v.
+        of_second: w; by default the same.
+    """
+    total, z = first + second, NormalDist().inv_cdf((1 + confidence) / 2)
     squared = z**2 * variance
-    a, b, c = total**2 - 2 * squared, first * total - squared, first**2 - squared
+    both = squared + z**2 * (variance if of_second is None else of_second)
+    a, b, c = total**2 - both, first * total - squared, first**2 - squared
     if a <= 0 or total <= 0:
         return {"value": _rounded(first / total if total > 0 else 0.5), "low": 0.0, "high": 1.0}
     root = math.sqrt(max(0.0, b**2 - a * c))

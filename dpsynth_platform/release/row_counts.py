@@ -6,7 +6,9 @@ beside it. What does not: the tables and the bars that hold for all cells at onc
 **Tables.** One that has all columns of the conditions, *exact*, adds its cells of matching rows. Where a condition
 splits a cell, the count lies between the sums without and with such cells. One that has only some of the columns bounds
 the count from above. Single columns also bound it from below (Fréchet): of the rows that fulfil the first condition, at
-most those that fail another one are missing.
+most those that fail another one are missing. Where few cells of a single column are not asked for, the others are what
+these leave of all rows, whose number the column of least noise says: so no limit is far above that number. A condition
+that all rows fulfil is no condition.
 
 **Confidence.** The chance of a miss is shared: `_EXACT` of it for exact tables, the rest for others. The j-th of either
 kind has 1 / (j (j+1)) of that. Which tables are asked follows from columns and earlier counts, so that each one's own
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXACT = 0.9
+_ENDS = ("min", "max", "above", "below")
+"""Of a range; the last two do not belong to it."""
 _MOST_VALUES = 20
 """Of a list, in an error."""
 
@@ -97,8 +101,9 @@ def _conditions(where: Mapping[str, Any] | str) -> dict[str, Values]:
         if isinstance(where, str):
             from dpsynth_platform.contracts import sql  # late: it loads a parser
 
-            where = sql.conditions_of(where)
-        found = {str(name): canonical_values(values) for name, values in where.items()}
+            found = {name: canonical_values(each, _ENDS) for name, each in sql.conditions_of(where).items()}
+        else:
+            found = {str(name): canonical_values(values) for name, values in where.items()}
     except ValueError as error:
         problem = str(error)
     else:
@@ -133,13 +138,18 @@ def count_rows(
         raise ConfigurationError(
             f"where: {', '.join(unknown)}: no column with published counts; accepted: {', '.join(sorted(single))}"
         )
-    found = [*_limits(published, conditions, 1 - confidence)]
-    low = max([0.0, *(item.low for item in found if item.exact), _least_in_common(found)])
-    high = max(min((item.high for item in found), default=math.inf), low)
-    total = float(min(_single(published), key=lambda table: table["sigma"] * math.sqrt(sum(table["parts"])))["total"])
     matching = _matching(
         rows, conditions, {name: published["axes"][table["axes"][0]] for name, table in single.items()}
     )
+    sharpest = min(_single(published), key=lambda table: table["sigma"] * math.sqrt(sum(table["parts"])))
+    asked = [*conditions]
+    for name in asked:
+        if len(conditions) > 1 and all(_groups(published["axes"][single[name]["axes"][0]], conditions[name])[0]):
+            conditions = {kept: values for kept, values in conditions.items() if kept != name}
+    found = [*_limits(published, conditions, 1 - confidence, sharpest)]
+    low = max([0.0, *(item.low for item in found if item.exact), _least_in_common(found)])
+    high = max(min((item.high for item in found), default=math.inf), low)
+    total = float(sum(sharpest["measured"]))
     counted = min((item for item in found if item.sum is not None), key=lambda item: item.high - item.low, default=None)
     if counted is not None:
         estimate, columns = float(counted.sum or 0), counted.columns
@@ -187,7 +197,9 @@ def _single(published: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [table for table in published["tables"] if not table["order"]]
 
 
-def _limits(published: Mapping[str, Any], conditions: Mapping[str, Values], miss: float) -> Iterator[_Limit]:
+def _limits(
+    published: Mapping[str, Any], conditions: Mapping[str, Values], miss: float, sharpest: Mapping[str, Any]
+) -> Iterator[_Limit]:
     """What each table says that has one of the columns, in the order of counting."""
     axes, seen = published["axes"], {True: 0, False: 0}
     for table in published["tables"]:
@@ -203,17 +215,14 @@ def _limits(published: Mapping[str, Any], conditions: Mapping[str, Values], miss
         cells = _cells(own, conditions)
         certain, possible = ([*itertools.product(*(axis_cells[side] for axis_cells in cells))] for side in (0, 1))
         chosen = [[*map(all, certain)], [*map(all, possible)], [not all(groups) for groups in certain]]
-        sums = [_sum(table, kept) for kept in chosen]
-        half = [z * table["sigma"] * math.sqrt(parts) + ROUNDING * parts for _, parts in sums]
-        (inner, _), (outer, _), (rest, _) = sums
-        aligned = exact and sums[0] == sums[1]
+        inner, outer, rest = (_sum(table, kept, sharpest) for kept in chosen)
         yield _Limit(
             columns,
             exact,
-            inner - half[0],
-            max(outer + half[1], 0),
-            max(rest + half[2], 0),
-            inner if aligned else None,
+            inner.count - inner.error(z),
+            max(outer.count + outer.error(z), 0),
+            max(rest.count + rest.error(z), 0),
+            inner.count if exact and chosen[0] == chosen[1] else None,
         )
 
 
@@ -227,10 +236,42 @@ def _cells(axes: Sequence[Mapping[str, Any]], conditions: Mapping[str, Values]) 
     ]
 
 
-def _sum(table: Mapping[str, Any], kept: Sequence[bool]) -> tuple[int, int]:
-    """The sum of a table's cells that are kept, and how many noisy counts it adds."""
-    parts = table.get("parts") or [1] * len(kept)
-    return sum(itertools.compress(table["measured"], kept)), sum(itertools.compress(parts, kept))
+@dataclass(frozen=True)
+class _Sum:
+    """A sum of noisy counts, the variance of its noise before rounding, and how many counts it adds."""
+
+    count: int
+    variance: float
+    parts: int
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], kept: Sequence[bool]) -> _Sum:
+        """The cells of a table that are kept."""
+        parts = sum(itertools.compress(table.get("parts") or [1] * len(kept), kept))
+        return cls(sum(itertools.compress(table["measured"], kept)), parts * table["sigma"] ** 2, parts)
+
+    @classmethod
+    def of_all(cls, table: Mapping[str, Any]) -> _Sum:
+        return cls.of(table, [True] * len(table["measured"]))
+
+    def __sub__(self, other: _Sum) -> _Sum:
+        """The difference of sums of different tables, whose noise is independent."""
+        return _Sum(self.count - other.count, self.variance + other.variance, self.parts + other.parts)
+
+    def error(self, z: float) -> float:
+        """The most error, apart from a chance that z is chosen for."""
+        return z * math.sqrt(self.variance) + ROUNDING * self.parts
+
+
+def _sum(table: Mapping[str, Any], kept: Sequence[bool], sharpest: Mapping[str, Any]) -> _Sum:
+    """The sum of a table's cells that are kept; of one column, the number of all rows without the others if sharper.
+
+    The choice follows from noise scales alone, and the tables of single columns are planned before any is drawn.
+    """
+    found = _Sum.of(table, kept)
+    if table["order"] or table is sharpest:
+        return found
+    return min(found, _Sum.of_all(sharpest) - _Sum.of(table, [not keep for keep in kept]), key=lambda s: s.variance)
 
 
 def _groups(axis: Mapping[str, Any], values: Values) -> tuple[list[bool], list[bool]]:
@@ -258,10 +299,11 @@ def _groups(axis: Mapping[str, Any], values: Values) -> tuple[list[bool], list[b
 def _ranges(axis: Mapping[str, Any], values: Values) -> list[tuple[float, float]]:
     """Values of an ordered column as ranges of numbers in the unit of its cuts."""
     if isinstance(values, dict):
-        least, most = values.get("min"), values.get("max")
-        return [
-            (-math.inf if least is None else _number(axis, least), math.inf if most is None else _number(axis, most))
-        ]
+        ends = {end: _number(axis, value) for end, value in values.items()}
+        # The neighbour in double precision: all values of ordered columns with counts are exact in it.
+        least = max(ends.get("min", -math.inf), math.nextafter(ends.get("above", -math.inf), math.inf))
+        most = min(ends.get("max", math.inf), math.nextafter(ends.get("below", math.inf), -math.inf))
+        return [(least, most)]
     return [(_number(axis, value),) * 2 for value in values if value is not None]
 
 

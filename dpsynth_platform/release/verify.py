@@ -238,7 +238,9 @@ class _Verification:
             dossier = self._dossier(statement["predicate"])
             if dossier is not None:
                 head = self._check_names(dossier, statement["predicate"])
-                for where, message in paid.breaches(dossier["quality"], dossier["statement"]["event"]):
+                for where, message in paid.breaches(
+                    dossier["quality"], dossier["statement"]["event"], dossier.get("fidelity")
+                ):
                     self._report("schema", layout.DOSSIER, message, where)
                 whole = self.reads_rows and not self.withdrawn
                 rows = self._check_table(dossier) if whole else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -210,9 +211,14 @@ def check_period(contract: DataContract, period: str | None) -> None:
         )
 
 
+_OF_MEASURES = {"paid.target": "quality.target", "paid.constraints": "generate.constraints"}
+"""Keys of a contract, by the part of a snapshot that has them for bought measures."""
+
+
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
-    return differences(before.mechanism_snapshot(), now.mechanism_snapshot())
+    found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
+    return [re.sub("^paid", "quality.paid", _OF_MEASURES.get(path, path)) for path in found]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -72,6 +72,17 @@ def test_a_csv_file_of_another_dialect(use: Use, tmp_path: Path) -> None:
     assert status == 1 and "is no CSV file (.csv, .tsv)" in " ".join(text.split())
 
 
+def test_what_a_public_table_lacks_is_printed(use: Use, tmp_path: Path) -> None:
+    known = pa.table({"age": [*range(10), None], "old": [*["no", "yes"] * 5, "maybe"]})
+    pq.write_table(known, tmp_path / "known.parquet")
+    status, text = use(
+        *ASKED, "--method", "jam", "--public", "known.parquet", "--public-why", "it is made up for a test"
+    )
+    assert status == 0, text
+    said = "The public table that helped: 11 rows with age, old; missing or unlisted values: age 1, old 1."
+    assert said in " ".join(text.split())
+
+
 _NAMES = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 _LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _PACKAGE = "http://schemas.openxmlformats.org/package/2006"
@@ -460,4 +471,4 @@ def test_a_target_that_auto_makes_nothing_of_is_said(use: Use) -> None:
     assert "--target old had no effect on method independent" in text
     status, text = use(*few, "--target", "old", "--method", "independent", "--out", "other")
     assert status == 1
-    assert "--target 'old' is for --method auto or aim or jam" in text
+    assert "--target 'old' is for --method auto, aim, jam" in text

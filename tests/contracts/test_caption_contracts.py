@@ -83,7 +83,7 @@ def test_auto_keeps_how_pictures_are_drawn() -> None:
         ({"generate.text.pictures.most_missing": 1}, "generate.text.pictures.most_missing"),
         (
             {"generate.method": "aim"},
-            "text: is for method dp_finetune or ctcl or dp_inference or aug_pe, and the method is 'aim'",
+            "text: is for method dp_finetune, ctcl, dp_inference, aug_pe, and the method is 'aim'",
         ),
         ({"generate.method": "image_moments"}, "text: is for method dp_finetune"),
         ({"generate.image": {}}, "or text.pictures, by which an endpoint draws pictures from the texts"),

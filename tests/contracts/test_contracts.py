@@ -279,7 +279,11 @@ FAULTS: list[tuple[str, Any, str]] = [
         "note",
         "quality.target: column 'note' is not modelled; accepted: age, score, day, colour, member",
     ),
-    ("quality.target", "size", "quality.target: column 'size' is not declared; accepted: customer"),
+    (
+        "quality.target",
+        "size",
+        "quality.target: column 'size' is not declared; accepted: age, score, day, colour, member",
+    ),
     ("quality.protected", ["customer"], "quality.protected: column 'customer' is not modelled; accepted: age"),
     # The owner's column is one that is never modelled.
     *(

@@ -63,7 +63,7 @@ def test_the_format_follows_from_the_name(uri: str, expected: str) -> None:
         (
             table(),
             "mst",
-            "generate.public: is for method aim or jam or mwem or rap or gem, and the method is 'mst'; accepted: such "
+            "generate.public: is for method aim, jam, mwem, rap, gem, and the method is 'mst'; accepted: such "
             "a method, or leave it out",
         ),
         (table(), "auto", "generate.public: is for method aim"),

@@ -148,11 +148,11 @@ def test_contradictions_are_found_at_once() -> None:
     [
         (
             {"generate": {"method": "aim", "text": {}}},
-            "generate.text: is for method dp_finetune or ctcl or ",
+            "generate.text: is for method dp_finetune, ctcl, ",
         ),
         (
             {"generate": {"method": "mst", "training": {}}},
-            "generate.training: is for method dp_finetune or ctcl, and the",
+            "generate.training: is for method dp_finetune, ctcl, and the",
         ),
         ({"generate": {"method": "dp_finetune", "time_limit": "5m"}}, "'dp_finetune' plans by steps"),
         ({"generate": {"method": "dp_finetune", "text": {"column": "topic"}}}, "generate.text.column: 'topic'"),

@@ -120,6 +120,32 @@ def test_a_copy_of_a_source_that_ran_is_no_public_table(own: Deployment, kind: s
             guarded_sources.check_public_table(own.settings, load_dataset(own.settings, "people")[0])
 
 
+def test_a_table_that_became_a_source_is_refused_where_an_unpaid_plan_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan was sealed while the table was public; once it is paid for, nothing is refused or spent."""
+    place = tmp_path / "home/sources/others"
+    generate = {**SMALL["generate"], "method": "jam", "public": {"uri": str(place), "why": WHY, "format": "delta"}}
+    deployment = Deployment(tmp_path, contract=copy.deepcopy(SMALL))
+    deployment.write().with_source(small_table())
+    add_dataset(deployment, "others", small_table(300, seed=8, first_person=9000))
+    others = deployment.settings.contracts / "others.yaml"
+    monkeypatch.setenv("DPSYNTH_HOME", str(deployment.settings.home))
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(deployment.settings.deploy))
+    kept = others.read_text()
+    others.unlink()
+    deployment.contract["generate"] = generate
+    deployment.write()
+    assert run_here(deployment, steps=["raw"]).success
+    others.write_text(kept)
+    assert "and the source of dataset others overlap" in run_here(deployment, steps=["raw"]).failures["raw"]
+    others.unlink()
+    assert run_here(deployment).success
+    others.write_text(kept)
+    assert run_here(deployment, steps=["raw"]).success
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
+
+
 def test_a_guarded_table_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number and digest of its rows would be in the plan, unpaid."""
     deployment = Deployment(tmp_path, contract=copy.deepcopy(SMALL))

@@ -11,7 +11,9 @@ from clearance_cases import contract_of, guarantee, independent, line, spend, to
 from event_cases import dataset, event, model, name, own
 from ledger_cases import people
 
+from dpsynth_platform.contracts.bases import bases_of
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import graph_rows
@@ -45,8 +47,8 @@ def fonts(place: str) -> dict[str, Any]:
     return {"evolution": {"foundation": "fonts", "fonts": {"directory": place}}}
 
 
-def endpoint(called: str) -> dict[str, Any]:
-    asked = {"url": "https://models.example.org/v1", "model": called}
+def endpoint(called: str, host: str = "models.example.org") -> dict[str, Any]:
+    asked = {"url": f"https://{host}/v1", "model": called}
     return {"evolution": {"foundation": "endpoint", "endpoint": asked}}
 
 
@@ -234,6 +236,23 @@ def test_a_model_that_draws_needs_an_origin_or_a_declaration(
     assert cleared.declared == (
         "dpsynth:products:painter was declared public by Ada: its makers list what it learned from",
     )
+
+
+def test_the_same_model_at_another_host_is_the_same_base(ledger: Ledger, store: LineageStore, starting: None) -> None:
+    """It is declared once, by its name: the declaration says what the model learned from, not who serves it."""
+    store.declare_public(model_name("painter"), by="Ada", reason="its makers list what it learned from")
+    hosts = ("models.example.org", "localhost:8000", "another.example.org")
+    seen = [verdict(ledger, store, pictured(endpoint("painter", host))) for host in hosts]
+    assert [found.decision for found in seen] == ["compose"] * 3 and len({found.bases for found in seen}) == 1
+    assert verdict(ledger, store, pictured(endpoint("painter-2"))).decision == "refuse"
+    texts = [
+        bases_of(Generate.model_validate({
+            "method": "aug_pe", "rows": 10, "base_model": "writer",
+            "text": {"evolution": {"endpoint": {"url": f"https://{host}/v1"}}},
+        }))
+        for host in hosts[::2]
+    ]  # fmt: skip
+    assert texts[0] == texts[1] and texts[0][0].name == "writer"
 
 
 def test_a_contract_reason_is_no_origin_of_a_diffusion_model(

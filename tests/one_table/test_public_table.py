@@ -40,6 +40,7 @@ def test_it_helps_and_is_in_the_statement(
     text = made.statement.read_text()
     assert WHY in text and "public table earlier.parquet" in text and str(earlier.parent) not in text
     assert "The public table that helped: 497 rows with age, rich; missing or unlisted values: none." in text
+    assert made.public == "497 rows with age, rich; missing or unlisted values: none"
     assert any(WHY in line for line in made.not_covered)
     again = make(**options | {"public": str(earlier)})
     assert not again.spent and again.entry_id == made.entry_id
@@ -54,8 +55,8 @@ def test_it_helps_and_is_in_the_statement(
     [
         ({"method": "jam"}, "--public: missing, and 'jam' takes counts from it; accepted: a public table, or method"),
         ({"method": "jam", "public_why": WHY}, "--public and --public-why go together"),
-        ({"method": "mst", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim or jam or"),
-        ({"method": "auto", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim or jam or"),
+        ({"method": "mst", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim, jam,"),
+        ({"method": "auto", "public": "earlier.parquet", "public_why": WHY}, "--public: is for method aim, jam,"),
         ({"method": "aim", "public": "earlier.parquet"}, "--public and --public-why go together"),
         (
             {"method": "aim", "public": "other.parquet", "public_why": WHY},

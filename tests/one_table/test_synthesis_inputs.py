@@ -192,7 +192,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"contributions": None}, "--owners and --contributions go together"),
         ({"owners": None}, "--owners and --contributions go together"),
         ({"contributions": 0}, "--contributions 0; accepted: 1 or more"),
-        ({"target": "age"}, "--target 'age' is for --method auto or aim or jam; accepted: one of them, or no target"),
+        ({"target": "age"}, "--target 'age' is for --method auto, aim, jam; accepted: one of them, or no target"),
         ({"target": "note", "method": "aim"}, "--target 'note' is no modelled column; accepted: age, city"),
         ({"time_limit": "90"}, "--time-limit: '90'; accepted: whole seconds, minutes or hours, such as 90s"),
         ({"delta": 0.9, "expected_units": 500}, "accepted: no --delta, which makes it 0.00107, or up to 0.002"),

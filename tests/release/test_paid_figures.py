@@ -51,9 +51,9 @@ MARGIN = 5 * math.sqrt(0.05 * 0.95 / TRIALS)
 
 def figures(noisy: Any, **changes: Any) -> dict[str, Any]:
     place = 0 if isinstance(noisy, list) else 1
-    return paid.published(DRAWN | changes | {"measures": [DRAWN["measures"][place] | {"noisy": noisy}]}, canaries=True)[
-        "measures"
-    ][0]
+    of_target = {"classes": changes.pop("classes")} if "classes" in changes else {}
+    item = DRAWN["measures"][place] | of_target | {"noisy": noisy}
+    return paid.published(DRAWN | changes | {"measures": [item]}, canaries=True)["measures"][0]
 
 
 @pytest.mark.parametrize("exact", [[[300, 700], [1400, 1600]], [[0, 10], [20, 150]], [[40, 0], [500, 0]]])
@@ -69,6 +69,40 @@ def test_intervals_of_accuracy_cover_it_19_times_in_20(exact: list[list[int]]) -
     assert min(hits, usual_hits) / TRIALS >= 0.95 - MARGIN
     if total == 4000:  # limits of the range cover more
         assert max(hits, usual_hits) / TRIALS <= 0.95 + MARGIN
+
+
+@pytest.mark.parametrize("exact", [[[300, 700], [1400, 1600]], [[400, 3200], [300, 100]], [[10, 40], [30, 160]]])
+def test_intervals_of_f1_and_balanced_accuracy_cover_them(exact: list[list[int]]) -> None:
+    rng = np.random.default_rng(6)
+    (missed, wrongly), (found, rightly) = exact
+    f1 = 2 * found / (2 * found + missed + wrongly)
+    balanced = (found / (found + missed) + rightly / (rightly + wrongly)) / 2
+    hits = balanced_hits = 0
+    for noise in np.rint(rng.normal(0, SIGMA, (TRIALS, 2, 2))).astype(int):
+        shown = figures((np.array(exact) + noise).tolist(), classes=2)
+        hits += shown["f1"]["low"] - 1e-5 <= f1 <= shown["f1"]["high"] + 1e-5
+        balanced_hits += shown["balanced"]["low"] - 1e-5 <= balanced <= shown["balanced"]["high"] + 1e-5
+    assert min(hits, balanced_hits) / TRIALS >= 0.95 - MARGIN
+    if sum(map(sum, exact)) == 4000:
+        assert hits / TRIALS <= 0.95 + MARGIN
+
+
+def test_figures_of_a_target_of_two_values_and_of_numbers_by_hand() -> None:
+    of_two = figures([[200, 300], [600, 1900]], classes=2)
+    assert of_two["f1"]["value"] == pytest.approx(1200 / 1700, abs=1e-5)
+    assert of_two["balanced"]["value"] == pytest.approx((600 / 800 + 1900 / 2200) / 2, abs=1e-5)
+    # To first order, 2.2414 (0.01976 + 0.00795) / 2 to either side: noise of two cells by 800 and by 2200 records.
+    assert of_two["balanced"]["high"] - of_two["balanced"]["low"] == pytest.approx(2 * 0.0311, abs=1e-3)
+    assert "balanced accuracy is 80.7% (77." in of_two["in_words"]
+    for classes in ({}, {"classes": 3}):
+        shown = figures([[200, 300], [600, 1900]], **classes)
+        assert "f1" not in shown and "F1" not in shown["in_words"]
+    item = {"name": "regression", "target": "age", "sigma": SIGMA, "noisy": [[50, 250], [350, 2350]]}
+    (error,) = paid.published(DRAWN | {"measures": [item]}, canaries=False)["measures"]
+    assert (error["value"], error["usual"]["value"]) == (0.1, round(400 / 3000, 5))
+    assert error["in_words"].startswith(
+        "A regressor that learned from drawn rows alone is off by 10.0% (8.3% to 11.6%) of the declared range of age"
+    )
 
 
 @pytest.mark.parametrize("tau", [10.0, 200.0])
@@ -105,20 +139,20 @@ def test_figures_by_hand() -> None:
 
 def test_breaches() -> None:
     quality = {"paid": paid.published(DRAWN, canaries=True)}
-    assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT)) == []
-    assert list(paid.breaches({}, EVENT["events"][0])) == []  # type: ignore[index]
+    assert list(paid.breaches(json.loads(json.dumps(quality)), EVENT, None)) == []
+    assert list(paid.breaches({}, EVENT["events"][0], None)) == []  # type: ignore[index]
     assert len(paid.in_words(quality["paid"])) == 3 and paid.in_words(None) == ()
     without = {"paid": paid.published({"share": 0.1, "rows": 5, "not_available": "it stopped"}, canaries=True)}
-    assert list(paid.breaches(without, EVENT)) == []
+    assert list(paid.breaches(without, EVENT, None)) == []
     assert "it stopped" in paid.in_words(without["paid"])[0]
 
     def changed(change: Callable[[Any], Any]) -> Iterator[str]:
         other = copy.deepcopy(quality)
         change(other["paid"])
-        return (message for _, message in paid.breaches(other, EVENT))
+        return (message for _, message in paid.breaches(other, EVENT, None))
 
-    assert "in one of both only" in next(paid.breaches({}, EVENT))[1]
-    assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0]))[1]  # type: ignore[arg-type]
+    assert "in one of both only" in next(paid.breaches({}, EVENT, None))[1]
+    assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0], None))[1]  # type: ignore[arg-type]
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(sigma=SIGMA / 2)))
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(noise=SIGMA / 2)))
     for change in (lambda part: part.update(confidence=0.99), lambda part: part.update(note="They are exact.")):
@@ -133,6 +167,37 @@ def test_breaches() -> None:
         assert "do not follow" in next(changed(change))
     assert "cannot be read" in next(changed(lambda part: part["measures"][0].update(noisy=4)))
     assert "cannot be read" in next(changed(lambda part: part.pop("total")))
+
+
+COUNTED = {
+    "axes": [],
+    "tables": [
+        {"axes": [0], "order": 0, "sigma": 10.0, "parts": [1, 1, 1], "measured": [2000, 1500, 480]},
+        {"axes": [1], "order": 0, "sigma": 20.0, "parts": [2, 1], "measured": [3900, 190]},
+        {"axes": [0, 1], "order": 1, "sigma": 30.0, "measured": [9] * 6},
+    ],
+}
+"""Noisy counts of two columns: 3980 and 4090 records in all, of which the second has four times the variance."""
+
+
+@pytest.mark.parametrize(
+    ("total", "sigma", "holds"),
+    [
+        (4002.0, 15.49, True),  # (4 * 3980 + 4090) / 5, and sqrt(0.8 * 3) * 10
+        (4040.0, 15.49, False),
+        (8000.0, 15.49, False),
+        (4002.0, 17.4, False),  # more noise than the tables have
+        (3995.0, 14.0, True),  # another table, which the dossier leaves out
+        (4200.0, 14.0, False),
+        (4002.0, 0.5, False),  # more precision than the event has
+    ],
+)
+def test_the_number_of_records_follows_from_the_noisy_counts(total: float, sigma: float, holds: bool) -> None:
+    counts, measures = EVENT["events"]
+    event = {"kind": "composed", "events": [counts | {"sigma": 8.0}, measures]}  # type: ignore[operator]
+    quality = {"paid": paid.published(DRAWN | {"total": total, "total_sigma": sigma}, canaries=True)}
+    found = [message for _, message in paid.breaches(quality, event, COUNTED)]
+    assert found == ([] if holds else ["its number of records does not follow from the noisy counts"])
 
 
 def test_a_release_whose_measures_nobody_paid_for_is_refused(

@@ -20,6 +20,7 @@ FROZEN = {
     "dossier-5.json": "176565e9ed283c8ed45270a058faec32d55144b7932111614011613915e1b34e",
     "dossier-6.json": "27532a0724145cb821685a93e7fd2ece495b799a9f8f273f66e839f7f5c1b2ae",
     "dossier-7.json": "f56ece4540e7b30e0200c8bc7ee54da5476c5d7b7571caf504307041c5569439",
+    "dossier-8.json": "e991585595b5759c1712d6eccb32a42bc7c0d810721827052638a5cb2a937180",
     "reviewers-dossier-1.json": "20610cd578a527c0196db10e530f8d782c13d7608c417e01b488413075b026b6",
 }
 """SHA-256 of every schema that a release may name. A changed document gets a new format and a new file."""

@@ -428,7 +428,7 @@ def test_a_model_that_sees_too_little_is_refused_before_the_data_are_read(bounde
         ({"population": 0}, "population"),
         ({"rounds": 0}, "rounds"),
         ({"ways": ["rephrase", "rephrase"]}, "contains duplicates"),
-        ({"generate": {"training": {}}}, "training: is for method dp_finetune or ctcl"),
+        ({"generate": {"training": {}}}, "training: is for method dp_finetune, ctcl"),
         ({"generate": {"method": "dp_finetune"}}, "text.evolution: is for method aug_pe"),
         ({"privacy": {"weighting": "owners"}}, "weighting"),
         ({"text": {"chunks": 2}}, "chunks"),

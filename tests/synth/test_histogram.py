@@ -76,6 +76,7 @@ def test_too_many_cells_are_refused_with_their_number_and_the_way_out(monkeypatc
     with pytest.raises(ContractError) as caught:
         plan_for("histogram", COLUMNS, epsilon=1.0, b=1)
     assert str(caught.value).endswith(
-        "generate.method: 'histogram' counts all columns together, which have 36 cells; accepted: up to 35; keep fewer "
+        "generate.method: 'histogram' counts all columns together, which have 36 cells, most of them by b (4), a (3), "
+        "c (3); accepted: up to 35; keep fewer "
         "columns, declare fewer bins or shorter lists of values, learn fewer of them (most), or take aim"
     )

@@ -163,6 +163,66 @@ def test_over_all_neighbours_measures_move_by_the_claimed_lengths_and_no_more(we
     assert farthest["replace-one", "pairs"] > 0.6
 
 
+NUMBERS = {"a": {"type": "integer", "min": 0, "max": 4}, "b": {"type": "integer", "min": 0, "max": 1}}
+
+
+def numbers_of(owners):
+    """Records of a number and what goes with it; None is missing, and 9 beyond the declared range."""
+    rows = [record for mine in owners for record in mine]
+    ids = [f"{number:032x}" for number, mine in enumerate(owners, start=1) for _ in mine]
+    columns = {name: pa.array([row[place] for row in rows], pa.int64()) for place, name in enumerate(NUMBERS)}
+    return pa.table(columns | {"_owner": pa.array(ids, pa.string())})
+
+
+@pytest.mark.parametrize("weighting", ["rows", "owners"])
+def test_over_all_neighbours_errors_move_by_the_claimed_lengths_and_no_more(weighting, monkeypatch):
+    """As far as claimed: errors are all or nothing where a record and the prediction are at the range's two ends."""
+    monkeypatch.setattr(xgboost, "XGBRegressor", functools.partial(xgboost.XGBRegressor, n_estimators=3))
+    domain = Domain.from_json(plan_for("independent", NUMBERS, epsilon=1.0, b=2).columns)
+    cells = list(itertools.product([None, 0, 1, 3, 4, 9], range(2)))
+    people = [mine for number in range(3) for mine in itertools.combinations_with_replacement(cells, number)]
+    farthest = collections.Counter()
+    for sample in ([(0, 0), (4, 1)] * 30, [(0, 0), (0, 1)] * 30, [(None, 0)] * 5):
+        others, drawn = [[(3, 1)], [(1, 0)]], numbers_of([sample]).drop_columns("_owner")
+        tables = (numbers_of([*others, mine]) for mine in people)
+        found = [paid.exact_regression(Records(table, domain, weighting), drawn, "a").ravel() for table in tables]
+        moved = np.array(found) - found[0]
+        for adjacency, steps in (("add-or-remove", moved), ("replace-one", (moved[:, None] - moved).reshape(-1, 4))):
+            bound = count_sensitivity(adjacency, 2, weighting)
+            steps = steps / RECORD_PARTS
+            assert np.abs(steps).sum(axis=1).max() <= bound.l1
+            reached = (steps**2).sum(axis=1).max() / bound.l2_squared
+            farthest[adjacency] = max(farthest[adjacency], reached)
+        assert np.all(moved >= 0)
+    assert farthest == {"add-or-remove": 1, "replace-one": 1}
+
+
+def test_errors_by_hand():
+    """The median is 0; the regressor learns 4 b, or nearly. 9 counts as 4, and a missing number is no error."""
+    domain = Domain.from_json(plan_for("independent", NUMBERS, epsilon=1.0, b=2).columns)
+    drawn = numbers_of([[(0, 0)] * 300 + [(4, 1)] * 200]).drop_columns("_owner")
+    records = Records(numbers_of([[(0, 0)], [(9, 1)], [(1, 0)], [(None, 1)], [(2, 1)]]), domain)
+    (neither, usual), (model, both) = paid.exact_regression(records, drawn, "a") / RECORD_PARTS
+    assert neither + usual + model + both == 4
+    assert neither + model == pytest.approx(0 + 1 + 0.25 + 0.5, abs=1e-4)
+    assert neither + usual == pytest.approx(0 + 0 + 0.25 + 0.5, abs=0.01)
+    assert neither == pytest.approx(0.25**2 + 0.5**2, abs=0.01)
+
+
+def test_a_regressor_is_measured_beside_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(paid, "ROWS", 1500)
+    monkeypatch.setattr(xgboost, "XGBRegressor", functools.partial(xgboost.XGBRegressor, n_estimators=3))
+    plan = plan_with(measures=["regression", "pairs"], quality={"target": "age", "task": "regression"})
+    model = tmp_path / "model"
+    model.mkdir()
+    generator("independent").fit(plan, write_bounded(people(1500), tmp_path / "bounded"), grant_for(plan), model)
+    drawn = generator("independent").draw(model, 10).paid
+    assert [item["name"] for item in drawn["measures"]] == ["pairs", "regression"]
+    assert drawn["measures"][1]["target"] == "age" and abs(np.sum(drawn["measures"][1]["noisy"]) - 1500) < 500
+    said = published(drawn, canaries=False)["measures"][1]["in_words"]
+    assert "of the declared range of age, on average over the records" in said
+
+
 def test_measures_by_hand():
     domain = tiny_domain()
     records = records_of([[(0, 0, 0)], [(0, 1, 0)], [(1, 1, 1)], [(1, 0, 2)]], domain)
@@ -325,6 +385,7 @@ MOMENT = {"type": "datetime", "min": "2026-01-01T00:00", "max": "2026-12-31T23:0
         ({"measures": ["f1"]}, {}, "'f1'"),
         ({"measures": ["pairs"], "share": 0.6}, {}, "0.5"),
         ({"measures": ["accuracy"]}, {}, "which needs a target of cells"),
+        ({"measures": ["regression"]}, {}, "which needs a target of numbers"),
     ],
 )
 def test_contracts_that_cannot_be(quality, changes, said):
@@ -333,11 +394,30 @@ def test_contracts_that_cannot_be(quality, changes, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("target", "quality", "accepted"),
+    [
+        ("name", {}, "is not modelled; accepted: score, city, member"),
+        ("town", {}, "is not declared; accepted: score, city, member"),
+        ("town", {"task": "regression"}, "is not declared; accepted: age, score, day"),
+    ],
+)
+def test_no_target_is_offered_that_would_be_refused_next(target, quality, accepted):
+    measures = ["regression" if quality else "accuracy"]
+    with pytest.raises(ContractError) as refused:
+        contract_with(
+            quality={"target": target, **quality, "paid": {"measures": measures}},
+            columns__day__bins=60,
+        )
+    assert str(refused.value).endswith(f"quality.target: column {target!r} {accepted}")
+
+
 def test_measures_of_too_much_or_too_little_are_refused_before_anything_is_spent(monkeypatch):
     monkeypatch.setattr(paid, "MOST_PAIR_CELLS", 10)
     with pytest.raises(ContractError, match="accepted: up to 10"):
         plan_with(measures=["pairs"])
-    with pytest.raises(ContractError, match="day, which has 60 values or bins"):
+    listed = "day, which has 60 values or bins; accepted: up to 50, so age, score, city, member; or pairs alone"
+    with pytest.raises(ContractError, match=listed):
         plan_with(measures=["accuracy"], quality={"target": "day"}, columns__day__bins=60)
     columns = {"person_id": {"type": "identifier"}, "age": {"type": "integer", "min": 0, "max": 9}}
     with pytest.raises(ContractError, match="accepted: with two or more"):
@@ -346,5 +426,6 @@ def test_measures_of_too_much_or_too_little_are_refused_before_anything_is_spent
     with pytest.raises(ContractError, match="which has 60 values or bins"):  # as `contract check` does
         paid.check_measures(contract_with(quality=DAY, columns__day__bins=60))
     paid.check_measures(contract_with())
-    with pytest.raises(ContractError, match="accuracy of at, beside which no column is modelled; accepted: with "):
-        plan_with(measures=["accuracy"], quality={"target": "at"}, columns=columns)
+    for name, task in (("accuracy", "classification"), ("regression", "regression")):
+        with pytest.raises(ContractError, match=f"{name} of at, beside which no column is modelled; accepted: with "):
+            plan_with(measures=[name], quality={"target": "at", "task": task}, columns=columns)

@@ -122,6 +122,16 @@ def test_changes_are_named_where_they_make_another_run() -> None:
     ]
 
 
+def test_changes_of_bought_measures_are_named_as_in_a_contract() -> None:
+    def paid(share: float, target: str) -> DataContract:
+        bought = {"measures": ["accuracy"], "share": share}
+        return contract(lambda document: document.update(quality={"target": target, "paid": bought}))
+
+    one, other = contract().modelled[:2]
+    assert changes(contract(), paid(0.1, one)) == ["quality.paid"]
+    assert changes(paid(0.1, one), paid(0.2, other)) == ["quality.paid.share", "quality.target"]
+
+
 def test_a_plan_is_of_public_facts_alone(plan: Any) -> None:
     again = plan_release(contract(), source_schema_of(contract()), None)
     assert again.digest == plan.digest

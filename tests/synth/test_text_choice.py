@@ -196,7 +196,7 @@ def test_a_method_that_cannot_do_it_is_refused_with_its_reason(tmp_path):
 
 
 def test_without_a_text_auto_is_for_tables(tmp_path):
-    with pytest.raises(ContractError, match="training: is for method dp_finetune or ctcl"):
+    with pytest.raises(ContractError, match="training: is for method dp_finetune, ctcl"):
         contract_for(generate={"text": None, "training": {}})
     contract = contract_for(generate={"text": None})
     assert resolve_method(contract, settings(tmp_path)) is contract

@@ -304,7 +304,7 @@ def test_a_run_interrupted_before_the_vote_continues_and_votes_once(base, bounde
         ({"resample": {"clusters": 1}}, "clusters"),
         ({"resample": {"noise": 0}}, "noise"),
         ({"resample": {"pool": 0.5}}, "pool"),
-        ({"method": "mst", "training": None, "base_model": None}, "text: is for method dp_finetune or ctcl"),
+        ({"method": "mst", "training": None, "base_model": None}, "text: is for method dp_finetune, ctcl"),
     ],
 )
 def test_an_impossible_contract_is_refused(base, changes, said):

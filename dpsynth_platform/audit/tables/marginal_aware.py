@@ -2,7 +2,8 @@
 
 What belongs here: the attack of Golob, Pentyala, Maratkhan & De Cock, "Privacy Vulnerabilities in Marginals-based
 Synthetic Data" (SaTML 2025; MAMA-MIA), on the released rows, and its form for an attacker with the noisy counts. What
-does not: attacks on all columns at once (`density`), or the decoding itself (`decoding`).
+does not: attacks on all columns at once (`density`), the decoding itself (`decoding`), or residuals (`grem`): a record
+moves many residuals of a pair, which need a decoder of their own.
 
 A model fitted to marginals depends on a record only through its cells in these marginals. Other features of the rows
 only add noise to an attack.

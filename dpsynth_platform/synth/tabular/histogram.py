@@ -33,6 +33,8 @@ from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionP
 ONE_WAY_SHARE = 0.2
 HISTOGRAM_CELLS = 2**18
 """The most cells of all columns together."""
+_NAMED = 3
+"""Of the columns with most cells, in an error."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,12 @@ class Histogram(SelectionGenerator[HistogramParameters]):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         if (cells := math.prod(domain.most_states)) > HISTOGRAM_CELLS:
+            largest = sorted(domain, key=lambda column: -column.most_states)[:_NAMED]
+            named = ", ".join(f"{column.name} ({column.most_states})" for column in largest)
             raise ContractError(
                 f"{contract.dataset}: generate.method: 'histogram' counts all columns together, which have {cells:,} "
-                f"cells; accepted: up to {HISTOGRAM_CELLS:,}; keep fewer columns, declare fewer bins or shorter lists "
-                "of values, learn fewer of them (most), or take aim"
+                f"cells, most of them by {named}; accepted: up to {HISTOGRAM_CELLS:,}; keep fewer columns, declare "
+                "fewer bins or shorter lists of values, learn fewer of them (most), or take aim"
             )
         budget = calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain))
         return asdict(HistogramParameters(**asdict(budget), one_way_share=ONE_WAY_SHARE if len(domain) > 1 else 1.0))

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.foundation.errors import ReleaseRefused
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import read_beside_rows, write_durably
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.tabular.domain import ColumnDomain
@@ -93,14 +92,7 @@ def read_measured(directory: Path) -> dict[str, Any] | None:
 
     Raises `ReleaseRefused` if the file cannot be read.
     """
-    try:
-        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
-        return found
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        problem = f"{directory / FILE} cannot be read"
-    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+    return read_beside_rows(directory / FILE, dict)
 
 
 class _Tables:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import read_beside_rows, write_durably
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.tabular.domain import Domain
@@ -93,13 +93,7 @@ def read_missing(directory: Path) -> tuple[MissingShare, ...] | None:
 
     Raises `ReleaseRefused` if the file cannot be read.
     """
-    try:
-        return tuple(MissingShare(**item) for item in json.loads((directory / FILE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError):
-        problem = f"{directory / FILE} cannot be read"
-    raise ReleaseRefused(f"{problem}; accepted: as the step synthetic wrote it; materialize synthetic again")
+    return read_beside_rows(directory / FILE, lambda items: tuple(MissingShare(**item) for item in items))
 
 
 def check_missing(label: str, shares: Iterable[MissingShare], most: float | Mapping[str, float] | None) -> None:

@@ -10,7 +10,14 @@ more. Figures are of that sample, not of the released rows, which nobody has dra
 
 - `accuracy`: a classifier learns the target from the sample alone. Each record with a target then falls into one of
   four cells by itself: whether the classifier is right, and whether the sample's most frequent value is. One unit moves
-  this table as it moves any table of counts over disjoint cells (`privacy.units.count_sensitivity`).
+  this table as it moves any table of counts over disjoint cells (`privacy.units.count_sensitivity`). Of a target of
+  two values, F1 and balanced accuracy follow from the same cells.
+- `regression`: a regressor learns a numeric target from the sample alone. Each record with a target is off by a part e
+  of the declared range, into which the prediction is cut, and the sample's median by u. The record is divided among
+  four cells: e u, e (1 - u), (1 - e) u and (1 - e) (1 - u), in whole parts of a record. They are not negative and their
+  sum is the record, so one unit moves the table no farther than one of disjoint cells: its records' vectors have an L1
+  norm of b at most, hence an L2 norm of b, and two of them differ by sqrt(2) b. Errors are absolute: squares of small
+  parts would be lost in the noise.
 - `pairs`: for each pair of columns, the L1 distance d of the records' counts from the sample's, which are scaled to the
   noisy number of records and rounded first, so that they are fixed numbers. One unit moves each d by at most L1
   (`selection.scale_of_distances`), hence their sum over P pairs by P L1, and the mean, rounded down to whole parts of a
@@ -19,6 +26,9 @@ more. Figures are of that sample, not of the released rows, which nobody has dra
 
 Each measure gets an equal part of the precision of one table of counts. A plan's grant is claimed once, and only a run
 with a claim measures; an interrupted run leaves no figures, and its model is used without.
+
+A noisy histogram of scores by class would give the area under the ROC curve, too, and is not bought. Accuracy and F1
+would then add the noise of many cells, and the area is a ratio of products of noisy counts, without an exact interval.
 """
 
 from __future__ import annotations
@@ -32,12 +42,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.quality import Paid
+from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Paid
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.storage import write_durably
@@ -61,7 +72,7 @@ FILE = "paid.json"
 """In a model's directory."""
 ROWS = 50_000
 """Rows of the sample."""
-MOST_CLASSES = 50
+OF_TARGET = frozenset({"accuracy", "regression"})
 MOST_PAIR_CELLS = 2**25
 """Exact and expected counts of all pairs are in memory at once: 256 MiB of each."""
 
@@ -75,7 +86,7 @@ class SealedMeasures:
         share: of the plan's zCDP cost.
         sigma: noise of a table of counts that costs as much as all of them together, in records.
         rows: of the sample; `constraints` hold for it, as JSON.
-        target: of `accuracy`; None without it.
+        target: of `accuracy` or `regression`; None without either.
     """
 
     measures: list[str]
@@ -105,7 +116,7 @@ class SealedMeasures:
             share=paid.share,
             sigma=partitions_of(contract, domain).sigma_of_measures(guarantee, rho),
             rows=ROWS,
-            target=contract.quality.target if "accuracy" in paid.measures else None,
+            target=contract.quality.target if OF_TARGET.intersection(paid.measures) else None,
             constraints=contract.snapshot()["generate"]["constraints"],
         )
         if "pairs" in sealed.measures:  # refused here, before anything is spent
@@ -176,9 +187,10 @@ def measure(run: MechanismRun, sealed: SealedMeasures, sample: pa.Table) -> None
     found = []
     for measured, (name, sigma) in enumerate(sealed.noises.items()):
         run.progress("measuring quality", measured, len(sealed.measures))
-        if name == "accuracy":
+        if name in OF_TARGET:
             assert sealed.target is not None  # noqa: S101  (sealed with it)
-            found.append({"target": sealed.target, **noisy_accuracy(records, sample, sealed.target, sigma)})
+            noisy = noisy_accuracy if name == "accuracy" else noisy_regression
+            found.append({"target": sealed.target, **noisy(records, sample, sealed.target, sigma)})
         else:
             pairs = noisy_pairs(records, sample, total, sigma, guarantee.sensitivity)
             found.append({**pairs, "by_chance": by_chance(model.domain, sample, max(1, round(total)))})
@@ -212,7 +224,14 @@ def read_drawn(directory: Path, sealed: SealedMeasures | None) -> dict[str, Any]
 def noisy_accuracy(records: Records, sample: pa.Table, target: str, sigma: float) -> dict[str, Any]:
     """Records by whether a classifier (rows) and the most frequent value (columns) are right: no, yes; with noise."""
     noisy = sample_rounded_gaussian(exact_accuracy(records, sample, target), sigma * records.parts)
-    return {"name": "accuracy", "sigma": sigma, "noisy": _to_records(noisy, records.parts).tolist()}
+    classes = records.domain.columns[records.domain.names.index(target)].missing
+    return {"name": "accuracy", "classes": classes, "sigma": sigma, "noisy": _to_records(noisy, records.parts).tolist()}
+
+
+def noisy_regression(records: Records, sample: pa.Table, target: str, sigma: float) -> dict[str, Any]:
+    """Parts of records by whether a regressor (rows) and the median (columns) are right: no, yes; with noise."""
+    noisy = sample_rounded_gaussian(exact_regression(records, sample, target), sigma * RECORD_PARTS)
+    return {"name": "regression", "sigma": sigma, "noisy": _to_records(noisy, RECORD_PARTS).tolist()}
 
 
 def noisy_pairs(
@@ -255,6 +274,44 @@ def exact_accuracy(records: Records, sample: pa.Table, target: str) -> Counts:
         guessed = usual if classifier is None else classes[classifier.predict(_features(domain, used, codes))]
         weighed = np.ones(len(codes), dtype=np.int64) if weights is None else weights[known]
         np.add.at(cells, ((guessed == truth).astype(np.int64), (truth == usual).astype(np.int64)), weighed)
+    return cells
+
+
+def exact_regression(records: Records, sample: pa.Table, target: str) -> Counts:
+    """As `noisy_regression` without noise, in 1/RECORD_PARTS record. Sensitive."""
+    from xgboost import XGBRegressor
+
+    domain = records.domain
+    column = domain.columns[domain.names.index(target)].released
+    low, high = column.limits
+    used = _predicting(domain, target)
+
+    def truths(table: pa.Table | pa.RecordBatch) -> npt.NDArray[np.float64]:
+        return (column.numbers(table.column(target)) - low) / ((high - low) or 1.0)
+
+    learned = truths(sample)
+    known = ~np.isnan(learned)
+    usual, regressor = 0.5, None
+    if known.any():
+        usual = float(np.median(learned[known]))
+        kinds = ["q" if domain.columns[index].ordered else "c" for index in used]
+        regressor = XGBRegressor(
+            objective="reg:absoluteerror", random_state=0, n_jobs=1, enable_categorical=True, feature_types=kinds
+        )
+        regressor.fit(_features(domain, used, domain.encode(sample)[known]), learned[known])
+    cells = np.zeros((2, 2), dtype=np.int64)
+    for batch, weights in records.rows(domain.reads):
+        truth = truths(batch)
+        known = ~np.isnan(truth)
+        if not known.any():
+            continue
+        truth, features = truth[known], _features(domain, used, domain.encode(batch)[known])
+        guessed = np.full(truth.size, usual) if regressor is None else np.clip(regressor.predict(features), 0, 1)
+        whole = np.full(truth.size, RECORD_PARTS) if weights is None else weights[known]
+        off, usually = (np.rint(np.abs(named - truth) * whole).astype(np.int64) for named in (guessed, usual))
+        both = off * usually // np.maximum(whole, 1)
+        divided = [[both, off - both], [usually - both, whole - off - usually + both]]
+        cells += np.sum(divided, axis=2)
     return cells
 
 
@@ -311,20 +368,27 @@ def _pair_cells(domain: Domain) -> int:
     return sum(a * b for a, b in itertools.combinations(domain.sizes, 2))
 
 
+def _is_small(domain: Domain, name: str) -> bool:
+    """Whether accuracy of a column can be measured."""
+    return domain.columns[domain.names.index(name)].missing <= MOST_TARGET_VALUES and bool(_predicting(domain, name))
+
+
 def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
     where = f"{contract.dataset}: quality.paid.measures"
     if len(domain) < 2:
         raise ContractError(f"{where}: one column is modelled; accepted: with two or more")
     if "accuracy" in paid.measures:
         size = domain.columns[domain.names.index(str(contract.quality.target))].missing
-        if size > MOST_CLASSES:
+        if size > MOST_TARGET_VALUES:
+            few = [name for name in contract.modelled if name in domain.names and _is_small(domain, name)]
             raise ContractError(
                 f"{where}: accuracy of {contract.quality.target}, which has {size} values or bins; accepted: up to "
-                f"{MOST_CLASSES}, so a target of fewer, or pairs alone"
+                f"{MOST_TARGET_VALUES}, so {', '.join(few) or 'a target of fewer'}; or pairs alone"
             )
+    for name in sorted(OF_TARGET.intersection(paid.measures)):
         if not _predicting(domain, str(contract.quality.target)):
             raise ContractError(
-                f"{where}: accuracy of {contract.quality.target}, beside which no column is modelled; accepted: with "
+                f"{where}: {name} of {contract.quality.target}, beside which no column is modelled; accepted: with "
                 "another column, or pairs alone"
             )
     if "pairs" in paid.measures and (cells := _pair_cells(domain)) > MOST_PAIR_CELLS:

@@ -44,15 +44,19 @@ class Workload:
     target: int | None
 
 
-def workload_faults(generate: Generate, names: Sequence[str]) -> Iterator[str]:
-    """The faults of a workload that names a column which is not in `names`, or that the declared method ignores."""
+def workload_faults(generate: Generate, names: Sequence[str], accepted: Sequence[str] | None = None) -> Iterator[str]:
+    """The faults of a workload that names a column which is not in `names`, or that the declared method ignores.
+
+    Args:
+        accepted: the names that errors list; by default all.
+    """
     declared = generate.workload
     named = [("weights", name) for name in declared.weights]
     named += [(f"queries.{number}", name) for number, query in enumerate(declared.queries) for name in query.columns]
     named += [("target", declared.target)] if declared.target is not None else []
     for where, name in named:
         if name not in names:
-            yield f"generate.workload.{where}: {name!r} is no modelled column; accepted: {', '.join(names)}"
+            yield f"generate.workload.{where}: {name!r} is no modelled column; accepted: {', '.join(accepted or names)}"
     if generate.method in WORKLOAD_METHODS or generate.method not in TABLE_METHODS or declared == Asked():
         return
     # Leaving the workload out spends nothing: it is not part of such a method's `mechanism_snapshot`.
@@ -60,13 +64,13 @@ def workload_faults(generate: Generate, names: Sequence[str]) -> Iterator[str]:
     heeding = TARGET_METHODS if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
     yield (
         f"generate.workload.{unused}: has no effect with method {generate.method!r}; accepted: method "
-        f"{' or '.join(heeding)}, or auto, which may choose it; or leave it out, which makes no other run"
+        f"{', '.join(heeding)}, or auto, which may choose it; or leave it out, which makes no other run"
     )
 
 
 def check_names(contract: DataContract, names: Sequence[str]) -> None:
     """Raises `ContractError` for a workload that names an unmodelled column, or that the method ignores."""
-    if faults := list(workload_faults(contract.generate, names)):
+    if faults := list(workload_faults(contract.generate, names, contract.modelled)):
         raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
 

@@ -55,7 +55,7 @@ class NetworkParameters(SelectionParameters):
         """
         if guarantee.weighting != "rows":
             raise ContractError(
-                f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with method {contract.generate.method}, "
+                f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with {contract.generate.method}, "
                 "whose training takes records in full; accepted: rows, with generate.network.sampled: owners for "
                 "owners of equal weight"
             )

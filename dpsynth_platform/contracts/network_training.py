@@ -48,6 +48,13 @@ class TableNetwork(NetworkTraining):
     )
     learning_rate: float = Field(default=1e-2, gt=0, le=1)
     width: int = Field(default=32, ge=4, le=1024, description="Units of the hidden layer.")
+    fixed_order: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        description="The part of gradients in the columns' own order, in which rows are drawn. Others are in random "
+        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones.",
+    )
     orders: int = Field(
         default=1, ge=1, le=64, description="Random orders of the columns whose mean gradient is clipped, each record."
     )

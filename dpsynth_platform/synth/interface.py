@@ -339,12 +339,8 @@ class Generator(ABC):
     def is_complete(self, directory: Path) -> bool:
         """Whether `directory` holds the mechanism's whole result, so that nothing needs the data any more."""
 
-    def joint(self, plan: SealedPlan, directory: Path, sizes: Sequence[int]) -> Joint | None:
-        """The distribution of states in a complete model's directory, of methods whose model of rows is a network.
-
-        Args:
-            sizes: states of each column.
-        """
+    def joint(self, plan: SealedPlan, directory: Path) -> Joint | None:
+        """The distribution of states in a complete model's directory, of methods whose model of rows is a network."""
         return None
 
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:

@@ -7,7 +7,9 @@ drawing (`columnwise`).
 
 What differs from the paper, and why:
 
-- Embeddings are added up, and one hidden layer serves all columns: DP-SGD adds noise to every weight.
+- Each state of a column adds a score to each state of another, as in a regression, which needs few steps of DP-SGD; a
+  narrow hidden layer that all columns share adds what single states do not say. Columns have no networks of their own:
+  DP-SGD adds noise to every weight.
 - The values of a column are the states of its noisy counts, by the code of all methods for tables; so all types,
   missing values, constraints and moments are those of other methods.
 - A part of the budget buys counts of single columns, with which training starts, and which correct what is drawn.
@@ -34,22 +36,22 @@ class Arn(NetworkGenerator):
 
     method = "arn"
 
-    def ready(
-        self, parameters: NetworkParameters, sizes: Sequence[int], shares: Sequence[Array] | None, device: str
-    ) -> Prepared:
+    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
         from dpsynth_platform.synth.neural.arn_network import prepared
 
-        return prepared(parameters, sizes, shares, device)
+        return prepared(parameters, shares, device)
 
     def weights(self, sizes: Sequence[int], width: int) -> int:
-        return (2 * width + 1) * sum(sizes) + width * len(sizes) + width**2 + width
+        states = sum(sizes)
+        return states**2 + (2 * states + len(sizes)) * width
 
-    def joint(self, plan: SealedPlan, directory: Path, sizes: Sequence[int]) -> Joint:
+    def joint(self, plan: SealedPlan, directory: Path) -> Joint:
         """See `Generator.joint`. Raises `MechanismFailed` if the weights are incomplete, damaged or of another plan."""
         from dpsynth_platform.synth.neural.arn_network import ArnNetwork
         from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
         from dpsynth_platform.training.weights import load_weights
 
-        network = ArnNetwork(sizes, self.sealed(plan.parameters).width)
+        shares = self.learned(plan, directory).shares
+        network = ArnNetwork(shares, self.sealed(plan.parameters).width)
         load_weights(dict(network.named_parameters()), directory / NETWORK)
-        return ColumnwiseJoint(network.eval(), len(sizes))
+        return ColumnwiseJoint(network.eval(), shares)

@@ -1,12 +1,15 @@
 """An autoregressive network over one table's columns, its rows and its loss (TabularARGN, arXiv 2501.12012).
 
-What belongs here: the network, rows with random orders of columns, and its gate. What does not: the order of a
-training's parts (`network_training`), the plan (`network_plan`), and drawing (`columnwise`).
+What belongs here: the network, rows with orders of columns, and its gate. What does not: the order of a training's
+parts (`network_training`), the plan (`network_plan`), and drawing (`columnwise`).
 
-Each state of each column has an embedding. A column's prediction sees the sum of the embeddings of those columns that
-stand before it, and passes through a hidden layer that all columns share, and a last layer of its own. Orders are
-random, so one network knows the conditional distribution of each column given any others. The last layers begin with
-the shares of the noisy counts, so that training starts from independent columns.
+A column's prediction sees the states of the columns that stand before it, and adds up scores: the logarithms of its own
+shares by the noisy counts, a score for each seen state, and what a hidden layer makes of all seen states together. Seen
+states are indicators less their shares, and the hidden layer is zero where nothing is seen. So training starts from
+independent columns, gradients are of what columns say about each other alone, and clipping leaves more of that.
+
+Parts of the rows have the fixed order in which rows are drawn, the others random ones, so that the network knows the
+distribution of each column given any others.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.vectors import VectorSums
 
-STATES, HEADS = 0.5, 0.1
-"""Scales of the first weights of embeddings and of last layers."""
+INNER, OUTER = 0.5, 0.1
+"""Deviations of the first weights into and out of the hidden layer; scores of single states begin with zero."""
 MOST_ROWS = 512
 """Of a pass on a CPU."""
 
@@ -39,25 +42,30 @@ class ArnNetwork(nn.Module):
     First weights are of the operating system's randomness.
 
     Args:
-        sizes: states of each column.
-        width: of embeddings and of the hidden layer.
+        shares: of each column's states, shape (states,), without zeros.
+        width: of the hidden layer.
     """
 
     first: Tensor
+    column: Tensor
+    shares: Tensor
 
-    def __init__(self, sizes: Sequence[int], width: int) -> None:
+    def __init__(self, shares: Sequence[Array], width: int) -> None:
         super().__init__()
-        self.register_buffer("first", torch.tensor([0, *np.cumsum(sizes)[:-1].tolist()]), persistent=False)
-        self.states, self.columns = nn.Embedding(sum(sizes), width), nn.Embedding(len(sizes), width)
-        self.hidden = nn.Linear(width, width)
-        self.heads = nn.ModuleList(nn.Linear(width, size) for size in sizes)
+        self.sizes = [len(share) for share in shares]
+        states, sizes = sum(self.sizes), torch.tensor(self.sizes)
+        self.register_buffer("first", sizes.cumsum(0) - sizes)
+        self.register_buffer("column", torch.repeat_interleave(torch.arange(len(sizes)), sizes))
+        self.register_buffer("shares", torch.from_numpy(np.concatenate(shares)).float())
+        self.columns, self.hidden = nn.Embedding(len(sizes), width), nn.Linear(states, width, bias=False)
+        self.heads = nn.ModuleList(nn.Linear(states + width, size, bias=False) for size in self.sizes)
         source = torch.Generator().manual_seed(secrets.randbits(63))
         with torch.no_grad():
-            self.states.weight.normal_(0, STATES, generator=source)
             self.columns.weight.normal_(0, 1, generator=source)
-            for layer, scale in ((self.hidden, 1.0), *((head, HEADS) for head in self.heads)):
-                layer.weight.normal_(0, scale * width**-0.5, generator=source)
-                layer.bias.zero_()
+            self.hidden.weight.normal_(0, INNER, generator=source)
+            for head in self.heads.parameters():
+                head[:, :states].zero_()
+                head[:, states:].normal_(0, OUTER * width**-0.5, generator=source)
 
     def forward(self, states: Tensor, seen: Tensor) -> list[Tensor]:
         """Of each column [rows, its states].
@@ -67,43 +75,62 @@ class ArnNetwork(nn.Module):
             seen: [rows, columns, columns], 1 where the prediction of a column sees another one, else 0.
         """
         rows, columns = states.shape
-        each = torch.arange(columns, device=states.device).expand(rows, columns)
-        found = self._hidden(torch.bmm(seen, self.states(states + self.first)) + self.columns(each))
-        return [functional.log_softmax(head(found[:, index]), 1) for index, head in enumerate(self.heads)]
+        values = self._indicators(states)[:, None, :] * seen[:, :, self.column]
+        found = self._features(values, torch.arange(columns, device=states.device).expand(rows, columns))
+        return [self._predicted(index, found[:, index]) for index in range(columns)]
 
     @torch.no_grad()
     def conditional(self, states: Tensor, known: Sequence[int], column: int) -> Tensor:
         """Logarithms of the probabilities of a column's states, [rows, states], given the known columns of each row."""
-        places = torch.tensor(known, dtype=torch.long, device=states.device)
-        context = self.states(states[:, places] + self.first[places]).sum(1) + self.columns.weight[column]
-        return functional.log_softmax(self.heads[column](self._hidden(context)), 1)
+        seen = torch.zeros(len(self.sizes), device=states.device)
+        seen[list(known)] = 1
+        values = self._indicators(states) * seen[self.column]
+        return self._predicted(column, self._features(values, torch.full_like(states[:, 0], column)))
 
-    def _hidden(self, context: Tensor) -> Tensor:
-        units = functional.silu(context)
-        return units + functional.silu(self.hidden(units))
+    def _indicators(self, states: Tensor) -> Tensor:
+        """Of each row's states, less their shares: [rows, all states]."""
+        found = -self.shares.expand(len(states), -1)
+        return found.scatter_add(1, states + self.first, torch.ones_like(states, dtype=found.dtype))
+
+    def _features(self, values: Tensor, column: Tensor) -> Tensor:
+        """Seen states, and the hidden layer for a column, [..., states + width]."""
+        own = self.columns(column)
+        return torch.cat([values, functional.silu(self.hidden(values) + own) - functional.silu(own)], -1)
+
+    def _predicted(self, column: int, features: Tensor) -> Tensor:
+        start = int(self.first[column])
+        scores = self.heads[column](features) + self.shares[start : start + self.sizes[column]].log()
+        return functional.log_softmax(scores, -1)
 
 
 class Rows:
-    """Rows of records, each with a random order of the columns, and their loss.
+    """Rows of records, each with an order of the columns, and their loss.
 
     The orders hide nothing: a record's are independent of others' and of the noise of training.
+
+    Args:
+        fixed: the chance of a row to have the order in which rows are drawn.
     """
 
-    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        self._sizes, self._device = list(sizes), device
+    def __init__(self, sizes: Sequence[int], fixed: float, device: torch.device) -> None:
+        self._sizes, self._fixed, self._device = list(sizes), fixed, device
         self._source = torch.Generator(device).manual_seed(secrets.randbits(63))
 
     def drawn(self, records: Batch, draws: int) -> Batch:
         """So many rows of each record, one record after the other, from `states` [records, columns]."""
         states = records["states"].repeat_interleave(draws, 0)
-        places = torch.rand(states.shape, generator=self._source, device=self._device)
-        return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
+        rows, columns = states.shape
+        places = torch.rand(rows, columns, generator=self._source, device=self._device)
+        in_order = torch.rand(rows, 1, generator=self._source, device=self._device) < self._fixed
+        places = torch.where(in_order, torch.arange(columns, device=self._device) / columns, places)
+        return _rows(states, places)
 
     def made_up(self, rows: int) -> Batch:
-        """Rows of random states, which read no record."""
-        shares = torch.rand(rows, len(self._sizes), generator=self._source, device=self._device)
-        states = (shares * torch.tensor(self._sizes, device=self._device)).long()
-        return self.drawn({"states": states}, 1)
+        """Rows of random states, which read no record, in the columns' order and its reverse by turns."""
+        points = torch.rand(rows, len(self._sizes), generator=self._source, device=self._device)
+        states = (points * torch.tensor(self._sizes, device=self._device)).long()
+        signs = 1 - 2 * (torch.arange(rows, device=self._device)[:, None] % 2)
+        return _rows(states, signs * torch.arange(len(self._sizes), device=self._device))
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
         """Of each row, [rows]: the cross entropy of all columns together."""
@@ -112,22 +139,23 @@ class Rows:
         return -torch.cat(found, 1).sum(1)
 
 
-def prepared(
-    parameters: NetworkParameters, sizes: Sequence[int], shares: Sequence[Array] | None, device: str = "cpu"
-) -> Prepared:
+def _rows(states: Tensor, places: Tensor) -> Batch:
+    """Rows in which a column sees those of smaller places."""
+    return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
+
+
+def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str = "cpu") -> Prepared:
     """The network with its first weights, tried on random rows before any record is read for training.
 
     Args:
-        shares: of each column's states, with which the last layers begin; None: equal ones.
+        shares: of each column's states, by the noisy counts.
 
     Raises:
         TrainingRefused: training it would not be differentially private; names all faults.
     """
     place = torch.device(device)
-    network, rows = ArnNetwork(sizes, parameters.width).to(place).eval(), Rows(sizes, place)
-    with torch.no_grad():
-        for head, share in zip(network.heads, shares or (), strict=False):
-            head.bias.copy_(torch.from_numpy(np.log(share)))  # type: ignore[operator]
+    network = ArnNetwork(shares, parameters.width).to(place).eval()
+    rows = Rows(network.sizes, parameters.fixed_order, place)
     refuse_unsound_grid(network, parameters.training, rows.losses, rows.made_up, VectorSums)
     return Prepared(
         network=network,

@@ -7,7 +7,8 @@ the networks, and values within states (`tabular.sampling`). All of it is post-p
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -39,13 +40,15 @@ class ColumnwiseJoint:
     """The distribution of rows that are drawn column by column, `tabular.joint.Joint`.
 
     Attributes:
-        columns: their number.
-        correction: logarithms of weights of each column's states; () for none.
+        shares: of each column's states by the noisy counts, which drawn rows have.
     """
 
     network: Columnwise
-    columns: int
-    correction: tuple[Array, ...] = ()
+    shares: Sequence[Array]
+
+    @property
+    def columns(self) -> int:
+        return len(self.shares)
 
     def log_likelihood(self, states: Codes) -> Array:
         """By the order of the columns, without the correction."""
@@ -55,16 +58,16 @@ class ColumnwiseJoint:
                 found[rows] += values[np.arange(len(values)), states[rows, column]]
         return found
 
-    def corrected(self, shares: Sequence[Array]) -> ColumnwiseJoint:
-        """Weights by which a sample, drawn in the order of the columns, has these shares of each column's states."""
+    @cached_property
+    def correction(self) -> list[Array]:
+        """Logarithms of weights by which a sample, drawn in the order of the columns, has their shares."""
         rng, states = np.random.default_rng(), np.zeros((CORRECTED_ROWS, self.columns), dtype=np.int32)
         found: list[Array] = []
-        for column, share in enumerate(shares):
+        for column, share in enumerate(self.shares):
             values = np.concatenate([part for _, part in self._predicted(states, range(column), column)])
-            weights = _fitted(np.exp(values), share)
-            found.append(np.log(weights))
+            found.append(np.log(_fitted(np.exp(values), share)))
             states[:, column] = _drawn(values + found[-1], rng)
-        return replace(self, correction=tuple(found))
+        return found
 
     def draw(
         self,
@@ -86,9 +89,7 @@ class ColumnwiseJoint:
                 if len(clique) > 1 and column in clique and {*clique} <= {*known, column}
             }
             for place, values in self._predicted(states, known, column):
-                if self.correction:
-                    values = values + self.correction[column]
-                scores = values[:, parents[column]] + alone
+                scores = (values + self.correction[column])[:, parents[column]] + alone
                 kept = scores + sum(_seen(clique, table, column, parts[place]) for clique, table in joint.items())
                 lost = ~np.isfinite(kept).any(axis=1)
                 kept[lost] = scores[lost]

@@ -98,14 +98,11 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     parameters_type = NetworkParameters
 
     @abstractmethod
-    def ready(
-        self, parameters: NetworkParameters, sizes: Sequence[int], shares: Sequence[Array] | None, device: str
-    ) -> Prepared:
+    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
         """The network, tried on random rows before any record is read for training.
 
         Args:
-            sizes: states of each column.
-            shares: of each column's states, by the noisy counts; None where they are not yet known.
+            shares: of each column's states, by the noisy counts, without zeros.
 
         Raises:
             TrainingRefused: training it would not be differentially private.
@@ -118,7 +115,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Calibrates counts and training together, and tries a network of the largest size on random rows."""
         found = NetworkParameters.calibrated(contract, domain, guarantee)
-        self.ready(found, domain.most_states, None, "cpu")
+        self.ready(found, [np.full(size, 1 / size) for size in domain.most_states], "cpu")
         return asdict(found)
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> NetworkParameters:
@@ -178,8 +175,8 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         from dpsynth_platform.training.weights import save_weights
 
         super().measure(plan, bounded, directory, progress, engine)
-        sealed, training = self.sealed(plan.parameters), self._training(plan, directory)
-        ready = self.ready(sealed, training.sizes, training.shares, "cpu")
+        sealed, training = self.sealed(plan.parameters), self.learned(plan, directory)
+        ready = self.ready(sealed, training.shares, "cpu")
         records, journal = training.records(sealed, bounded), NoJournal()
         weights = train_once(ready, sealed.training, records, journal, progress=progress)
         save_weights(weights, private_directory(directory / NETWORK), sealed.training.steps)
@@ -193,12 +190,12 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         if not measurements.is_complete(run.directory):
             declare_unread(place)
             super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
-        sealed, training = self.sealed(run.plan.parameters), self._training(run.plan, run.directory)
+        sealed, training = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
         train_network(
             run,
             _Trained(self, run.plan, sealed),
             place,
-            lambda: self.ready(sealed, training.sizes, training.shares, run.device),
+            lambda: self.ready(sealed, training.shares, run.device),
             lambda _: training.records(sealed, run.bounded),
         )
         self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
@@ -223,25 +220,22 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             )
         super().estimate(plan, directory, device=device, progress=progress)
 
-    def _training(self, plan: SealedPlan, directory: Path) -> _Training:
+    def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
+        """By the complete counts in a model directory."""
         stored = read_measurements(directory, plan.digest)
         domain = Domain.from_json(plan.columns).with_values(stored.learned)
         states, _, measured = prepared(domain, stored.one_way)
         counts = [item.counts.clip(min=1.0) for item in measured]
-        return _Training(domain, states, [count / count.sum() for count in counts])
+        return LearnedColumns(domain, states, [count / count.sum() for count in counts])
 
 
 @dataclass(frozen=True)
-class _Training:
+class LearnedColumns:
     """The states that a network learns, and their shares by the noisy counts."""
 
     domain: Domain
     states: tuple[ColumnStates, ...]
     shares: list[Array]
-
-    @property
-    def sizes(self) -> list[int]:
-        return [column.size for column in self.states]
 
     def records(self, sealed: NetworkParameters, bounded: Path) -> StateRecords:
         """The records of the bounded table."""

@@ -36,12 +36,14 @@ class NetworkParameters(SelectionParameters):
 
     Attributes:
         width: of the network.
-        orders: rows of each record, each with another random order of the columns.
+        fixed_order: the chance of a row to have the order in which rows are drawn, and not a random one.
+        orders: rows of each record, each with an order of its own.
         average: the part of the weights' average that remains in a step: post-processing.
     """
 
     training: TrainingPlan
     width: int
+    fixed_order: float
     orders: int
     average: float
 
@@ -76,6 +78,7 @@ class NetworkParameters(SelectionParameters):
             **asdict(budget),
             training=training,
             width=declared.width,
+            fixed_order=declared.fixed_order,
             orders=declared.orders,
             average=options.average,
         )

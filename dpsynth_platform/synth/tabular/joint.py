@@ -22,9 +22,6 @@ class Joint(Protocol):
     def log_likelihood(self, states: Codes) -> Array:
         """Natural log-probability of each row's states, shape (rows,), from states (rows, columns)."""
 
-    def corrected(self, shares: Sequence[Array]) -> Joint:
-        """The same with nearly these shares of every column's states, each of shape (states,)."""
-
     def draw(
         self,
         weights: Mapping[Clique, Array],

@@ -175,8 +175,7 @@ def load_model(directory: Path) -> Model:
         cover=tuple(tuple(clique) for clique in document.get("cover", ())),
         components=document.get("components", 0),
     )
-    sizes = [column.size for column in model.states]
-    return replace(model, joint=generator(plan.method).joint(plan, directory, sizes))
+    return replace(model, joint=generator(plan.method).joint(plan, directory))
 
 
 def log_likelihood(model: Model, table: pa.Table) -> Array:

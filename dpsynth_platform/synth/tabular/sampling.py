@@ -216,13 +216,10 @@ class Sampler:
 def _by_network(
     model: Model, joint: Joint, under: Conditioned, given: Mapping[str, Values] | None
 ) -> Callable[[int, np.random.Generator], Codes]:
-    """Draws parts by a network, whose columns have nearly the shares of the noisy counts; given columns come first."""
-    alone = [model.potentials[(index,)] for index in range(len(model.states))]
-    shares = [np.exp(values - np.logaddexp.reduce(values)) for values in alone]
+    """Draws parts by a network; given columns come first."""
     names = model.domain.released.names
     first = [names.index(name) for name in given or {}]
-    weights = under.potentials({}, releasable=True)
-    return partial(joint.corrected(shares).draw, weights, under.parents, first)
+    return partial(joint.draw, under.potentials({}, releasable=True), under.parents, first)
 
 
 def counts_by_network(model: Model, joint: Joint, under: Conditioned) -> Callable[[Clique], torch.Tensor]:

@@ -36,25 +36,22 @@ class TableNetwork(NetworkTraining):
     """A network over the columns of one table, which DP-SGD trains."""
 
     columns_share: float = Field(
-        default=0.1,
+        default=0.3,
         gt=0,
         lt=1,
         description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "
         "tells apart, and correct how often it draws them.",
     )
-    steps: int = Field(default=300, ge=1, le=1_000_000)
+    steps: int = Field(default=100, ge=1, le=1_000_000)
     batch_size: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a tenth."
+        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
     )
-    learning_rate: float = Field(default=1e-2, gt=0, le=1)
-    width: int = Field(default=32, ge=4, le=1024, description="Units of the hidden layer.")
+    learning_rate: float = Field(default=0.05, gt=0, le=1)
+    width: int = Field(default=16, ge=1, le=1024, description="Units of the hidden layer.")
     fixed_order: float = Field(
         default=0.7,
         ge=0,
         le=1,
         description="The part of gradients in the columns' own order, in which rows are drawn. Others are in random "
         "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones.",
-    )
-    orders: int = Field(
-        default=1, ge=1, le=64, description="Random orders of the columns whose mean gradient is clipped, each record."
     )

@@ -8,7 +8,6 @@ run uses complete measurements and models at no cost; an incomplete mechanism st
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,7 +43,6 @@ from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import missing_in_words
-from dpsynth_platform.training.checkpoints import KEY_BYTES
 from dpsynth_platform.worker.job import WorkerJob
 
 
@@ -235,8 +233,6 @@ def _measured(
             canaries_digest=digest_file(work / "canaries"),
             model_directory=model.name,
         )
-        # Nothing here resumes a training: its checkpoints can be read as long as this process.
-        write_durably(work / "checkpoint.key", secrets.token_bytes(KEY_BYTES))
         job = WorkerJob(
             plan=str(work / "plan.json"),
             model=str(model),
@@ -248,7 +244,6 @@ def _measured(
             participants=str(work / "participants"),
             canaries=str(work / "canaries"),
             engine=str(work / "engine.json"),
-            checkpoint_key=str(work / "checkpoint.key"),
         )
         run(job, progress)
     return entry

@@ -162,7 +162,7 @@ def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str
         losses=rows.losses,
         drawn=rows.drawn,
         made_up=rows.made_up,
-        draws=parameters.orders,
+        draws=1,
         kept=lambda trained: ExponentialAverage(trained, parameters.average),
         sums=VectorSums,
         most_rows=MOST_ROWS,

@@ -170,19 +170,39 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         engine: Engine | None = None,
     ) -> None:
         """Everything that reads the data, without checkpoints: an interrupted training is lost, and stays spent."""
-        from dpsynth_platform.synth.network_training import train_once
+        super().measure(plan, bounded, directory, progress, engine)
+        self._train_at_once(plan, bounded, directory, progress)
+
+    def run(self, run: MechanismRun) -> None:
+        """Counts the columns, trains the network, fits the counts, and measures quality.
+
+        Without a key for checkpoints, an interrupted training is lost.
+        """
+        self.check(run.plan)
+        if run.checkpoints is None:
+            super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
+            self._train_at_once(run.plan, run.bounded, run.directory, run.progress, run.device)
+        else:
+            self._train_resumably(run)
+        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+        self.measure_quality(run)
+
+    def _train_at_once(
+        self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress, device: str = "cpu"
+    ) -> None:
+        from dpsynth_platform.synth import network_training
         from dpsynth_platform.training.trial import NoJournal
         from dpsynth_platform.training.weights import save_weights
 
-        super().measure(plan, bounded, directory, progress, engine)
-        sealed, training = self.sealed(plan.parameters), self.learned(plan, directory)
-        ready = self.ready(sealed, training.shares, "cpu")
-        records, journal = training.records(sealed, bounded), NoJournal()
-        weights = train_once(ready, sealed.training, records, journal, progress=progress)
+        sealed, learned = self.sealed(plan.parameters), self.learned(plan, directory)
+        ready = self.ready(sealed, learned.shares, device)
+        records = learned.records(sealed, bounded)
+        weights = network_training.train_once(
+            ready, sealed.training, records, NoJournal(), progress=progress, device=device
+        )
         save_weights(weights, private_directory(directory / NETWORK), sealed.training.steps)
 
-    def run(self, run: MechanismRun) -> None:
-        """Counts the columns, trains the network, fits the counts, and measures quality."""
+    def _train_resumably(self, run: MechanismRun) -> None:
         from dpsynth_platform.synth.network_training import train_network
         from dpsynth_platform.synth.text.unread import declare_unread
 
@@ -190,16 +210,14 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         if not measurements.is_complete(run.directory):
             declare_unread(place)
             super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
-        sealed, training = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
+        sealed, learned = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
         train_network(
             run,
             _Trained(self, run.plan, sealed),
             place,
-            lambda: self.ready(sealed, training.shares, run.device),
-            lambda _: training.records(sealed, run.bounded),
+            lambda: self.ready(sealed, learned.shares, run.device),
+            lambda _: learned.records(sealed, run.bounded),
         )
-        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
-        self.measure_quality(run)
 
     def is_complete(self, directory: Path) -> bool:
         from dpsynth_platform.training.weights import is_trained
@@ -248,4 +266,4 @@ class LearnedColumns:
             if by_owner:
                 owners.append(np.asarray(batch.column(OWNER_COLUMN).to_pylist(), dtype=np.str_))
         numbers = np.unique(np.concatenate(owners), return_inverse=True)[1].astype(np.int64) if owners else None
-        return StateRecords(np.concatenate(found), numbers, sealed.orders)
+        return StateRecords(np.concatenate(found), numbers)

@@ -26,8 +26,10 @@ from dpsynth_platform.synth.tabular.rounds import SelectionParameters
 from dpsynth_platform.synth.training_options import TrainingOptions, units_of
 from dpsynth_platform.training.plan import TrainingPlan
 
-BATCHES = 10
-"""A step has a tenth of the expected records by default: under DP-SGD, few large steps learn most."""
+MOST_STATES = 2000
+"""Of all columns: a network may have a weight for each pair of them."""
+BATCHES = 30
+"""A step has a thirtieth of the expected records by default: on adult at epsilon 1, a tenth taught no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +39,12 @@ class NetworkParameters(SelectionParameters):
     Attributes:
         width: of the network.
         fixed_order: the chance of a row to have the order in which rows are drawn, and not a random one.
-        orders: rows of each record, each with an order of its own.
         average: the part of the weights' average that remains in a step: post-processing.
     """
 
     training: TrainingPlan
     width: int
     fixed_order: float
-    orders: int
     average: float
 
     @classmethod
@@ -52,7 +52,7 @@ class NetworkParameters(SelectionParameters):
         """The parameters with the least noise of the guarantee.
 
         Raises:
-            ContractError: owners weigh equally, which training does not do.
+            ContractError: owners weigh equally, which training does not do, or one column is modelled.
             AccountingError: no noise meets the guarantee.
         """
         if guarantee.weighting != "rows":
@@ -60,6 +60,17 @@ class NetworkParameters(SelectionParameters):
                 f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with {contract.generate.method}, "
                 "whose training takes records in full; accepted: rows, with generate.network.sampled: owners for "
                 "owners of equal weight"
+            )
+        if len(domain) < 2:
+            raise ContractError(
+                f"{contract.dataset}: columns: one is modelled, so that there is nothing to learn by method "
+                f"{contract.generate.method}; accepted: two or more, or method independent"
+            )
+        if (states := sum(domain.most_states)) > MOST_STATES:
+            raise ContractError(
+                f"{contract.dataset}: columns: {states} values or bins in all, by method {contract.generate.method}; "
+                f"accepted: up to {MOST_STATES}; declare fewer bins or shorter lists of values, or learn fewer of them "
+                "(most)"
             )
         declared = contract.generate.network or TableNetwork()
         share, beside = declared.columns_share, partitions_of(contract, domain)
@@ -79,7 +90,6 @@ class NetworkParameters(SelectionParameters):
             training=training,
             width=declared.width,
             fixed_order=declared.fixed_order,
-            orders=declared.orders,
             average=options.average,
         )
 

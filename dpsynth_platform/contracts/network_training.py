@@ -36,7 +36,7 @@ class TableNetwork(NetworkTraining):
     """A network over the columns of one table, which DP-SGD trains."""
 
     columns_share: float = Field(
-        default=0.3,
+        default=0.45,
         gt=0,
         lt=1,
         description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "

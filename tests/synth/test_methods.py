@@ -90,7 +90,7 @@ def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, m
         made.measure(plan, rows, tmp_path)
 
 
-@pytest.mark.parametrize("method", [method for method in TABLE_METHODS if method != "histogram"])  # `test_histogram`
+@pytest.mark.parametrize("method", [name for name in TABLE_METHODS if name not in ("histogram", "arn")])  # own tests
 @pytest.mark.whole_fits
 def test_links_are_kept_by_all_that_look_for_them(plans, rows, tmp_path, exact, method):
     plan, made = plans[method], generator(method)

@@ -124,8 +124,12 @@ def _fitted(probabilities: Array, share: Array) -> Array:
 
 
 def _drawn(scores: Array, rng: np.random.Generator) -> Codes:
-    """An outcome of each row by the logarithms of its weights."""
+    """An outcome of each row by the logarithms of its weights.
+
+    Each row's point is uniform, and all points are spread evenly, in random order: so the shares of outcomes vary less
+    than those of independent draws, the less the more rows are alike.
+    """
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    sums = np.cumsum(weights, axis=1)
-    points = rng.random((len(sums), 1)) * sums[:, -1:]
-    return np.asarray((sums > points).argmax(axis=1), dtype=np.int32)
+    sums, rows = np.cumsum(weights, axis=1), len(weights)
+    points = (rng.permutation(rows) + rng.random(rows)) / rows
+    return np.asarray((sums > (points * sums[:, -1])[:, None]).argmax(axis=1), dtype=np.int32)

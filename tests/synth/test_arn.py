@@ -182,6 +182,17 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, 
     assert moved() > bound  # what clips nothing is found
 
 
+def test_owners_are_sampled_with_all_their_records(tmp_path):
+    plan, bounded = arn_plan(network={**SHORT, "sampled": "owners"}), write_bounded(people(300), tmp_path / "table")
+    assert plan.parameters["training"]["units"] == 2000
+    (tmp_path / "model").mkdir()
+    ARN.fit(plan, bounded, job(plan, bounded, tmp_path / "model").grant, tmp_path / "model")
+    records = ARN.learned(plan, tmp_path / "model").records(NetworkParameters.of(plan.parameters), bounded)
+    units = records.units("user")
+    assert [len(unit) for unit in units] == [2] * 150
+    assert sorted(record for unit in units for record in unit) == list(range(300))
+
+
 def test_a_prediction_sees_the_columns_before_it_alone():
     rows, network = rows_and_network()
     states = torch.tensor([[0, 1, 2], [2, 0, 1]])

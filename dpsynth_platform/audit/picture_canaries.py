@@ -1,6 +1,6 @@
-"""Training on pictures under attack: the canaries of `gradient_canaries`, through the sums for networks on grids.
+"""Training by rows under attack: the canaries of `gradient_canaries`, through the sums for grids and for vectors.
 
-What belongs here: a network on grids in which every canary's gradient is one coordinate, and its training. What does
+What belongs here: networks in which every canary's gradient is one coordinate, and their training. What does
 not: scores and proofs (`gradient_canaries`, `laboratory`), and what finds wrong gradients of a real network before a
 spend (`training.unit_probe`).
 """
@@ -19,6 +19,7 @@ from dpsynth_platform.training.interface import Batch, Health
 from dpsynth_platform.training.loop import train_by
 from dpsynth_platform.training.rows import RowDivision, first_rows
 from dpsynth_platform.training.trial import NoJournal
+from dpsynth_platform.training.vectors import VectorSums
 
 DRAWS = 2
 """Rows of a record, whose mean gradient is clipped."""
@@ -28,10 +29,16 @@ _UNEVEN = (0.5, 1.5)
 
 @dataclass(frozen=True)
 class PictureTrainingAudit(TrainingAudit):
-    """`TrainingAudit` by the loop, sums and division of rows that trainings on pictures use."""
+    """`TrainingAudit` by the loop, sums and division of rows that trainings on pictures use, or on columns.
+
+    Attributes:
+        vectors: whether sums are those of networks over columns (`training.vectors`).
+    """
+
+    vectors: bool = False
 
     def train(self, owners: Owners, health: Health) -> nn.Module:
-        model, device = CanaryGrid(self.canaries), torch.device("cpu")
+        model, device = CanaryGrid(self.canaries, self.vectors), torch.device("cpu")
         length = LOUD * self.plan.clipping_norm
         records = _Records(owners)
 
@@ -47,28 +54,33 @@ class PictureTrainingAudit(TrainingAudit):
             scores: Tensor = network(rows["canary"])
             return -length * rows["share"] * scores
 
-        with GridSums(model, self.plan, losses) as sums:
+        kind = VectorSums if self.vectors else GridSums
+        with kind(model, self.plan, losses) as sums:
             division = RowDivision(first_rows(sums, model, made_up, device), DRAWS, drawn, device)
             train_by(sums, self.plan, records, division, journal=NoJournal(), health=health)
         return model
 
 
 class CanaryGrid(nn.Module):
-    """A convolution over pictures of one pixel, and an embedding: canaries have a channel or a row, in turns."""
+    """A convolution over pictures of one pixel, and an embedding: canaries have a channel or a row, in turns.
 
-    def __init__(self, canaries: int) -> None:
+    For `vectors`, a linear layer takes the convolution's place.
+    """
+
+    def __init__(self, canaries: int, vectors: bool = False) -> None:
         super().__init__()
-        self._wide = -(-canaries // PARTS)
-        self.parts = nn.ModuleList([nn.Conv2d(self._wide, 1, 1, bias=False), nn.Embedding(self._wide, 1)])
+        self._wide, self._vectors = -(-canaries // PARTS), vectors
+        first = nn.Linear(self._wide, 1, bias=False) if vectors else nn.Conv2d(self._wide, 1, 1, bias=False)
+        self.parts = nn.ModuleList([first, nn.Embedding(self._wide, 1)])
         for parameter in self.parts.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, canary: Tensor) -> Tensor:
         """The weight of each row's canary, [rows]."""
         place, embedded = canary // PARTS, canary % PARTS == 1
-        pictures = nn.functional.one_hot(place, self._wide).float()[:, :, None, None]
-        by_convolution, by_row = self.parts[0](pictures).flatten(), self.parts[1](place).flatten()
-        return torch.where(embedded, by_row, by_convolution)
+        values = nn.functional.one_hot(place, self._wide).float()
+        first = self.parts[0](values if self._vectors else values[:, :, None, None]).flatten()
+        return torch.where(embedded, self.parts[1](place).flatten(), first)
 
 
 class _Records:

@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.methods import (
     ANSWERS,
     DRAWN_BY,
     IMAGE_METHODS,
+    NETWORK_METHODS,
     PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
     PUBLIC_METHODS,
@@ -22,6 +23,7 @@ from dpsynth_platform.contracts.methods import (
     TRAINED_METHODS,
     MethodName,
 )
+from dpsynth_platform.contracts.network_training import TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
@@ -94,6 +96,8 @@ class Generate(Part):
             "graph that it learns first, `grem` measures all pairs of a wide table, `appgm` any pairs where a "
             "graphical model of them would be too large, `privbayes` suits columns with very many values, "
             "`histogram` counts all columns of a small table together, `independent` measures no links. "
+            "`arn` trains a network by DP-SGD that draws each column in the light of those before it, for what many "
+            "columns say together. "
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
@@ -137,6 +141,11 @@ class Generate(Part):
         exclude_if=lambda image: image is None,
         description="For methods that make pictures.",
     )
+    network: TableNetwork | None = Field(
+        default=None,
+        exclude_if=lambda network: network is None,
+        description="For `arn`.",
+    )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
         default=None,
@@ -156,9 +165,11 @@ class Generate(Part):
     @model_validator(mode="before")
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
-        """Fills in the defaults of methods for texts and pictures, so that the sealed contract holds them."""
+        """Fills in the defaults of methods for texts, pictures and networks, so that the sealed contract holds them."""
         if isinstance(document, dict) and document.get("method") in IMAGE_METHODS:
             return document | {"image": _with_part(document["method"], document.get("image"))}
+        if isinstance(document, dict) and document.get("method") in NETWORK_METHODS:
+            return document | {"network": document.get("network") or {}}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         method = document["method"]
@@ -206,6 +217,7 @@ class Generate(Part):
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
         parts["public"] = (self.public, PUBLIC_METHODS)
+        parts["network"] = (self.network, NETWORK_METHODS)
         parts |= {
             f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
         }

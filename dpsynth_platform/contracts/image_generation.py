@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 
 from dpsynth_platform.contracts.base import ColumnName, Part, text_like
 from dpsynth_platform.contracts.columns import conditioning_values
+from dpsynth_platform.contracts.network_training import NetworkTraining
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint
 
 MOST_CLASSES = 1000
@@ -145,28 +146,14 @@ class ImageEvolution(Part):
         return self
 
 
-class PictureTraining(Part):
+class PictureTraining(NetworkTraining):
     """How DP-SGD trains a network on pictures."""
 
-    sampled: Literal["records", "owners"] = Field(
-        default="records", description="What a step samples and clips; owners by the mean gradient of their records."
-    )
     steps: int = Field(
         default=120,
         ge=1,
         le=1_000_000,
         description="Each takes batch_size times draws gradients, some 200 a second of a core.",
-    )
-    batch_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="Expected records of a step; by default a 16th, 1024 at most.",
-    )
-    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
-    learning_rate: float = Field(default=1e-3, gt=0, le=1)
-    replay_steps: int | None = Field(
-        default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
     )
 
 

@@ -19,6 +19,7 @@ TableMethodName = Literal[
     "privbayes",
     "histogram",
     "independent",
+    "arn",
 ]
 """Methods that one table may have."""
 MethodName = Literal[
@@ -40,6 +41,8 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
+NETWORK_METHODS = ("arn",)
+"""Methods for tables that train a network by DP-SGD."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""
 PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")

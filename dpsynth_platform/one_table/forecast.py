@@ -117,7 +117,7 @@ def _standing(task: Task, place: Place, request: CostRequest) -> tuple[bool, Bud
     try:
         if any(path.exists() for path in place.vault.files):
             key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
-            if paid_entry(budget.ledger, key, place, options.spend_again) is not None:
+            if paid_entry(budget.ledger, key, task.plan.method, place, options.spend_again) is not None:
                 return True, budget, None
         budget.admit(request, key, options.spend_again, dry_run=True)
     except (BudgetExceeded, SpendRepeated) as error:

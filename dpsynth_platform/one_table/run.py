@@ -42,7 +42,6 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.synth.interface import Drawing, generator
-from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.synth.tabular.missing import missing_in_words
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -132,7 +131,7 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     try:
         return _made(task, budget, request, key, place, settings.device, progress)
     except KeyboardInterrupt:
-        message = _spent_so_far(budget.ledger.entry_for_key(key), place)
+        message = _spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)
     raise Interrupted(message)
 
 
@@ -144,7 +143,7 @@ def known_key(keys: Sequence[str], ledger: Ledger) -> str:
 def _made(
     task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
 ) -> Synthesis:
-    entry = paid_entry(budget.ledger, key, place, task.options.spend_again)
+    entry = paid_entry(budget.ledger, key, task.plan.method, place, task.options.spend_again)
     spent = entry is None
     if entry is None:
         entry = _measured(task, budget, request, key, place, device, progress)
@@ -160,11 +159,11 @@ def _made(
     return _drawn(task, budget, entry, place, spent, progress)
 
 
-def _spent_so_far(entry: Entry | None, place: Place) -> str:
+def _spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
     """What an interrupted run has spent, and what the next run does."""
     if entry is None or entry.state in ("void", "reserved"):
         return "Nothing was spent."
-    if entry.state == "spent" or is_complete(place.model(entry.entry_id)):
+    if entry.state == "spent" or generator(method).is_complete(place.model(entry.entry_id)):
         return (
             f"Ledger entry {entry.entry_id} has paid for the measurements, which are complete. Run the same command "
             "again: it continues from them, at no further cost."
@@ -175,7 +174,7 @@ def _spent_so_far(entry: Entry | None, place: Place) -> str:
     )
 
 
-def paid_entry(ledger: Ledger, key: str, place: Place, spend_again: str | None) -> Entry | None:
+def paid_entry(ledger: Ledger, key: str, method: str, place: Place, spend_again: str | None) -> Entry | None:
     """The entry that has paid for a usable result of this run, or None where the run must be paid for.
 
     Raises `SpendRepeated` if one has paid and its result is missing, `LedgerError` if `spend_again` is no such entry.
@@ -196,7 +195,7 @@ def paid_entry(ledger: Ledger, key: str, place: Place, spend_again: str | None) 
             f"the model that ledger entry {entry.entry_id} paid for is missing from {model}, or was changed. Accepted: "
             "restore it; or another --out, at a new cost"
         )
-    if is_complete(model):
+    if generator(method).is_complete(model):
         return entry
     if spend_again == entry.entry_id:
         return None

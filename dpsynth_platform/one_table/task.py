@@ -19,7 +19,7 @@ from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
 from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import TARGET_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import NETWORK_METHODS, TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
@@ -306,6 +306,8 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "workload": {"target": target},
         "public": declared_public(options.public, options.public_why),
         "time_limit": options.time_limit,
+        # An interrupted training of one table is not resumed, so nothing is paid for repeats.
+        **({"network": {"replay_steps": 0}} if options.method in NETWORK_METHODS else {}),
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
 

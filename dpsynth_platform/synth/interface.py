@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
     from dpsynth_platform.synth.endpoint_access import Access, Transport
+    from dpsynth_platform.synth.tabular.joint import Joint
     from dpsynth_platform.synth.tabular.missing import MissingShare
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
@@ -338,6 +339,10 @@ class Generator(ABC):
     def is_complete(self, directory: Path) -> bool:
         """Whether `directory` holds the mechanism's whole result, so that nothing needs the data any more."""
 
+    def joint(self, plan: SealedPlan, directory: Path) -> Joint | None:
+        """The distribution of states in a complete model's directory, of methods whose model of rows is a network."""
+        return None
+
     def tried_endpoint(self, plan: SealedPlan, transport: Transport) -> Access | None:
         """How to reach the plan's endpoint, after it has made one sample on trial; None if the plan has no endpoint.
 
@@ -422,6 +427,7 @@ _CLASSES = {
     "privbayes": "tabular.privbayes.PrivBayes",
     "histogram": "tabular.histogram.Histogram",
     "independent": "tabular.independent.Independent",
+    "arn": "neural.arn.Arn",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",
@@ -437,8 +443,8 @@ _CLASSES = {
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)
-TABLE_METHODS = tuple(method for method, place in _CLASSES.items() if place.startswith("tabular."))
-"""Methods that make tables without texts, from noisy counts only."""
+TABLE_METHODS = tuple(method for method, place in _CLASSES.items() if place.startswith(("tabular.", "neural.")))
+"""Methods that make tables without texts."""
 
 
 def generator(method: str) -> Generator:

@@ -41,9 +41,23 @@ class GridSums(HookedSums):
     """
 
     def __init__(self, model: nn.Module, plan: TrainingPlan, losses: Losses) -> None:
-        super().__init__(model, plan, rule_for)
+        super().__init__(model, plan, self.rule_for)
         self._losses = losses
         self._rows = 0
+
+    @staticmethod
+    def rule_for(name: str, layer: nn.Module) -> Rule:
+        """See `rule_for` of the module."""
+        return rule_for(name, layer)
+
+    @classmethod
+    def has_rule(cls, layer: nn.Module) -> bool:
+        """Whether per-example gradients of such a layer are known (`rule_for`)."""
+        try:
+            cls.rule_for("", layer)
+        except MechanismFailed:
+            return False
+        return True
 
     def _backward(self, batch: Batch, weights: Tensor) -> None:
         self._rows = weights.numel()
@@ -83,15 +97,6 @@ def rule_for(name: str, layer: nn.Module) -> Rule:
         f"layer {name}: gradients of single examples are not known for {type(layer).__name__}; accepted: {ACCEPTED}, "
         "without groups or padding modes of convolutions"
     )
-
-
-def has_rule(layer: nn.Module) -> bool:
-    """Whether per-example gradients of such a layer are known (`rule_for`)."""
-    try:
-        rule_for("", layer)
-    except MechanismFailed:
-        return False
-    return True
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -190,22 +190,27 @@ def rule_for(name: str, layer: nn.Module) -> Rule:
     """
     from transformers.pytorch_utils import Conv1D
 
-    kinds: tuple[tuple[type[nn.Module], Rule], ...] = (
-        (nn.Linear, _linear),
-        (Conv1D, _transposed_linear),
-        (nn.Embedding, _embedding),
-        (nn.LayerNorm, _layer_norm),
-    )
-    for kind, rule in kinds:
-        # A subclass may use the same weights differently.
-        if type(layer) is kind and _is_plain(layer):
-            return rule
+    if (plain := plain_rule(layer)) is not None:
+        return plain
+    if type(layer) is Conv1D:
+        return _transposed_linear
     if type(layer).__name__.endswith("RMSNorm") and _is_rms_norm(layer):
         return _rms_norm
     raise MechanismFailed(
         f"layer {name}: gradients of single examples are not known for {type(layer).__name__}; accepted: Linear, "
         "Conv1D, Embedding, LayerNorm, RMSNorm, LoRA on linear layers; freeze it, or train an adapter"
     )
+
+
+def plain_rule(layer: nn.Module) -> Rule | None:
+    """That of a linear layer, an embedding or a LayerNorm; None for any other layer."""
+    kinds: tuple[tuple[type[nn.Module], Rule], ...] = (
+        (nn.Linear, _linear),
+        (nn.Embedding, _embedding),
+        (nn.LayerNorm, _layer_norm),
+    )
+    # A subclass may use the same weights differently.
+    return next((rule for kind, rule in kinds if type(layer) is kind and _is_plain(layer)), None)
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -157,7 +157,8 @@ class TrainingPlan:
         )
 
         def event_of(noise: float) -> DpEvent:
-            event = replace(plan, noise_multiplier=noise).event
+            # A search may begin above what a plan may have: less noise costs no less.
+            event = replace(plan, noise_multiplier=min(noise, MAX_NORM)).event
             return event if beside is None else beside(event)
 
         found = calibration.noise_for(event_of, guarantee.epsilon, guarantee.delta)

@@ -86,8 +86,10 @@ class RowDivision:
         return Part(self._drawn(records, draws), weights)
 
 
-def first_rows(sums: HookedSums, model: nn.Module, make: Make, device: torch.device) -> int:
-    """The most rows of a part: by trial with random rows on an accelerator, by estimate elsewhere.
+def first_rows(
+    sums: HookedSums, model: nn.Module, make: Make, device: torch.device, most: int = MOST_ROWS["cpu"]
+) -> int:
+    """The most rows of a part: by trial with random rows on an accelerator, by estimate elsewhere, `most` there.
 
     The sums are empty before and afterwards. Raises `MechanismFailed` if a trainable layer is not used.
     """
@@ -96,7 +98,7 @@ def first_rows(sums: HookedSums, model: nn.Module, make: Make, device: torch.dev
         raise MechanismFailed(
             f"the network does not use the trainable layers {', '.join(unused)}; accepted: freeze them"
         )
-    rows = MOST_ROWS.get(device.type, MOST_ROWS["cpu"])
+    rows = most if device.type == "cpu" else MOST_ROWS.get(device.type, most)
     if device.type not in physical.TRIED:
         weights = sum(value.numel() for value in sums.parameters.values())
         return max(1, min(rows, int(_free_numbers() / (COPIES * numbers + weights))))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsynth_platform.training import probe, trial, validators
-from dpsynth_platform.training.grids import GridSums, has_rule
+from dpsynth_platform.training.grids import GridSums
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train_by
 from dpsynth_platform.training.plan import TrainingPlan
@@ -40,31 +40,34 @@ STABILITY = 0.01
 _RECORDS = 4
 
 
-def refuse_unsound_grid(model: nn.Module, plan: TrainingPlan, losses: Losses, make: Make) -> None:
-    """Checks a network on grids and a plan for `loop.train_by`; the network is unchanged afterwards.
+def refuse_unsound_grid(
+    model: nn.Module, plan: TrainingPlan, losses: Losses, make: Make, sums: type[GridSums] = GridSums
+) -> None:
+    """Checks a network and a plan for `loop.train_by`; the network is unchanged afterwards.
 
     Args:
         losses: the loss of each row.
         make: random rows.
+        sums: how its training takes clipped sums.
 
     Raises:
         TrainingRefused: names every fault: place, reason, solution.
     """
-    faults = validators.faults_of_model(model, longest=1, vocabulary=0, supports=has_rule, tied_embedding=False)
+    faults = validators.faults_of_model(model, longest=1, vocabulary=0, supports=sums.has_rule, tied_embedding=False)
     faults += probe.faults_of_sampler(draws_of(plan), probability=0.25)
     if not faults:  # numerical trials of an unsound network show nothing more
-        faults += faults_of_unit_sums(model, unit_sums(losses), losses, make, plan)
+        faults += faults_of_unit_sums(model, unit_sums(losses, sums), losses, make, plan)
         faults += probe.faults_of_noise(noise_alone(model, plan), model, deviation=plan.noise_deviation)
         with trial.left_as_found(model):
-            faults += probe.faults_of_step(model, lambda: _one_step(model, plan, losses, make))
+            faults += probe.faults_of_step(model, lambda: _one_step(model, plan, losses, make, sums))
     validators.refuse(faults)
 
 
-def unit_sums(losses: Losses) -> UnitSums:
+def unit_sums(losses: Losses, kind: type[GridSums] = GridSums) -> UnitSums:
     """The clipped sums that training takes of one physical batch."""
 
     def sums_of(model: nn.Module, plan: TrainingPlan, batch: Batch, weights: Tensor) -> Sums:
-        with GridSums(model, plan, losses) as sums:
+        with kind(model, plan, losses) as sums:
             sums.add(batch, weights)
         return sums.totals
 
@@ -219,12 +222,12 @@ def _of_nan(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _one_step(model: nn.Module, plan: TrainingPlan, losses: Losses, make: Make) -> None:
+def _one_step(model: nn.Module, plan: TrainingPlan, losses: Losses, make: Make, kind: type[GridSums]) -> None:
     """One step of the loop at the full learning rate with all made-up records."""
     once = replace(plan, units=plan.batch_size, steps=1, warmup_steps=0)
     units = None if plan.sampled == "record" else [list(range(_RECORDS))]
     device = trial.device_of(model)
-    with GridSums(model, once, losses) as sums:
+    with kind(model, once, losses) as sums:
         division = RowDivision(_RECORDS, 1, lambda rows, _: rows, device)
         train_by(
             sums,

@@ -72,8 +72,8 @@ PLANTED = {
 each_planted = pytest.mark.parametrize("planted", PLANTED.values(), ids=list(PLANTED))
 
 
-def proven(plan: TrainingPlan, delta: float, records: int = 1) -> float:
-    return PictureTrainingAudit(plan, plan.units, records).prove(delta=delta, confidence=CONFIDENCE).epsilon
+def proven(plan: TrainingPlan, delta: float, records: int = 1, vectors: bool = False) -> float:
+    return PictureTrainingAudit(plan, plan.units, records, vectors).prove(delta=delta, confidence=CONFIDENCE).epsilon
 
 
 @each_planted
@@ -93,15 +93,23 @@ def test_it_is_found(planted: Planted, monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("delta", [0.3, 0.5])
-def test_the_right_training_keeps_its_claim(delta: float) -> None:
-    assert proven(ONE_STEP, delta) <= epsilon(ONE_STEP.event, delta).epsilon
+@pytest.mark.parametrize("vectors", [False, True])
+def test_the_right_training_keeps_its_claim(delta: float, vectors: bool) -> None:
+    assert proven(ONE_STEP, delta, vectors=vectors) <= epsilon(ONE_STEP.event, delta).epsilon
 
 
-def test_each_canary_moves_one_coordinate_by_the_clipping_norm(monkeypatch: Patch) -> None:
+def test_half_the_noise_is_found_in_networks_over_columns(monkeypatch: Patch) -> None:
+    planted = PLANTED["noise at half"]
+    planted.plant(monkeypatch)
+    assert proven(planted.plan, planted.delta, vectors=True) > planted.claimed
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_each_canary_moves_one_coordinate_by_the_clipping_norm(monkeypatch: Patch, vectors: bool) -> None:
     monkeypatch.setattr("dpsynth_platform.training.loop.GaussianNoise.add_", lambda *_: None)
     plan = replace(ONE_STEP, units=31, batch_size=31, clipping_norm=0.3)
     for records in (1, 40):  # so many that a unit takes several passes
-        watched = PictureTrainingAudit(plan, 31, records).watch()
+        watched = PictureTrainingAudit(plan, 31, records, vectors).watch()
         assert watched.sums == pytest.approx(records * watched.included[None].astype(float), rel=1e-4)
 
 

@@ -73,6 +73,7 @@ METHODS = (
     "privbayes",
     "histogram",
     "independent",
+    "arn",
 )
 LIMITS = ("1s", "2s")
 PERSON = "person_id"

@@ -9,6 +9,7 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.reviewing import verification
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
@@ -44,3 +45,23 @@ def test_a_release_of_one_column(tmp_path: Path) -> None:
     assert run_here(deployment).success
     mechanism = json.loads((released(deployment) / "dossier.json").read_text())["mechanism"]
     assert (mechanism["method"], mechanism["why"]) == ("independent", "there is one column")
+
+
+def test_a_release_made_by_a_network(tmp_path: Path) -> None:
+    generate = {"method": "arn", "rows": 200, "network": {"steps": 6, "replay_steps": 2}}
+    deployment = Deployment(tmp_path, contract={**SMALL, "generate": generate})
+    deployment.write().with_source(small_table())
+    deployment.family["cap"]["epsilon"] = 8.0  # an account's orders suit counts better than a short training
+    deployment.write()
+    assert run_here(deployment).success
+    (entry,) = ledger_of(deployment).entries()
+    kinds = [part["kind"] for part in entry.request.event["events"]]
+    assert kinds == ["composed", "repeated"]
+    model = storage_of(deployment).require(PEOPLE, "model").directory
+    assert {"measurements.jsonl", "model.json", "network"} <= {path.name for path in model.iterdir()}
+    assert sorted(path.name for path in (model / "network").iterdir()) == ["trained.json", "weights.safetensors"]
+    folder = released(deployment)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    mechanism = json.loads((folder / "dossier.json").read_text())["mechanism"]
+    assert mechanism["method"] == "arn"
+    assert "the trained weights" in (folder / "dossier.json").read_text()

@@ -14,7 +14,7 @@ from audit_cases import categories, claim_of, plan_for, run, table_of
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.methods import ANSWERS, IMAGE_METHODS, TEXT_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import ANSWERS, IMAGE_METHODS, NETWORK_METHODS, TEXT_METHODS, TableMethodName
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS
@@ -53,7 +53,7 @@ def test_all_lists_of_methods_agree():
     assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
     assert set(get_args(TableMethodName)) == {AUTO, *TABLE_METHODS}
     assert set(WORDS) == set(METHODS)
-    assert {*AUDITED, "independent"} == set(TABLE_METHODS)
+    assert {*AUDITED, "independent", "arn"} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     for method in (AUTO, *TABLE_METHODS):
         assert any(line.startswith(f"| `{method}` |") for line in rows), method
@@ -90,7 +90,7 @@ def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, m
         made.measure(plan, rows, tmp_path)
 
 
-@pytest.mark.parametrize("method", [method for method in TABLE_METHODS if method != "histogram"])  # `test_histogram`
+@pytest.mark.parametrize("method", [name for name in TABLE_METHODS if name not in ("histogram", "arn")])  # own tests
 @pytest.mark.whole_fits
 def test_links_are_kept_by_all_that_look_for_them(plans, rows, tmp_path, exact, method):
     plan, made = plans[method], generator(method)
@@ -125,6 +125,10 @@ def test_parameters_that_the_event_does_not_account_for_are_refused(plans, rows,
 
 @pytest.mark.parametrize("method", TABLE_METHODS)
 def test_one_column(tmp_path, method):
+    if method in NETWORK_METHODS:
+        with pytest.raises(ContractError, match="nothing to learn by method"):
+            plan_for(method, categories(a=3), epsilon=4.0, b=2)
+        return
     plan = plan_for(method, categories(a=3), epsilon=4.0, b=2)
     table = table_of(["a"], np.array([[0], [1], [1]] * 50))
     found = run(plan, table)

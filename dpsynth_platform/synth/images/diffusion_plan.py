@@ -10,14 +10,13 @@ that it learns from (`public_warm_up`). Training costs what these leave.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.image_generation import DiffusionTraining, PictureTraining
+from dpsynth_platform.contracts.image_generation import DiffusionTraining
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
-from dpsynth_platform.privacy.events import DpEvent, Sampled
+from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images import moments_plan, public_warm_up
@@ -28,6 +27,7 @@ from dpsynth_platform.synth.images.moments_plan import MomentsPlan
 from dpsynth_platform.synth.images.public_warm_up import PublicWarmUp
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
+from dpsynth_platform.synth.training_options import TrainingOptions, units_of
 from dpsynth_platform.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -36,62 +36,10 @@ if TYPE_CHECKING:
 Size = Literal["small", "medium", "large"]
 WEIGHTS = {"small": 0.13e6, "medium": 0.52e6, "large": 1.65e6}
 """Weights of each size, about."""
-MOST_BATCH = 1024
-AVERAGED = 4
-"""Weights are averaged over this part of the steps, about: one in so many."""
 COPIES_IN_FULL = 16
 """Weights, gradients, averages, sums in double precision, and the gradients of some units, in numbers."""
 ACTIVATION_BYTES = 2**30
 """The rows that training processes together, about."""
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """What a contract may choose of a training on pictures. Public.
-
-    Attributes:
-        sampled: what a step samples and clips: records, or owners with the mean gradient of their records.
-        batch_size: the expected number of those in a step; by default a sixteenth, `most_batch` at most.
-        replay_steps: paid beyond `steps` for what an interruption repeats; by default a tenth.
-        average: the part of the weights' average that remains in a step.
-    """
-
-    sampled: Sampled = "record"
-    batch_size: int | None = None
-    most_batch: int = MOST_BATCH
-    steps: int = 120
-    replay_steps: int | None = None
-    clipping_norm: float = 1.0
-    learning_rate: float = 1e-3
-    average: float = 0.97
-
-    @classmethod
-    def declared(cls, declared: PictureTraining, **others: Any) -> Self:
-        """The options of a declared training, with `others`."""
-        return cls(
-            sampled="user" if declared.sampled == "owners" else "record",
-            batch_size=declared.batch_size,
-            steps=declared.steps,
-            replay_steps=declared.replay_steps,
-            clipping_norm=declared.clipping_norm,
-            learning_rate=declared.learning_rate,
-            average=1 - AVERAGED / max(declared.steps, 10 * AVERAGED),
-            **others,
-        )
-
-    def training(self, units: int) -> dict[str, Any]:
-        """The parameters of `TrainingPlan.calibrated` for a public, expected number of units."""
-        return {
-            "sampled": self.sampled,
-            "units": units,
-            "batch_size": self.batch_size or min(self.most_batch, max(1, units // 16)),
-            "steps": self.steps,
-            "replay_allowance": math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps,
-            "clipping_norm": self.clipping_norm,
-            "learning_rate": self.learning_rate,
-            "decay": "cosine",
-            "warmup_steps": min(self.steps // 10, 100),
-        }
 
 
 @dataclass(frozen=True)
@@ -130,14 +78,6 @@ class DiffusionOptions(TrainingOptions):
     def trained_by(cls, declared: DiffusionTraining, **others: Any) -> DiffusionOptions:
         """The options of a diffusion model's declared training, with `others`."""
         return cls.declared(declared, loss=DiffusionLoss(draws=declared.draws), **others)
-
-
-def units_of(contract: DataContract, sampled: Sampled) -> int:
-    """The public, expected number of units that are sampled."""
-    privacy = contract.privacy
-    if sampled == "user" or privacy.unit == "example" or privacy.multi_owner:
-        return privacy.expected_units
-    return privacy.expected_units * privacy.max_contributions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,12 @@ from dpsynth_platform.synth.images.diffusion_loss import Rows, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
 from dpsynth_platform.synth.images.finetune_network import Pretrained
 from dpsynth_platform.synth.images.layout import Classes
-from dpsynth_platform.synth.images.picture_training import PictureRecords, Prepared, TrainedPictures, train_prepared
+from dpsynth_platform.synth.images.picture_training import (
+    PictureRecords,
+    PreparedPictures,
+    TrainedPictures,
+    train_prepared,
+)
 from dpsynth_platform.synth.images.unet import UNet
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.training.averages import ExponentialAverage
@@ -88,10 +93,10 @@ def train_pictures(
 
     Raises:
         TrainingRefused: see `prepared`.
-        GrantRefused, ResumeRefused, MechanismFailed: as `picture_training.train_prepared`.
+        GrantRefused, ResumeRefused, MechanismFailed: as `network_training.train_network`.
     """
 
-    def prepare() -> Prepared:
+    def prepare() -> PreparedPictures:
         network, rows = prepared(parameters, run.device)
 
         def warm_all() -> None:
@@ -100,15 +105,15 @@ def train_pictures(
                 warm(network, rows, pictures, run.progress)
                 pictures = pictures.then
 
-        return Prepared(
-            network,
-            network.codec,
-            losses,
-            rows.drawn,
-            rows.made_up,
-            parameters.loss.draws,
-            lambda trained: ExponentialAverage(trained, parameters.average),
-            warm_all,
+        return PreparedPictures(
+            network=network,
+            codec=network.codec,
+            losses=losses,
+            drawn=rows.drawn,
+            made_up=rows.made_up,
+            draws=parameters.loss.draws,
+            kept=lambda trained: ExponentialAverage(trained, parameters.average),
+            warm_up=warm_all,
         )
 
     train_prepared(run, parameters, directory, prepare)

@@ -17,12 +17,13 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
 from dpsynth_platform.synth.images import finetune_checkpoint
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, Solver
-from dpsynth_platform.synth.images.diffusion_plan import ACTIVATION_BYTES, DiffusionOptions, units_of
+from dpsynth_platform.synth.images.diffusion_plan import ACTIVATION_BYTES, DiffusionOptions
 from dpsynth_platform.synth.images.generator import ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
 from dpsynth_platform.synth.text.trained import check_digest
+from dpsynth_platform.synth.training_options import units_of
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dpsynth_platform.synth.images.diffusion_loss import random_records
 from dpsynth_platform.synth.images.embedding_network import LATENT, PictureNetwork, fresh
 from dpsynth_platform.synth.images.gan_plan import ROWS, WIDTHS, GanParameters, features, halvings
 from dpsynth_platform.synth.images.picture_codecs import AsPixels
-from dpsynth_platform.synth.images.picture_training import Prepared
+from dpsynth_platform.synth.images.picture_training import PreparedPictures
 from dpsynth_platform.synth.images.unet import initialize
 from dpsynth_platform.training.averages import PREFIX, ExponentialAverage
 from dpsynth_platform.training.interface import Batch
@@ -115,7 +115,7 @@ def generated(generator: PictureNetwork, latent: Tensor, classes: Tensor) -> Ten
 
 
 class Follower:
-    """The generator's steps after each step of the discriminator: post-processing, `picture_training.Kept`.
+    """The generator's steps after each step of the discriminator: post-processing, `network_training.Kept`.
 
     It reads the discriminator's weights, public numbers and random ones. Its own weights, Adam's averages and the
     average of the weights are kept with the training's state. Learning rate and decay are the discriminator's.
@@ -169,7 +169,7 @@ class Follower:
         return dict(zip(self._parameters, found, strict=True))
 
 
-def prepared(parameters: GanParameters, device: str = "cpu") -> Prepared:
+def prepared(parameters: GanParameters, device: str = "cpu") -> PreparedPictures:
     """Both networks with their first weights, tried on random pictures before any record is read.
 
     Raises:
@@ -180,14 +180,14 @@ def prepared(parameters: GanParameters, device: str = "cpu") -> Prepared:
     generator = fresh(layout.form, layout.number).to(place)
     rows = Rows(generator, layout.form, layout.number, place)
     refuse_unsound_grid(discriminator, training, rows.losses, rows.made_up)
-    return Prepared(
-        discriminator,
-        AsPixels(layout.form),
-        rows.losses,
-        rows.drawn,
-        rows.made_up,
-        ROWS,
-        lambda _: Follower(
+    return PreparedPictures(
+        network=discriminator,
+        codec=AsPixels(layout.form),
+        losses=rows.losses,
+        drawn=rows.drawn,
+        made_up=rows.made_up,
+        draws=ROWS,
+        kept=lambda _: Follower(
             discriminator, generator, layout.number, training, parameters.generator_steps, parameters.average
         ),
     )

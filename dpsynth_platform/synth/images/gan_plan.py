@@ -16,11 +16,12 @@ from dpsynth_platform.foundation.image_form import ImageForm
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth import counted
-from dpsynth_platform.synth.images.diffusion_plan import ACTIVATION_BYTES, TrainingOptions, units_of
+from dpsynth_platform.synth.images.diffusion_plan import ACTIVATION_BYTES
 from dpsynth_platform.synth.images.generator import ImageParameters, columns_plan
 from dpsynth_platform.synth.images.layout import ImageLayout
 from dpsynth_platform.synth.interface import PlanInputs
 from dpsynth_platform.synth.sealed_parameters import Readers
+from dpsynth_platform.synth.training_options import TrainingOptions, units_of
 from dpsynth_platform.training.plan import TrainingPlan
 
 WIDTHS = (32, 64)

@@ -49,7 +49,7 @@ class ImageGan(ImageGenerator[GanParameters]):
 
     def can_continue(self, directory: Path) -> bool:
         """Whether the training is complete, or enough steps are paid for."""
-        from dpsynth_platform.synth.images.picture_training import can_continue
+        from dpsynth_platform.synth.network_training import can_continue
 
         return can_continue(directory)
 

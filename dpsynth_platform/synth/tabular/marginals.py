@@ -65,7 +65,7 @@ from dpsynth_platform.synth.tabular.public_prior import PublicPrior, combined_co
 from dpsynth_platform.synth.tabular.public_rows import SealedRows
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
-from dpsynth_platform.synth.tabular.sampling import drawing
+from dpsynth_platform.synth.tabular.sampling import counts_by_network, drawing
 from dpsynth_platform.synth.tabular.workload import check_names
 
 SCORE_SCALE = RECORD_PARTS
@@ -235,13 +235,23 @@ class MarginalGenerator(Generator):
             )
 
     def _whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
+        return self._whole(domain, parameters, self.event(parameters, len(domain), guarantee), guarantee)
+
+    def _whole(
+        self, domain: Domain, parameters: dict[str, Any], own: dp_event.DpEvent, guarantee: Guarantee
+    ) -> dp_event.DpEvent:
+        """The method's own event with what the plan pays for beside it."""
         learned = [column.learning for column in domain if column.learning is not None]
         sigma = parameters[PAID]["sigma"] if PAID in parameters else None
-        return composed_beside(learned, self.event(parameters, len(domain), guarantee), guarantee, sigma)
+        return composed_beside(learned, own, guarantee, sigma)
 
     def run(self, run: MechanismRun) -> None:
         self.measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
         self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+        self.measure_quality(run)
+
+    def measure_quality(self, run: MechanismRun) -> None:
+        """The bought measures of a complete model, if its plan has any."""
         if (measures := SealedMeasures.in_plan(run.plan)) is not None:
             sample = self.draw(run.directory, measures.rows, constraints=measures.kept, device=run.device).table()
             measure(run, measures, sample)
@@ -271,24 +281,26 @@ def model_under(
 ) -> Model:
     """The model in a directory, fitted again under constraints if there are any; raises as `Generator.draw`.
 
-    A mixture is not fitted again: its rows keep constraints as they keep given values.
+    A mixture or a network is not fitted again: its rows keep constraints as they keep given values.
     """
     model = load_model(directory)
     learned = Domain.from_json(model.plan.columns).unknown
     conditions = Conditions.of(model.domain.released, constraints, learned=learned)
-    if model.components:
-        return replace(model, conditions=_of_mixture(conditions, model))
+    if model.components or model.joint is not None:
+        return replace(model, conditions=_without_fit(conditions, model))
     if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
         return replace(model, conditions=conditions)  # the fit is already under them: gaps keep every constraint
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
 
 
-def _of_mixture(conditions: Conditions, model: Model) -> Conditions:
-    """The conditions with all dependencies learned from a mixture, which keeps conditions when rows are drawn."""
+def _without_fit(conditions: Conditions, model: Model) -> Conditions:
+    """The conditions with all dependencies learned from a mixture or a network, which keep them when rows are drawn."""
     if not conditions.unlearned:
         return conditions
     cliques = (*model.potentials, *model.cover)
     under = conditioned(model.domain, model.states, conditions.known, cliques, model.groups, model.components)
+    if model.joint is not None:
+        return with_learned(conditions, under, counts_by_network(model, model.joint, under))
     beliefs = under.beliefs(model.potentials)
     return with_learned(conditions, under, lambda clique: pair_marginals(beliefs, [clique])[clique])
 

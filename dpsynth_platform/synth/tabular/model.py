@@ -22,7 +22,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,12 @@ import pyarrow as pa
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import write_durably
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.joint import Joint
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_shares
@@ -65,6 +66,7 @@ class Model:
         total: estimated number of records, from the noisy counts.
         cover: cliques of the junction tree of the fit, so that another tree is no larger; () where unknown.
         conditions: of the fit, which rows keep; models on disk have none (`conditioning`).
+        joint: the distribution of states where a network is the model; the potentials are then of single columns.
         components: of a mixture, whose potentials are (c,) and (i, c) of every column i: c is the number of columns and
             the index of the hidden attribute. 0 for other models.
     """
@@ -78,6 +80,7 @@ class Model:
     cover: tuple[Clique, ...] = ()
     conditions: Conditions = field(default_factory=Conditions)
     components: int = 0
+    joint: Joint | None = None
 
     @cached_property
     def domain(self) -> Domain:
@@ -162,7 +165,7 @@ def load_model(directory: Path) -> Model:
         arrays = {name: stored[name] for name in stored.files}
     cliques = [tuple(clique) for clique in document["cliques"]]
     columns = len(plan.columns)
-    return Model(
+    model = Model(
         plan=plan,
         states=tuple(ColumnStates(arrays[f"state_of.{index}"], arrays[f"share.{index}"]) for index in range(columns)),
         groups=[_stored_groups(arrays, index) for index in range(columns)],
@@ -172,13 +175,17 @@ def load_model(directory: Path) -> Model:
         cover=tuple(tuple(clique) for clique in document.get("cover", ())),
         components=document.get("components", 0),
     )
+    return replace(model, joint=generator(plan.method).joint(plan, directory))
 
 
 def log_likelihood(model: Model, table: pa.Table) -> Array:
     """Natural log-probability of each record's cells under the model, shape (records,); ignores unmodelled columns."""
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
-    likelihood = _log_mixture(model, states) if model.components else _log_graphical(model, states)
+    if model.joint is not None:
+        likelihood = model.joint.log_likelihood(states)
+    else:
+        likelihood = _log_mixture(model, states) if model.components else _log_graphical(model, states)
     for index, column in enumerate(model.states):
         likelihood += _log(column.share[codes[:, index]])
     return likelihood

@@ -14,9 +14,10 @@ the pair is drawn again. Finally a row is drawn again as a whole if its released
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +32,16 @@ from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
 from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, Order
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.joint import Joint
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.measured import measured_tables
 from dpsynth_platform.synth.tabular.model import Model, joint_codes
 from dpsynth_platform.synth.tabular.placing import Placed, cells_of_weekdays
 from dpsynth_platform.synth.tabular.propagation import Beliefs, rows_in_groups
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
+
+if TYPE_CHECKING:
+    import torch
 
 BATCH_ROWS = 2**18
 """Rows that are in memory at once."""
@@ -43,6 +49,8 @@ LEAST_ACCEPTABLE = 1e-3
 """Drawing stops if a smaller share of drawn rows keeps all conditions."""
 ENOUGH_TRIED = 20_000
 """Drawn rows before that share is checked."""
+COUNTED_ROWS = 2**14
+"""Rows of a network from which a dependency is learned."""
 MOST_REDRAWS = 100
 """Of a pair of values in the wrong order; then the whole row is drawn again."""
 
@@ -81,11 +89,16 @@ def drawing_counted(
 
 @dataclass(frozen=True)
 class Sampler:
-    """The distribution that rows are drawn from, over the parts of states and without what may not be released."""
+    """The distribution that rows are drawn from, over the parts of states and without what may not be released.
+
+    Attributes:
+        network: draws so many rows of parts, where a network is the model.
+    """
 
     under: Conditioned
     beliefs: Beliefs
     release: ReleaseSchema
+    network: Callable[[int, np.random.Generator], Codes] | None = None
 
     @classmethod
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
@@ -93,7 +106,10 @@ class Sampler:
         conditions = model.conditions.joined(Conditions.of(model.domain.released, given=given))
         cliques = (*model.potentials, *model.cover)
         under = conditioned(model.domain, model.states, conditions, cliques, model.groups, model.components)
-        return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
+        sampler = cls(under, under.beliefs(model.potentials, releasable=True), model.release)
+        return (
+            sampler if model.joint is None else replace(sampler, network=_by_network(model, model.joint, under, given))
+        )
 
     def batches(self, rows: int, progress: Progress = silent) -> Iterator[pa.RecordBatch]:
         """So many rows, with surrogate ids that continue from batch to batch; raises as `values`."""
@@ -130,7 +146,7 @@ class Sampler:
         return pa.Table.from_batches(found).slice(0, rows).combine_chunks().to_batches()[0]
 
     def _drawn(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
-        states = draw_states(self.beliefs, rows, rng)
+        states = draw_states(self.beliefs, rows, rng) if self.network is None else self.network(rows, rng)
         placed = Placed(self.under.domain, self.cells(states, rng), rng)
         for orders in self._orders:
             self._put_in_order(orders, states, placed, rng)
@@ -195,6 +211,29 @@ class Sampler:
             for index in columns:
                 codes[rows, index] = self._column_cells(index, states[rows, index], codes[rows], rng)
                 placed.place(index, rows)
+
+
+def _by_network(
+    model: Model, joint: Joint, under: Conditioned, given: Mapping[str, Values] | None
+) -> Callable[[int, np.random.Generator], Codes]:
+    """Draws parts by a network; given columns come first."""
+    names = model.domain.released.names
+    first = [names.index(name) for name in given or {}]
+    return partial(joint.draw, under.potentials({}, releasable=True), under.parents, first)
+
+
+def counts_by_network(model: Model, joint: Joint, under: Conditioned) -> Callable[[Clique], torch.Tensor]:
+    """Expected counts of parts, by a sample of a network's rows: for dependencies that are learned from it."""
+    import torch
+
+    drawn = _by_network(model, joint, under, None)(COUNTED_ROWS, np.random.default_rng())
+
+    def counts(clique: Clique) -> torch.Tensor:
+        shape = [under.states[index].size for index in clique]
+        cells = np.bincount(joint_codes(drawn, clique, under.sizes), minlength=math.prod(shape))
+        return torch.from_numpy(cells.reshape(shape).astype(np.float64))
+
+    return counts
 
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:

@@ -21,7 +21,8 @@ from dpsynth_platform.foundation.storage import held
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.images import diffusion, diffusion_training, picture_training, unet
+from dpsynth_platform.synth import network_training
+from dpsynth_platform.synth.images import diffusion, diffusion_training, unet
 from dpsynth_platform.synth.images.diffusion import ImageDiffusion
 from dpsynth_platform.synth.images.diffusion_loss import Rows, as_records, losses
 from dpsynth_platform.synth.images.diffusion_numbers import DiffusionLoss, WarmUpNumbers
@@ -98,7 +99,7 @@ def test_what_stopped_before_training_read_a_record_begins(tmp_path, bounded, wi
 def test_a_checkpoint_of_another_key_is_refused(tmp_path, bounded, without_gate, monkeypatch):
     """It is encrypted: no weight is readable in the directory of an interrupted training."""
     plan = diffusion_plan()
-    monkeypatch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(network_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         learn(plan, bounded, tmp_path)
     kept = list((tmp_path / "training/checkpoints").iterdir())
@@ -284,7 +285,7 @@ def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_g
             pixels, kinds = pictures(8)
             return WarmUp(pixels, kinds, WarmUpNumbers(steps=2))
 
-    monkeypatch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(network_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         Warmed().learn(job(plan, bounded, tmp_path), DiffusionParameters.of(plan), tmp_path)
     monkeypatch.undo()
@@ -296,9 +297,9 @@ def test_a_warm_up_comes_before_the_first_step_only(tmp_path, bounded, without_g
 def test_weights_on_disk_are_the_average(tmp_path, bounded, without_gate, monkeypatch):
     """And they are loaded as they were written; damaged ones are refused."""
     kept = {}
-    save = picture_training.save_weights
+    save = network_training.save_weights
     monkeypatch.setattr(
-        picture_training, "save_weights", lambda values, *given: (kept.update(values), save(values, *given))
+        network_training, "save_weights", lambda values, *given: (kept.update(values), save(values, *given))
     )
     plan = diffusion_plan(average=0.9)
     learn(plan, bounded, tmp_path)

@@ -20,6 +20,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.sources.pictures import read_pictures
+from dpsynth_platform.synth import network_training
 from dpsynth_platform.synth.images import diffusion_sampling, diffusion_training, picture_training
 from dpsynth_platform.synth.images.choice import image_method_for
 from dpsynth_platform.synth.images.diffusion_loss import losses
@@ -140,7 +141,7 @@ def test_a_latent_model_is_planned_trained_continued_and_draws(tmp_path, monkeyp
     bounded = bounded_pictures(tmp_path / "bounded")
     monkeypatch.setattr(diffusion_training, "refuse_unsound_grid", lambda *arguments: None)
     with monkeypatch.context() as patch:
-        patch.setattr(picture_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(network_training, "save_weights", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         encoded.clear()
         with pytest.raises(KeyboardInterrupt):
             GENERATOR.run(job(plan, bounded, directory))

@@ -1,0 +1,57 @@
+"""How DP-SGD trains a network: the keys that all such methods share.
+
+What belongs here: sampling, clipping and repeats. What does not: the numbers that depend on what is learned.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dpsynth_platform.contracts.base import Part
+
+
+class NetworkTraining(Part):
+    """How DP-SGD trains a network."""
+
+    sampled: Literal["records", "owners"] = Field(
+        default="records", description="What a step samples and clips; owners by the mean gradient of their records."
+    )
+    steps: int = Field(default=120, ge=1, le=1_000_000)
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Expected records of a step; by default a 16th, 1024 at most.",
+    )
+    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    replay_steps: int | None = Field(
+        default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."
+    )
+
+
+class TableNetwork(NetworkTraining):
+    """A network over the columns of one table, which DP-SGD trains."""
+
+    columns_share: float = Field(
+        default=0.45,
+        gt=0,
+        lt=1,
+        description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "
+        "tells apart, and correct how often it draws them.",
+    )
+    steps: int = Field(default=100, ge=1, le=1_000_000)
+    batch_size: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
+    )
+    learning_rate: float = Field(default=0.05, gt=0, le=1)
+    width: int = Field(default=16, ge=1, le=1024, description="Units of the hidden layer.")
+    fixed_order: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        description="The part of gradients in the columns' own order, in which rows are drawn. Others are in random "
+        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones.",
+    )

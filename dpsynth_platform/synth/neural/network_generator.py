@@ -1,0 +1,269 @@
+"""The common part of networks over a table's columns: counts of single columns, then training, then drawing.
+
+What belongs here: the order of these parts, their records, and what an interrupted run may continue. What does not:
+the plan (`network_plan`), training (`synth.network_training`), and the networks. A model directory is that of
+independent columns (`tabular.marginals`), and holds in addition
+
+    network/     the training, and then its weights (`network_training`)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress, silent
+from dpsynth_platform.privacy.events import DpEvent, Sampled
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
+from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.tabular import measurements
+from dpsynth_platform.synth.tabular.column_states import Array, ColumnStates
+from dpsynth_platform.synth.tabular.counting import Records
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
+from dpsynth_platform.synth.tabular.marginals import described_counts, prepared, score_sensitivity
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, read_measurements
+from dpsynth_platform.synth.tabular.paid import of_mechanism
+from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.network_training import Prepared
+    from dpsynth_platform.training.interface import Batch
+    from dpsynth_platform.training.plan import TrainingPlan
+
+NETWORK = "network"
+"""Name within a model directory."""
+
+
+@dataclass(frozen=True)
+class StateRecords:
+    """The records of a training, `training.interface.Examples`. Sensitive, including their number.
+
+    Attributes:
+        states: of each column, shape (records, columns).
+        owners: a number for each record's owner; None where they are not needed.
+        max_length: rows that a record becomes.
+    """
+
+    states: Codes
+    owners: npt.NDArray[np.int64] | None = None
+    max_length: int = 1
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """`states`, whole numbers [records, columns]."""
+        import torch
+
+        return {"states": torch.from_numpy(self.states[np.asarray(indices, dtype=np.int64)].astype(np.int64))}
+
+    def units(self, sampled: Sampled) -> list[list[int]] | None:
+        from dpsynth_platform.synth.network_training import units_by_owner
+
+        return None if sampled == "record" or self.owners is None else units_by_owner(self.owners)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """`network_training.TrainedNetwork`, with what the plan pays for beside."""
+
+    generator: NetworkGenerator
+    plan: SealedPlan
+    parameters: NetworkParameters
+
+    @property
+    def training(self) -> TrainingPlan:
+        return self.parameters.training
+
+    def event_of(self, steps: int, guarantee: Guarantee) -> DpEvent:
+        return self.generator.event_so_far(self.plan, self.parameters, steps, guarantee)
+
+
+class NetworkGenerator(SelectionGenerator[NetworkParameters]):
+    """A generator whose rows come from a network over the states of a table's columns."""
+
+    counts_pairs = False
+    parameters_type = NetworkParameters
+
+    @abstractmethod
+    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
+        """The network, tried on random rows before any record is read for training.
+
+        Args:
+            shares: of each column's states, by the noisy counts, without zeros.
+
+        Raises:
+            TrainingRefused: training it would not be differentially private.
+        """
+
+    @abstractmethod
+    def weights(self, sizes: Sequence[int], width: int) -> int:
+        """Of the network."""
+
+    def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
+        """Calibrates counts and training together, and tries a network of the largest size on random rows."""
+        found = NetworkParameters.calibrated(contract, domain, guarantee)
+        self.ready(found, [np.full(size, 1 / size) for size in domain.most_states], "cpu")
+        return asdict(found)
+
+    def sealed(self, plan_parameters: Mapping[str, Any]) -> NetworkParameters:
+        return NetworkParameters.of(of_mechanism(plan_parameters))
+
+    def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> DpEvent:
+        return self.sealed(plan_parameters).event(guarantee)
+
+    def event_so_far(
+        self, plan: SealedPlan, parameters: NetworkParameters, steps: int, guarantee: Guarantee
+    ) -> DpEvent:
+        """The cost of the plan with so many executed steps."""
+        return self._whole(
+            Domain.from_json(plan.columns), plan.parameters, parameters.event(guarantee, steps), guarantee
+        )
+
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
+        domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
+        training, one = sealed.training, sealed.noise(1 / len(domain))
+        what = "owners" if training.sampled == "user" else "records"
+        weights = self.weights(domain.most_states, sealed.width)
+        event = (
+            f"{len(domain)} one-way marginals with rounded Gaussian noise, then DP-SGD of a network with about "
+            f"{weights:,} weights: {training.paid_steps} paid steps, each with a Poisson sample of about "
+            f"{training.batch_size:,} of {training.units:,} expected {what}, gradients clipped to "
+            f"{training.clipping_norm:g}, and Gaussian noise of {training.noise_multiplier:.4g} times that"
+        )
+        counted = described_counts(domain, sigma_one=one, memory=0)
+        records = training.units * (training.max_contributions if training.sampled == "user" else 1)
+        memory = 4 * records * len(domain) + 16 * 8 * weights + 2**28
+        return {
+            "event": event,
+            "sigma_one": one,
+            "noise_multiplier": training.noise_multiplier,
+            "steps": training.steps,
+            "rho": sealed.rho,
+            **(counted | {"predicted_memory_bytes": memory}),
+        }
+
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """The counts of single columns; training follows in `measure` or `run`."""
+        sealed = self.sealed(plan.parameters)
+        draws = sealed.draws(log, score_sensitivity(plan), records.parts)
+        draws.columns(records, sealed.noise(1 / len(records.domain)), progress)
+
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
+        """Everything that reads the data, without checkpoints: an interrupted training is lost, and stays spent."""
+        super().measure(plan, bounded, directory, progress, engine)
+        self._train_at_once(plan, bounded, directory, progress)
+
+    def run(self, run: MechanismRun) -> None:
+        """Counts the columns, trains the network, fits the counts, and measures quality.
+
+        Without a key for checkpoints, an interrupted training is lost.
+        """
+        self.check(run.plan)
+        if run.checkpoints is None:
+            super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
+            self._train_at_once(run.plan, run.bounded, run.directory, run.progress, run.device)
+        else:
+            self._train_resumably(run)
+        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+        self.measure_quality(run)
+
+    def _train_at_once(
+        self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress, device: str = "cpu"
+    ) -> None:
+        from dpsynth_platform.synth import network_training
+        from dpsynth_platform.training.trial import NoJournal
+        from dpsynth_platform.training.weights import save_weights
+
+        sealed, learned = self.sealed(plan.parameters), self.learned(plan, directory)
+        ready = self.ready(sealed, learned.shares, device)
+        records = learned.records(sealed, bounded)
+        weights = network_training.train_once(
+            ready, sealed.training, records, NoJournal(), progress=progress, device=device
+        )
+        save_weights(weights, private_directory(directory / NETWORK), sealed.training.steps)
+
+    def _train_resumably(self, run: MechanismRun) -> None:
+        from dpsynth_platform.synth.network_training import train_network
+        from dpsynth_platform.synth.text.unread import declare_unread
+
+        place = private_directory(run.directory / NETWORK)
+        if not measurements.is_complete(run.directory):
+            declare_unread(place)
+            super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
+        sealed, learned = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
+        train_network(
+            run,
+            _Trained(self, run.plan, sealed),
+            place,
+            lambda: self.ready(sealed, learned.shares, run.device),
+            lambda _: learned.records(sealed, run.bounded),
+        )
+
+    def is_complete(self, directory: Path) -> bool:
+        from dpsynth_platform.training.weights import is_trained
+
+        return measurements.is_complete(directory) and is_trained(directory / NETWORK)
+
+    def can_resume(self, directory: Path) -> bool:
+        """Whether all counts are complete, and enough steps of the training are paid for."""
+        from dpsynth_platform.synth.network_training import can_continue
+
+        return measurements.is_complete(directory) and can_continue(directory / NETWORK)
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        if not self.is_complete(directory):
+            raise MechanismFailed(
+                "the mechanism stopped before its network was trained; what it cost stays spent, and a new attempt is "
+                "a new spend"
+            )
+        super().estimate(plan, directory, device=device, progress=progress)
+
+    def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
+        """By the complete counts in a model directory."""
+        stored = read_measurements(directory, plan.digest)
+        domain = Domain.from_json(plan.columns).with_values(stored.learned)
+        states, _, measured = prepared(domain, stored.one_way)
+        counts = [item.counts.clip(min=1.0) for item in measured]
+        return LearnedColumns(domain, states, [count / count.sum() for count in counts])
+
+
+@dataclass(frozen=True)
+class LearnedColumns:
+    """The states that a network learns, and their shares by the noisy counts."""
+
+    domain: Domain
+    states: tuple[ColumnStates, ...]
+    shares: list[Array]
+
+    def records(self, sealed: NetworkParameters, bounded: Path) -> StateRecords:
+        """The records of the bounded table."""
+        by_owner = sealed.training.sampled == "user"
+        names = [*self.domain.reads, *([OWNER_COLUMN] if by_owner else [])]
+        found, owners = [np.empty((0, len(self.domain)), dtype=np.int32)], list[Any]()
+        for batch, _ in Records(bounded, self.domain).rows(names):
+            codes = self.domain.encode(batch)
+            found.append(np.stack([item.state_of[codes[:, at]] for at, item in enumerate(self.states)], axis=1))
+            if by_owner:
+                owners.append(np.asarray(batch.column(OWNER_COLUMN).to_pylist(), dtype=np.str_))
+        numbers = np.unique(np.concatenate(owners), return_inverse=True)[1].astype(np.int64) if owners else None
+        return StateRecords(np.concatenate(found), numbers)

@@ -1,0 +1,41 @@
+"""Fits `arn` as a worker does, and kills its own process at a point: after the counts, or within a step of training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from arn_cases import job
+
+from dpsynth_platform.synth import network_training
+from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.neural import arn_network
+from dpsynth_platform.training.journal import StepJournal
+
+
+def main(plan: Path, bounded: Path, directory: Path, at: str) -> None:
+    arn_network.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
+    die = lambda *given: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    begin = StepJournal.begin_step
+
+    def counted(self: StepJournal) -> int:
+        executed = begin(self)
+        if executed == int(at):
+            die()
+        return executed
+
+    if at == "counts":
+        network_training.train_network = die
+    else:
+        StepJournal.begin_step = counted
+    run = job(SealedPlan.from_json(plan.read_text()), bounded, directory)
+    generator("arn").run(run)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    *paths, last = sys.argv[1:]
+    main(*map(Path, paths), last)

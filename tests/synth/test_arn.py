@@ -1,0 +1,334 @@
+"""The generator `arn`: its event, its gradients, its units, interruptions, and what it draws."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from arn_cases import arn_plan, job
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from short_fits import STEPS
+from synth_cases import contract_with, people, write_bounded
+
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
+from dpsynth_platform.privacy.events import event_from_json, leaves
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.neural import arn_network
+from dpsynth_platform.synth.neural.arn_network import ArnNetwork, Rows
+from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
+from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
+from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.training import hooked
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.rows import RowDivision
+from dpsynth_platform.training.unit_probe import refuse_unsound_grid
+from dpsynth_platform.training.vectors import VectorSums
+
+ARN = generator("arn")
+CPU = torch.device("cpu")
+PROGRAM = Path(__file__).with_name("killed_arn.py")
+SHARES = [np.full(3, 1 / 3), np.array([0.7, 0.3]), np.full(4, 0.25)]
+PLAN = TrainingPlan(40, 8, 1, 1.0)
+SHORT = {"steps": 6, "replay_steps": 4, "batch_size": 40}
+
+
+@pytest.fixture
+def the_same_each_time(monkeypatch):
+    """All random numbers of network, rows, samples and draws, so that a test of learning fails never or always."""
+    sources = iter(range(1000))
+    fresh = np.random.default_rng
+    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("secrets.token_bytes", lambda number=32: bytes([next(sources) % 256]) * number)
+    monkeypatch.setattr("os.urandom", lambda number: bytes([next(sources) % 256]) * number)
+    monkeypatch.setattr(np.random, "default_rng", lambda seed=None: fresh(next(sources) if seed is None else seed))
+
+
+# What it costs.
+
+
+@pytest.mark.parametrize("sampled", ["records", "owners"])
+def test_the_event_is_what_counts_and_training_cost(sampled):
+    """By dp_accounting alone, from the plan's numbers: a Gaussian table of counts, and then the steps of DP-SGD."""
+    network = {**SHORT, "sampled": sampled}
+    plan = arn_plan(network=network, privacy__max_contributions=1, privacy__guarantee={"epsilon": 1.0, "delta": 1e-5})
+    parameters = NetworkParameters.of(plan.parameters)
+    training = parameters.training
+    assert (training.units, training.batch_size, training.steps, training.replay_allowance) == (2000, 40, 6, 4)
+    step = dp_event.PoissonSampledDpEvent(40 / 2000, dp_event.GaussianDpEvent(training.noise_multiplier))
+    counts = dp_event.GaussianDpEvent(parameters.sigma_total)
+    found = PLDAccountant().compose(counts).compose(step, 10).get_epsilon(1e-5)
+    assert 0.97 < found <= 1.0 + 1e-3
+    assert [part["kind"] for part in plan.event["events"]] == ["composed", "repeated"]
+    ARN.check(plan)
+
+
+def test_an_owner_with_two_records_costs_more():
+    noises = []
+    for b in (1, 2):
+        plan = arn_plan(network=SHORT, privacy__max_contributions=b)
+        training = NetworkParameters.of(plan.parameters).training
+        assert (training.max_contributions, training.units) == (b, 2000 * b)
+        sampled = next(leaf for leaf, _ in leaves(event_from_json(plan.event)) if hasattr(leaf, "sampling_probability"))
+        assert sampled.max_contributions == b
+        noises.append(training.noise_multiplier)
+    assert noises[1] > noises[0]
+
+
+def test_less_noise_or_more_steps_are_refused():
+    plan = arn_plan(network=SHORT)
+    training = plan.parameters["training"]
+    for change in ({"noise_multiplier": 0.5 * training["noise_multiplier"]}, {"steps": 60}, {"max_contributions": 1}):
+        parameters = plan.parameters | {"training": training | change}
+        with pytest.raises(GrantRefused):
+            ARN.check(dataclasses.replace(plan, parameters=parameters))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy__weighting": "owners"}, "whose training takes records in full"),
+        ({"columns__city": {"type": "categorical", "values": [f"v{n}" for n in range(2500)]}}, "values or bins in all"),
+    ],
+)
+def test_what_it_cannot_train_is_refused(changes, words):
+    with pytest.raises(ContractError, match=words):
+        arn_plan(**changes)
+
+
+def test_other_methods_have_no_network():
+    with pytest.raises(ContractError, match="network: is for method arn"):
+        contract_with(generate__method="aim", generate__network={})
+    assert "network" not in contract_with(generate__method="aim").snapshot()["generate"]
+
+
+# Gradients and units.
+
+
+def rows_and_network(width=5):
+    return Rows([3, 2, 4], 0.5, CPU), ArnNetwork(SHARES, width).eval()
+
+
+def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch):
+    """Gradients are those of an explicit loop. A wrong rule, a row that sees others, and half the noise are found."""
+    rows, network = rows_and_network(width=200)
+
+    def tried(losses=rows.losses):
+        refuse_unsound_grid(network, PLAN, losses, rows.made_up, VectorSums)
+
+    tried()
+    with monkeypatch.context() as patch:
+        by_unit = VectorSums._by_unit
+
+        def of_first(self, name, inputs, gradients):
+            inputs, gradients = by_unit(self, name, inputs, gradients)
+            return (2 * inputs, gradients) if name == "hidden" else (inputs, gradients)
+
+        patch.setattr(VectorSums, "_by_unit", of_first)
+        with pytest.raises(TrainingRefused, match=r"hidden.weight: its clipped gradient"):
+            tried()
+    with pytest.raises(TrainingRefused, match="a row depends on others"):
+        tried(lambda model, batch: rows.losses(model, batch | {"seen": batch["seen"] * batch["seen"].mean(0)}))
+    with monkeypatch.context() as patch:
+        add = GaussianNoise.add_
+        patch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: add(self, sums, deviation / 2))
+        with pytest.raises(TrainingRefused, match="the noise's deviation is"):
+            tried()
+
+
+@pytest.mark.parametrize("sampled", ["record", "user"])
+def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, monkeypatch):
+    """Or by four times as much where records are sampled. Gradients are far larger, so that an owner's has the norm."""
+    rng, norm = np.random.default_rng(3), 1e-4
+    states = np.stack([rng.integers(0, size, 40) for size in (3, 2, 4)], axis=1).astype(np.int32)
+    records = StateRecords(states, np.tile(np.arange(10), 4), 2)
+    plan = TrainingPlan(40, 8, 1, 1.0, max_contributions=4, sampled=sampled, clipping_norm=norm)
+    units = records.units(sampled) or [[record] for record in range(40)]
+    fewer = [unit for unit in units if 3 not in {record % 10 for record in unit}]
+    assert len(units) - len(fewer) == (4 if sampled == "record" else 1)
+    rows, network = rows_and_network()
+    seen = rows.drawn({"states": torch.zeros(40, 3, dtype=torch.long)}, 2)["seen"].view(40, 2, 3, 3)
+
+    def drawn(batch, draws):
+        """The same orders of a record in both tables."""
+        return {"states": batch["states"].repeat_interleave(draws, 0), "seen": seen[batch["number"]].flatten(0, 1)}
+
+    def clipped_sum(of):
+        with VectorSums(network, plan, rows.losses) as sums:
+            chosen = [record for unit in of for record in unit]
+            batch = {**records.batch(chosen), "number": torch.tensor(chosen)}
+            for (part,) in RowDivision(16, 2, drawn, CPU).parts(batch, list(map(len, of)), 16):
+                sums.add(part.batch, part.weights)
+        return torch.cat([total.flatten() for total in sums.totals.values()])
+
+    def moved():
+        return float((clipped_sum(units) - clipped_sum(fewer)).norm())
+
+    bound = norm * (len(units) - len(fewer))
+    assert (0.999 * bound if sampled == "user" else 0) < moved() <= bound * (1 + 1e-5)
+    monkeypatch.setattr(hooked, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
+    assert moved() > bound  # what clips nothing is found
+
+
+def test_owners_are_sampled_with_all_their_records(tmp_path):
+    plan, bounded = arn_plan(network={**SHORT, "sampled": "owners"}), write_bounded(people(300), tmp_path / "table")
+    assert plan.parameters["training"]["units"] == 2000
+    (tmp_path / "model").mkdir()
+    ARN.fit(plan, bounded, job(plan, bounded, tmp_path / "model").grant, tmp_path / "model")
+    records = ARN.learned(plan, tmp_path / "model").records(NetworkParameters.of(plan.parameters), bounded)
+    units = records.units("user")
+    assert [len(unit) for unit in units] == [2] * 150
+    assert sorted(record for unit in units for record in unit) == list(range(300))
+
+
+def test_a_prediction_sees_the_columns_before_it_alone():
+    rows, network = rows_and_network()
+    states = torch.tensor([[0, 1, 2], [2, 0, 1]])
+    batch = rows.drawn({"states": states}, 50)
+    with torch.no_grad():
+        network.heads[1].weight.normal_()
+        found = network(batch["states"], batch["seen"])[1]
+    before = {}
+    for row, values in enumerate(found):
+        key = tuple(int(batch["states"][row, other]) if batch["seen"][row, 1, other] else None for other in (0, 2))
+        before.setdefault(key, []).append(values)
+        known = [other for other in (0, 2) if batch["seen"][row, 1, other]]
+        alone = network.conditional(batch["states"][row : row + 1], known, 1)[0]
+        assert torch.allclose(values, alone, atol=1e-6)
+    assert len(before) > 4  # both orders of each record
+    for values in before.values():
+        assert torch.allclose(torch.stack(values), values[0], atol=1e-6)
+
+
+def test_without_training_columns_have_the_shares_of_their_counts():
+    _, network = rows_and_network()
+    with torch.no_grad():
+        for head in network.heads.parameters():
+            head.zero_()
+    joint = ColumnwiseJoint(network, SHARES)
+    states = np.array([[0, 0, 0], [2, 1, 3]], dtype=np.int32)
+    expected = [math.log(0.7 / 12), math.log(0.3 / 12)]
+    np.testing.assert_allclose(joint.log_likelihood(states), expected, atol=1e-5)
+
+
+# Interruptions.
+
+
+def killed(tmp_path, at):
+    plan, bounded = arn_plan(network=SHORT), write_bounded(people(2000), tmp_path / "table")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    directory = tmp_path / "model"
+    directory.mkdir()
+    command = [sys.executable, str(PROGRAM), str(tmp_path / "plan.json"), str(bounded), str(directory), str(at)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, timeout=300, check=False, env=environment)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert ARN.can_resume(directory) and not ARN.is_complete(directory)
+    return plan, bounded, directory
+
+
+@pytest.mark.parametrize(("at", "executed"), [("counts", [STEPS]), (3, [STEPS + 1, STEPS + 2, STEPS + 3])])
+def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(tmp_path, at, executed):
+    """Between counts and training, and within the third step: every executed step is in the journal."""
+    plan, bounded, directory = killed(tmp_path, at)
+    counts = (directory / "measurements.jsonl").read_bytes()
+    ARN.run(job(plan, bounded, directory, resume=True))
+    assert (directory / "measurements.jsonl").read_bytes() == counts
+    trained = json.loads((directory / NETWORK / "trained.json").read_text())
+    assert trained["executed_steps"] in executed
+    assert sorted(path.name for path in (directory / NETWORK).iterdir()) == ["trained.json", "weights.safetensors"]
+    assert ARN.sample(directory, 30).num_rows == 30
+
+
+def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path):
+    plan, bounded = arn_plan(network=SHORT), write_bounded(people(200), tmp_path / "table")
+    run = job(plan, bounded, tmp_path / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StateRecords, "batch", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ARN.run(dataclasses.replace(run, checkpoints=None))
+    assert not ARN.can_resume(run.directory)
+    with pytest.raises(ResumeRefused):
+        ARN.run(job(plan, bounded, run.directory, resume=True))
+
+
+# What it draws.
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    place = tmp_path_factory.mktemp("arn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+        plan = arn_plan(privacy__guarantee={"epsilon": 9.0, "delta": 1e-5}, network={"steps": 60})
+        run = job(plan, write_bounded(people(4000), place / "table"), place / "model")
+        ARN.run(run)
+    return run.directory
+
+
+def test_given_values_are_in_every_row_and_others_follow(fitted):
+    """Bern is of ages 4 to 7, nearly all of its members are, and without the condition half as many rows are of it."""
+    drawn = ARN.draw(fitted, 400, given={"city": "Bern"}).table()
+    assert set(drawn["city"].to_pylist()) == {"Bern"}
+    members = Counter(drawn["member"].to_pylist())
+    assert members[True] > 300
+    few = ARN.draw(fitted, 300, given={"age": [0, 1], "member": False}).table()
+    assert set(few["age"].to_pylist()) <= {0, 1} and set(few["member"].to_pylist()) == {False}
+
+
+def test_constraints_hold_and_missing_values_come_back(fitted):
+    rule = Constraint.model_validate({"forbid": {"city": "Bern", "member": False}})
+    drawn = ARN.draw(fitted, 3000, constraints=[rule]).table()
+    assert drawn.num_rows == 3000
+    assert ("Bern", False) not in set(zip(drawn["city"].to_pylist(), drawn["member"].to_pylist(), strict=True))
+    assert 60 < drawn["city"].null_count < 300  # 5% of 3000, from noisy counts
+    assert drawn["score"].null_count == 0
+
+
+def test_its_own_likelihood_is_the_models(fitted):
+    model = load_model(fitted)
+    near, far = people(200, seed=5), people(200, seed=5)
+    place = far.schema.get_field_index("member")
+    far = far.set_column(place, "member", pa.compute.invert(far["member"]))
+    assert log_likelihood(model, near).mean() > log_likelihood(model, far).mean() + 1
+
+
+@pytest.mark.whole_fits
+def test_a_parity_of_three_columns_is_learned(tmp_path, the_same_each_time):
+    """At epsilon 3: no pair of these columns tells anything, so that a method of pairs draws it right half the time."""
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 2, (20_000, 3))
+    columns = {"a": bits[:, 0], "b": bits[:, 1], "c": bits[:, 2], "odd": bits.sum(axis=1) % 2}
+    table = pa.table({name: pa.array(values.astype(str)) for name, values in columns.items()})
+    owners = pa.array([f"{number:032x}" for number in range(20_000)])
+    bounded = write_bounded(table.append_column("_owner", owners), tmp_path / "table")
+    declared = {name: {"type": "categorical", "values": ["0", "1"]} for name in columns}
+    plan = arn_plan(
+        pa.schema({"person_id": pa.string(), **dict.fromkeys(columns, pa.string())}),
+        network=PARITY,
+        columns={"person_id": {"type": "identifier"}, **declared},
+        privacy__guarantee={"epsilon": 3.0, "delta": 1e-5},
+        privacy__max_contributions=1,
+        privacy__expected_units=20_000,
+    )
+    (tmp_path / "model").mkdir()
+    ARN.measure(plan, bounded, tmp_path / "model")
+    ARN.estimate(plan, tmp_path / "model")
+    drawn = ARN.sample(tmp_path / "model", 4000)
+    values = np.array([drawn[name].to_numpy(zero_copy_only=False).astype(int) for name in columns])
+    assert (values[:3].sum(axis=0) % 2 == values[3]).mean() > 0.9
+
+
+PARITY = {"steps": 150, "batch_size": 400, "width": 16, "learning_rate": 0.05, "columns_share": 0.05, "fixed_order": 1}

@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.privacy.units import count_sensitivity
+from dpsynth_platform.release.fidelity import ROUNDING
 from dpsynth_platform.release.noisy_tables import COUNTS, precision_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ CONFIDENCE = 0.95
 _OF_MEASURES = frozenset({"gaussian-measures"})
 _ROUNDING = 1 / 12
 """Variance that rounding to whole records adds."""
+_ROUNDED = 1.5
+"""Records that rounding to whole ones adds to the limits of a share, at most."""
 _DIGITS = 5
 _UNLIKELY = 6.2
 """Deviations that honest noise exceeds once in more than a billion releases."""
@@ -174,7 +177,7 @@ def _figures(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any
         found |= _distance(item, whole)
     else:
         (neither, usual), (model, both) = item["noisy"]
-        each = item["sigma"] ** 2 + _ROUNDING
+        each = item["sigma"] ** 2
         own, other = (model + both, neither + usual), (usual + both, neither + model)
         if item["name"] == "regression":  # parts of records that are off, not right
             own, other = own[::-1], other[::-1]
@@ -213,15 +216,17 @@ def _share(
     """first / (first + second), where both have independent noise of known variances v and w (Fieller 1954).
 
     The interval is of all p for which first (1 - p) - second p, which has the variance v (1 - p)^2 + w p^2 and the mean
-    0 at the exact share, is within its noise.
+    0 at the exact share, is within its noise and its rounding. Either number is rounded by 1 at most (two cells by 1/2,
+    or twice one cell). `_ROUNDED` more of both deviations' multiples covers that for every p: it is above sqrt(2) where
+    they are equal, and above 1.44 where v is 2 w.
 
     Args:
         variance: v.
         of_second: w; by default the same.
     """
     total, z = first + second, NormalDist().inv_cdf((1 + confidence) / 2)
-    squared = z**2 * variance
-    both = squared + z**2 * (variance if of_second is None else of_second)
+    squared = (z * math.sqrt(variance) + _ROUNDED) ** 2
+    both = squared + (squared if of_second is None else (z * math.sqrt(of_second) + _ROUNDED) ** 2)
     a, b, c = total**2 - both, first * total - squared, first**2 - squared
     if a <= 0 or total <= 0:
         return {"value": _rounded(first / total if total > 0 else 0.5), "low": 0.0, "high": 1.0}
@@ -241,7 +246,7 @@ def _distance(item: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, fl
     if total <= z * whole["total_sigma"]:  # noise hides whether there are any
         return {"value": 0.5, "low": 0.0, "high": 1.0}
     value, of_total = item["noisy"] / (2 * total), z * whole["total_sigma"] / total
-    noise = z * math.sqrt(item["noise"] ** 2 + _ROUNDING) / (2 * total)
+    noise = (z * item["noise"] + ROUNDING) / (2 * total)
     low = (value - noise - of_total / 2) / (1 + of_total)
     high = (value + noise + of_total / 2) / (1 - of_total)
     return {"value": _rounded(value), "low": _rounded(low), "high": _rounded(high)}

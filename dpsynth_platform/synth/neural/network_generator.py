@@ -25,7 +25,7 @@ from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import DpEvent, Sampled
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, OWNER_COLUMN, fingerprints_of
 from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular import measurements
@@ -72,7 +72,7 @@ class StateRecords:
     def units(self, sampled: Sampled) -> list[list[int]] | None:
         from dpsynth_platform.synth.network_training import units_by_owner
 
-        return None if sampled == "record" or self.owners is None else units_by_owner(self.owners)
+        return None if self.owners is None or sampled == "record" else units_by_owner(self.owners)
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,16 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         Without a key for checkpoints, an interrupted training is lost.
         """
         self.check(run.plan)
-        if run.checkpoints is None:
+        if trained := self.is_complete(run.directory):
+            pass
+        elif run.checkpoints is None:
             super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
             self._train_at_once(run.plan, run.bounded, run.directory, run.progress, run.device)
         else:
             self._train_resumably(run)
         self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
-        self.measure_quality(run)
+        if not trained:
+            self.measure_quality(run)
 
     def _train_at_once(
         self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress, device: str = "cpu"
@@ -225,10 +228,14 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         return measurements.is_complete(directory) and is_trained(directory / NETWORK)
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether all counts are complete, and enough steps of the training are paid for."""
+        """Whether all counts are complete, the network is not, and enough steps of the training are paid for.
+
+        A complete network is only fitted again: what `quality.paid` draws after it is drawn once.
+        """
         from dpsynth_platform.synth.network_training import can_continue
 
-        return measurements.is_complete(directory) and can_continue(directory / NETWORK)
+        counted = measurements.is_complete(directory) and not self.is_complete(directory)
+        return counted and can_continue(directory / NETWORK)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         if not self.is_complete(directory):
@@ -259,11 +266,11 @@ class LearnedColumns:
         """The records of the bounded table."""
         by_owner = sealed.training.sampled == "user"
         names = [*self.domain.reads, *([OWNER_COLUMN] if by_owner else [])]
-        found, owners = [np.empty((0, len(self.domain)), dtype=np.int32)], list[Any]()
+        found, owners = [np.empty((0, len(self.domain)), dtype=np.int32)], [np.empty(0, dtype=FINGERPRINT_DTYPE)]
         for batch, _ in Records(bounded, self.domain).rows(names):
             codes = self.domain.encode(batch)
             found.append(np.stack([item.state_of[codes[:, at]] for at, item in enumerate(self.states)], axis=1))
             if by_owner:
-                owners.append(np.asarray(batch.column(OWNER_COLUMN).to_pylist(), dtype=np.str_))
-        numbers = np.unique(np.concatenate(owners), return_inverse=True)[1].astype(np.int64) if owners else None
+                owners.append(fingerprints_of(batch.column(OWNER_COLUMN)))
+        numbers = np.unique(np.concatenate(owners), return_inverse=True)[1].astype(np.int64) if by_owner else None
         return StateRecords(np.concatenate(found), numbers)

@@ -35,7 +35,7 @@ from dpsynth_platform.privacy.events import (
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting, drawing, mixtures, mrf
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
@@ -163,7 +163,6 @@ def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponent
         patch.setattr(drawing, "select_by_exponential_mechanism", chosen)
         patch.setattr(mixtures, "fresh", lambda: np.random.default_rng(0))
         patch.setattr(MeasurementLog, "create", create)
-        patch.setattr(SealedPlan, "digest", "")  # of no log
         patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
         generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))
     assert found.of("noise")

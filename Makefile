@@ -33,7 +33,7 @@ demo: setup     ## the whole line on demonstration data, ending in a published, 
 	@$(BIN)/dpsynth demo
 
 # Test files run side by side, a process for each core and one more, since many wait for processes of their own (four at
-# most: each may hold gigabytes), in the order of their names, each file whole in one process. One thread a process: more
+# most: each may hold gigabytes), the longest first (tests/conftest.py), each file whole in one process. One thread a process: more
 # would only wait for the others' cores.
 # They write to memory where it has room for them (about a gigabyte), unless TMPDIR says where: every
 # commit of a database waits for a disk.

@@ -21,6 +21,7 @@ from object_store import (  # noqa: F401  (fixtures)
     store,
 )
 from postgresql_server import new_database, running_server
+from replayed_migrations import migrations_replayed
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
@@ -47,6 +48,27 @@ SPARK_FILES = (
 )
 
 
+LONG_FILES = (
+    "docs/test_notebooks.py",
+    "end_to_end/test_crashes.py",
+    "end_to_end/test_ctcl_line.py",
+    "end_to_end/test_simulated_year.py",
+    "end_to_end/test_text_crashes.py",
+    "end_to_end/test_texts_alone_line.py",
+    "end_to_end/test_watch_daemon.py",
+    "ledger/test_ledger_machine.py",
+    "ledger/test_ledger_races.py",
+    "python_face/test_dg_project.py",
+    "synth/images/test_diffusion_kills.py",
+    "synth/test_mechanism_audit.py",
+    "synth/test_text_audit.py",
+    "training/test_world.py",
+    "watching/test_watch.py",
+    "worker/test_worker_process.py",
+    "worker/test_worker_ranks.py",
+)
+
+
 class OneSpark(LoadFileScheduling):
     """Each file whole in one process, and all that use the fixture `spark` in the same: a JVM costs half a minute."""
 
@@ -57,6 +79,12 @@ class OneSpark(LoadFileScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     return OneSpark(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take a minute and more come first: begun last, one would leave all other processes idle."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG_FILES))
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
@@ -87,6 +115,13 @@ def say_of_a_deployment(said: dict[str, str]) -> None:
 
 
 AT_FIRST = of_a_deployment()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def new_ledgers_without_alembic() -> Iterator[None]:
+    """Thousands of ledgers are made in the tests' processes; see `replayed_migrations`."""
+    with migrations_replayed():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

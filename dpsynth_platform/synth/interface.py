@@ -14,7 +14,7 @@ import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,7 +115,8 @@ class SealedPlan:
     @property
     def digest(self) -> str:
         """SHA-256 of the plan in canonical JSON without `why`: a reworded reason does not make another run."""
-        return canonical_digest({name: part for name, part in asdict(self).items() if name != "why"})
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}  # plain JSON: no copy is needed
+        return canonical_digest({name: part for name, part in parts.items() if name != "why"})
 
     def to_json(self) -> str:
         """The plan with its digest, as `from_json` reads it."""

@@ -4,10 +4,12 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import replayed_migrations
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from ledger_cases import DELTA, KEYS, family, people, request
@@ -29,6 +31,21 @@ def test_migrations_arrive_at_the_tables(url):
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, schema.metadata) == []
         assert context.get_current_revision() == schema.SCHEMA_VERSION
+
+
+def test_what_tests_replay_is_what_the_migrations_make(tmp_path, monkeypatch):
+    def made(name):
+        """All that a new ledger's file holds: tables and indices in whichever order, rows."""
+        Database(f"sqlite:///{tmp_path / name / 'ledger.db'}")
+        with closing(sqlite3.connect(tmp_path / name / "ledger.db")) as connection:
+            return sorted(connection.iterdump())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_upgrade", replayed_migrations._migrate)
+        by_alembic = made("alembic")
+    made("first")
+    assert replayed_migrations._statements
+    assert made("replayed") == by_alembic
 
 
 def test_only_the_owner_can_read(url):

@@ -25,14 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, whole_texts
-from dpsynth_platform.release.noisy_tables import faults
+from dpsynth_platform.release.noisy_tables import ROUNDING, faults
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 CONFIDENCE = 0.95
-ROUNDING = 0.50001
-"""Most error of one rounding to whole records; where owners are weighed, of two: to 1/65536 of a record before."""
 
 
 class FidelityCounter:

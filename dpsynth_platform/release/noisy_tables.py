@@ -18,6 +18,8 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _DAY = dt.timedelta(days=1)
 _SHOWN = 1e-5
 """Relative rounding of real numbers in labels, which have six digits."""
+ROUNDING = 0.50001
+"""Most error of one rounding to whole records; where owners are weighed, of two: to 1/65536 of a record before."""
 COUNTS = frozenset({"gaussian-counts", "discrete-gaussian-counts", "thresholded-counts", "thresholded-gaussian-counts"})
 
 

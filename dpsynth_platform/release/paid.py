@@ -16,8 +16,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.privacy.units import count_sensitivity
-from dpsynth_platform.release.fidelity import ROUNDING
-from dpsynth_platform.release.noisy_tables import COUNTS, precision_of
+from dpsynth_platform.release.noisy_tables import COUNTS, ROUNDING, precision_of
 
 if TYPE_CHECKING:
     from dpsynth_platform.contracts.contract import DataContract

@@ -99,6 +99,7 @@ class Parts:
         yield from self._periods()
         yield from self._measured_numbers()
         yield from self._paid_measures()
+        yield from self._network()
         yield from self._targets()
         yield from self._base_model()
         yield from self._text()
@@ -185,6 +186,11 @@ class Parts:
                 "quality.paid.measures: regression, which needs a target of numbers; accepted: with quality.target and "
                 "task: regression, or pairs alone"
             )
+
+    def _network(self) -> Iterator[str]:
+        """A network that owners cannot train."""
+        if self.generate and self.generate.network and self.privacy:
+            yield from _sampled_owners("network", self.generate.network.sampled, self.privacy)
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""
@@ -352,11 +358,7 @@ class Parts:
         sampled = training_units(privacy, training)
         if training.batch_size is not None and training.batch_size > sampled:
             yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most {sampled}"
-        if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
-            yield (
-                "generate.training.sampled: 'owners' with several owners a record, or with unit 'example'; accepted: "
-                "records"
-            )
+        yield from _sampled_owners("training", training.sampled, privacy)
 
     def _image(self) -> Iterator[str]:
         """An image column without a method, or pictures, classes and settings that do not fit the other parts."""
@@ -392,11 +394,7 @@ class Parts:
             training, privacy = getattr(generate.image, part), self.privacy
             if training is None or privacy is None:
                 continue
-            if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
-                yield (
-                    f"generate.image.{part}.sampled: 'owners' with several owners a record, or with unit 'example'; "
-                    "accepted: records"
-                )
+            yield from _sampled_owners(f"image.{part}", training.sampled, privacy)
         if generate.time_limit is not None:
             yield f"generate.time_limit: {generate.method!r} plans by its own parameters; accepted: none"
         if self.audit and self.audit.canary_rows and "plausible" in self.audit.canary_rows:
@@ -597,6 +595,14 @@ class Parts:
                 yield f"release.{key}: without release.cadence no release is expected; accepted: with a cadence"
         if release and release.cadence is None and release.time_zone != "UTC":
             yield "release.time_zone: without release.cadence there are no periods; accepted: with a cadence"
+
+
+def _sampled_owners(part: str, sampled: str, privacy: Privacy) -> Iterator[str]:
+    """Owners that DP-SGD samples, where records have several or none."""
+    if sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
+        yield (
+            f"generate.{part}.sampled: 'owners' with several owners a record, or with unit 'example'; accepted: records"
+        )
 
 
 def parse_or_none(model: Any, value: Any) -> Any:

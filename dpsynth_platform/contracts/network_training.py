@@ -25,7 +25,7 @@ class NetworkTraining(Part):
         le=1_000_000,
         description="Expected records of a step; by default a 16th, 1024 at most.",
     )
-    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
+    clipping_norm: float = Field(default=1.0, ge=1e-6, le=1e6)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     replay_steps: int | None = Field(
         default=None, ge=0, le=1_000_000, description="Paid for repeats after an interruption; by default a tenth."

@@ -23,7 +23,11 @@ class Paid(Part):
         "pairs of columns. All compare real rows with a sample of the model.",
     )
     share: float = Field(
-        default=0.05, gt=0, le=0.5, description="Share of the release's budget (zCDP) for all of them together."
+        default=0.05,
+        gt=0,
+        le=0.5,
+        description="Share of the budget (zCDP) of the release's counts, for all of "
+        "them together; with `arn`, its counts have `network.columns_share` of the guarantee.",
     )
 
     @field_validator("measures")

@@ -74,7 +74,7 @@ class Training(Part):
         description="Steps paid for beyond `steps`, for repetitions by a resumed run; a tenth by default.",
     )
     clipping: Literal["flat", "automatic"] = "automatic"
-    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
+    clipping_norm: float = Field(default=1.0, ge=1e-6, le=1e6)
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0, le=10)
     warmup_steps: int = Field(default=0, ge=0, le=50_000)

@@ -120,6 +120,8 @@ def breaches(
             precision = sum(1 / item["sigma"] ** 2 for item in paid["measures"])
             if not precision <= bought * (1 + 1e-6) or _too_little(paid["measures"], event):
                 yield where, "claims less noise than the event of the privacy statement has"
+            if any("classes" in item and item["name"] != "accuracy" for item in paid["measures"]):
+                yield where, "says how many values the target has, which only accuracy depends on"
             if not _is_total(paid, event, [] if counted is None else counted["tables"]):
                 yield where, "its number of records does not follow from the noisy counts"
             if paid["confidence"] != CONFIDENCE or paid["note"] not in _NOTES:

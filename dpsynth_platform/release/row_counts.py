@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_platform.contracts.constraints import Values, canonical_values
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.release.fidelity import numbers_of, texts_of
-from dpsynth_platform.release.noisy_tables import ROUNDING
-from dpsynth_platform.release.noisy_tables import label_number
+from dpsynth_platform.release.noisy_tables import ROUNDING, label_number
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,7 @@
 """The generator `arn`: its event, its gradients, its units, interruptions, and what it draws."""
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from dpsynth_platform.synth.neural.arn_network import ArnNetwork, Rows
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.tabular import paid
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.noise import GaussianNoise
@@ -45,15 +47,19 @@ PLAN = TrainingPlan(40, 8, 1, 1.0)
 SHORT = {"steps": 6, "replay_steps": 4, "batch_size": 40}
 
 
+def fix(patch):
+    """All random numbers of network, rows, samples and draws, so that a test of learning fails never or always."""
+    sources = itertools.count()
+    fresh = np.random.default_rng
+    patch.setattr("secrets.randbits", lambda bits: 7)
+    patch.setattr("secrets.token_bytes", lambda number=32: bytes([next(sources) % 256]) * number)
+    patch.setattr("os.urandom", lambda number: bytes([next(sources) % 256]) * number)
+    patch.setattr(np.random, "default_rng", lambda seed=None: fresh(next(sources) if seed is None else seed))
+
+
 @pytest.fixture
 def the_same_each_time(monkeypatch):
-    """All random numbers of network, rows, samples and draws, so that a test of learning fails never or always."""
-    sources = iter(range(1000))
-    fresh = np.random.default_rng
-    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
-    monkeypatch.setattr("secrets.token_bytes", lambda number=32: bytes([next(sources) % 256]) * number)
-    monkeypatch.setattr("os.urandom", lambda number: bytes([next(sources) % 256]) * number)
-    monkeypatch.setattr(np.random, "default_rng", lambda seed=None: fresh(next(sources) if seed is None else seed))
+    fix(monkeypatch)
 
 
 # What it costs.
@@ -106,6 +112,11 @@ def test_less_noise_or_more_steps_are_refused():
 def test_what_it_cannot_train_is_refused(changes, words):
     with pytest.raises(ContractError, match=words):
         arn_plan(**changes)
+
+
+def test_without_owners_none_are_sampled():
+    with pytest.raises(ContractError, match=r"network.sampled: 'owners' with several owners a record"):
+        arn_plan(network={"sampled": "owners"}, privacy__unit="example", privacy__max_contributions=1)
 
 
 def test_other_methods_have_no_network():
@@ -252,6 +263,32 @@ def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(t
     assert ARN.sample(directory, 30).num_rows == 30
 
 
+@pytest.mark.parametrize("sampled", ["records", "owners"])
+def test_it_trains_on_no_record(tmp_path, sampled, monkeypatch):
+    """Whether there is a record may not show in whether it trains."""
+    monkeypatch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+    bounded = write_bounded(people(1).slice(0, 0), tmp_path / "table")
+    plan = arn_plan(network={**SHORT, "sampled": sampled})
+    ARN.run(job(plan, bounded, tmp_path / "model"))
+    assert ARN.is_complete(tmp_path / "model")
+
+
+def test_what_is_trained_is_neither_trained_nor_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+    quality = {"target": "member", "paid": {"measures": ["accuracy"]}}
+    plan, bounded = arn_plan(network=SHORT, quality=quality), write_bounded(people(200), tmp_path / "table")
+    run = job(plan, bounded, tmp_path / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(paid, "write_durably", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ARN.run(run)
+    assert ARN.is_complete(run.directory) and not ARN.can_resume(run.directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(paid, "noisy_accuracy", lambda *given: pytest.fail("drawn a second time"))
+        ARN.run(job(plan, bounded, run.directory, resume=True))
+    assert not (run.directory / paid.FILE).exists()
+
+
 def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path):
     plan, bounded = arn_plan(network=SHORT), write_bounded(people(200), tmp_path / "table")
     run = job(plan, bounded, tmp_path / "model")
@@ -271,6 +308,7 @@ def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path
 def fitted(tmp_path_factory):
     place = tmp_path_factory.mktemp("arn")
     with pytest.MonkeyPatch.context() as patch:
+        fix(patch)
         patch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
         plan = arn_plan(privacy__guarantee={"epsilon": 9.0, "delta": 1e-5}, network={"steps": 60})
         run = job(plan, write_bounded(people(4000), place / "table"), place / "model")
@@ -278,7 +316,7 @@ def fitted(tmp_path_factory):
     return run.directory
 
 
-def test_given_values_are_in_every_row_and_others_follow(fitted):
+def test_given_values_are_in_every_row_and_others_follow(fitted, the_same_each_time):
     """Bern is of ages 4 to 7, nearly all of its members are, and without the condition half as many rows are of it."""
     drawn = ARN.draw(fitted, 400, given={"city": "Bern"}).table()
     assert set(drawn["city"].to_pylist()) == {"Bern"}
@@ -288,7 +326,7 @@ def test_given_values_are_in_every_row_and_others_follow(fitted):
     assert set(few["age"].to_pylist()) <= {0, 1} and set(few["member"].to_pylist()) == {False}
 
 
-def test_constraints_hold_and_missing_values_come_back(fitted):
+def test_constraints_hold_and_missing_values_come_back(fitted, the_same_each_time):
     rule = Constraint.model_validate({"forbid": {"city": "Bern", "member": False}})
     drawn = ARN.draw(fitted, 3000, constraints=[rule]).table()
     assert drawn.num_rows == 3000
@@ -297,7 +335,7 @@ def test_constraints_hold_and_missing_values_come_back(fitted):
     assert drawn["score"].null_count == 0
 
 
-def test_its_own_likelihood_is_the_models(fitted):
+def test_its_own_likelihood_is_the_models(fitted, the_same_each_time):
     model = load_model(fitted)
     near, far = people(200, seed=5), people(200, seed=5)
     place = far.schema.get_field_index("member")

@@ -151,7 +151,6 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             "sigma_one": one,
             "noise_multiplier": training.noise_multiplier,
             "steps": training.steps,
-            "rho": sealed.rho,
             **(counted | {"predicted_memory_bytes": memory}),
         }
 

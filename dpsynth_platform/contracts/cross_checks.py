@@ -29,6 +29,7 @@ from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
     INFERENCE_METHODS,
+    NETWORK_METHODS,
     TEXT_METHODS,
     TOPIC_METHODS,
 )
@@ -188,9 +189,11 @@ class Parts:
             )
 
     def _network(self) -> Iterator[str]:
-        """A network that owners cannot train."""
+        """A network that owners cannot train, or a limit that shortens no training."""
         if self.generate and self.generate.network and self.privacy:
             yield from _sampled_owners("network", self.generate.network.sampled, self.privacy)
+        if self.generate and self.generate.method in NETWORK_METHODS and self.generate.time_limit is not None:
+            yield f"generate.time_limit: {self.generate.method!r} plans by its own parameters; accepted: none"
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

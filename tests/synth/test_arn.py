@@ -119,6 +119,11 @@ def test_without_owners_none_are_sampled():
         arn_plan(network={"sampled": "owners"}, privacy__unit="example", privacy__max_contributions=1)
 
 
+def test_a_time_limit_would_shorten_nothing():
+    with pytest.raises(ContractError, match=r"generate.time_limit: 'arn' plans by its own parameters"):
+        arn_plan(generate__time_limit="2m")
+
+
 def test_other_methods_have_no_network():
     with pytest.raises(ContractError, match="network: is for method arn"):
         contract_with(generate__method="aim", generate__network={})
@@ -209,7 +214,7 @@ def test_a_prediction_sees_the_columns_before_it_alone():
     states = torch.tensor([[0, 1, 2], [2, 0, 1]])
     batch = rows.drawn({"states": states}, 50)
     with torch.no_grad():
-        network.heads[1].weight.normal_()
+        network.heads["1"].weight.normal_()
         found = network(batch["states"], batch["seen"])[1]
     before = {}
     for row, values in enumerate(found):
@@ -271,6 +276,27 @@ def test_it_trains_on_no_record(tmp_path, sampled, monkeypatch):
     plan = arn_plan(network={**SHORT, "sampled": sampled})
     ARN.run(job(plan, bounded, tmp_path / "model"))
     assert ARN.is_complete(tmp_path / "model")
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+@pytest.mark.parametrize(("records", "epsilon"), [(1, 1.0), (60, 0.3), (2000, 0.01)])
+def test_columns_of_one_state_stop_nothing(tmp_path, records, epsilon, resumable, the_same_each_time):
+    """Noise may merge all values of columns: they are drawn by their counts, and nobody pays for a refusal."""
+    guarantee = {"epsilon": epsilon, "delta": 1e-5}
+    plan = arn_plan(network={**SHORT, "replay_steps": 0}, privacy__guarantee=guarantee)
+    run = job(plan, write_bounded(people(records), tmp_path / "table"), tmp_path / "model")
+    ARN.run(run if resumable else dataclasses.replace(run, checkpoints=None))
+    assert 1 in map(len, ARN.learned(plan, run.directory).shares)
+    assert ARN.is_complete(run.directory) and ARN.sample(run.directory, 30).num_rows == 30
+    assert np.isfinite(log_likelihood(load_model(run.directory), people(30))).all()
+
+
+def test_some_columns_of_one_state_are_left_out_of_training():
+    shares = [SHARES[0], np.ones(1), SHARES[2]]
+    plan = dataclasses.replace(PLAN, steps=6)
+    rows, network = Rows([3, 1, 4], 0.5, CPU), ArnNetwork(shares, 5).eval()
+    refuse_unsound_grid(network, plan, rows.losses, rows.made_up, VectorSums)
+    assert set(network.heads) == {"0", "2"}
 
 
 def test_what_is_trained_is_neither_trained_nor_measured_again(tmp_path, monkeypatch):

@@ -26,6 +26,8 @@ from dpsynth_platform.synth.neural.network_generator import NETWORK, NetworkGene
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dpsynth_platform.synth.network_training import Prepared
     from dpsynth_platform.synth.tabular.column_states import Array
     from dpsynth_platform.synth.tabular.joint import Joint
@@ -40,6 +42,11 @@ class Arn(NetworkGenerator):
         from dpsynth_platform.synth.neural.arn_network import prepared
 
         return prepared(parameters, shares, device)
+
+    def first_weights(self, parameters: NetworkParameters, shares: Sequence[Array]) -> dict[str, Tensor]:
+        from dpsynth_platform.synth.neural.arn_network import ArnNetwork
+
+        return dict(ArnNetwork(shares, parameters.width).named_parameters())
 
     def weights(self, sizes: Sequence[int], width: int) -> int:
         states = sum(sizes)

@@ -58,7 +58,13 @@ class ArnNetwork(nn.Module):
         self.register_buffer("column", torch.repeat_interleave(torch.arange(len(sizes)), sizes))
         self.register_buffer("shares", torch.from_numpy(np.concatenate(shares)).float())
         self.columns, self.hidden = nn.Embedding(len(sizes), width), nn.Linear(states, width, bias=False)
-        self.heads = nn.ModuleList(nn.Linear(states + width, size, bias=False) for size in self.sizes)
+        self.heads = nn.ModuleDict(
+            {
+                str(index): nn.Linear(states + width, size, bias=False)
+                for index, size in enumerate(self.sizes)
+                if size > 1
+            }
+        )
         source = torch.Generator().manual_seed(secrets.randbits(63))
         with torch.no_grad():
             self.columns.weight.normal_(0, 1, generator=source)
@@ -99,7 +105,9 @@ class ArnNetwork(nn.Module):
 
     def _predicted(self, column: int, features: Tensor) -> Tensor:
         start = int(self.first[column])
-        scores = self.heads[column](features) + self.shares[start : start + self.sizes[column]].log()
+        if self.sizes[column] == 1:  # noise merged all of its values into one state
+            return features.new_zeros((*features.shape[:-1], 1))
+        scores = self.heads[str(column)](features) + self.shares[start : start + self.sizes[column]].log()
         return functional.log_softmax(scores, -1)
 
 

@@ -38,6 +38,8 @@ from dpsynth_platform.synth.tabular.paid import of_mechanism
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dpsynth_platform.synth.network_training import Prepared
     from dpsynth_platform.training.interface import Batch
     from dpsynth_platform.training.plan import TrainingPlan
@@ -107,6 +109,10 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         Raises:
             TrainingRefused: training it would not be differentially private.
         """
+
+    @abstractmethod
+    def first_weights(self, parameters: NetworkParameters, shares: Sequence[Array]) -> Mapping[str, Tensor]:
+        """Weights with which columns are drawn by their shares, whatever the others have."""
 
     @abstractmethod
     def weights(self, sizes: Sequence[int], width: int) -> int:
@@ -197,12 +203,27 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         from dpsynth_platform.training.weights import save_weights
 
         sealed, learned = self.sealed(plan.parameters), self.learned(plan, directory)
+        if self._left_untrained(sealed, learned, private_directory(directory / NETWORK)):
+            return
         ready = self.ready(sealed, learned.shares, device)
         records = learned.records(sealed, bounded)
         weights = network_training.train_once(
             ready, sealed.training, records, NoJournal(), progress=progress, device=device
         )
-        save_weights(weights, private_directory(directory / NETWORK), sealed.training.steps)
+        save_weights(weights, directory / NETWORK, sealed.training.steps)
+
+    def _left_untrained(self, sealed: NetworkParameters, learned: LearnedColumns, place: Path) -> bool:
+        """Whether noise leaves fewer than two columns with more than one state, so that there is nothing to learn.
+
+        What training would have cost stays spent. It follows from the noisy counts alone.
+        """
+        from dpsynth_platform.training.weights import is_trained, save_weights
+
+        if sum(len(share) > 1 for share in learned.shares) > 1:
+            return False
+        if not is_trained(place):
+            save_weights(self.first_weights(sealed, learned.shares), place, 0)
+        return True
 
     def _train_resumably(self, run: MechanismRun) -> None:
         from dpsynth_platform.synth.network_training import train_network
@@ -213,6 +234,8 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             declare_unread(place)
             super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
         sealed, learned = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
+        if self._left_untrained(sealed, learned, place):
+            return
         train_network(
             run,
             _Trained(self, run.plan, sealed),

@@ -58,8 +58,8 @@ class NetworkParameters(SelectionParameters):
         if guarantee.weighting != "rows":
             raise ContractError(
                 f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with {contract.generate.method}, "
-                "whose training takes records in full; accepted: rows, with generate.network.sampled: owners for "
-                "owners of equal weight"
+                "whose training takes records in full; accepted: rows (in a contract, with generate.network.sampled: "
+                "owners, which gives owners equal weight)"
             )
         if len(domain) < 2:
             raise ContractError(

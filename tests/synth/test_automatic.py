@@ -1,4 +1,6 @@
 import dataclasses
+import math
+import re
 
 import pytest
 from synth_cases import SCHEMA, contract_with
@@ -59,8 +61,7 @@ def test_other_facts_get_another_method_and_its_reason(change, method, why):
     assert ("the target gets no links" in chosen.why) == (chosen.why != "there is one column")
 
 
-def test_reasons_are_worded_as_they_were():
-    """They are in a plan, and so in its digest: worded otherwise, a run that is paid for would be another one."""
+def test_what_reasons_say():
     above = (
         "a typical combination of two columns' values holds 1,000 of the up to 40,000 records expected, and its count "
         "is off by about 20"
@@ -72,7 +73,10 @@ def test_reasons_are_worded_as_they_were():
 
     assert why() == f"it keeps most where counts of two columns are above the noise: {above}"
     assert why(columns=1) == "there is one column"
-    assert why(held=19.0) == f"noise would drown what columns have in common: {above}{aimless}".replace("1,000", "19")
+    assert why(held=19.0) == (
+        f"noise would drown what columns have in common: {above}; about 2.7 times as many records, or an epsilon about "
+        f"2.7 times as large, would do{aimless}"
+    ).replace("1,000", "19")
     assert why(countable=False) == (
         "all pairs of columns have up to 5,000 cells, too many to count, and it counts only what rises above the "
         f"noise ({above}){aimless}"
@@ -84,6 +88,23 @@ def test_reasons_are_worded_as_they_were():
     assert why(limit=2.0, rounds=8) == (
         f"within 2 seconds, aim would have 8 rounds, fewer than it takes to link 10 columns ({above}){aimless}"
     )
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1])
+def test_what_a_reason_names_would_do(epsilon):
+    def chosen(**change):
+        guarantee = {"epsilon": epsilon, "delta": 1e-5} | change.pop("guarantee", {})
+        return method_for(contract_with(privacy__guarantee=guarantee, **change))
+
+    why = chosen().why
+    times = float(re.search(r"about ([\d.]+) times as many records", why).group(1))
+    assert f"an epsilon about {times:g} times as large" in why
+    units = contract_with().privacy.expected_units
+    assert chosen(privacy__expected_units=math.ceil(units * times)).method == "aim"
+    assert chosen(privacy__expected_units=math.floor(units * times * 0.9)).method == "independent"
+    # At large epsilon noise falls somewhat more slowly.
+    assert chosen(guarantee={"epsilon": epsilon * times * 1.1}).method == "aim"
+    assert chosen(guarantee={"epsilon": epsilon * times * 0.9}).method == "independent"
 
 
 def test_the_border_of_noise():

@@ -6,9 +6,9 @@ The first of these rules that applies decides (for contracts with a text to writ
 
 1. One column: `independent`, since there are no relations to keep.
 2. Noise hides the relations of two columns: `independent`, which spends all of the budget on single columns; the reason
-   says how many more records, or how much more budget, would do: noise falls about as epsilon rises. It was the
-   best method on adult while a typical combination of two columns' values held less than about 2.5 times the noise of
-   its count (14 columns, delta 1e-9; mean total variation of all pairs):
+   says how many records, and which epsilon, would do. It was the best method on adult while a typical combination of
+   two columns' values held less than about 2.5 times the noise of its count (14 columns, delta 1e-9; mean total
+   variation of all pairs):
 
    | rows | epsilon | held / noise | `independent` | `mst` | `aim` |
    | --- | --- | --- | --- | --- | --- |
@@ -33,9 +33,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.figures import rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -49,6 +50,8 @@ LEAST_OVER_NOISE = 2.5
 JOINT_SHARE = 2 / 3
 """Approximate part of the precision that all methods except `independent` spend on joint counts."""
 MOST_PAIRS = 20_000
+STEPS = 4
+"""By which an epsilon is found: noise falls about as epsilon rises, so that each step takes most of what is left."""
 _ERROR_OF_CHOICE = "its count is off by about"
 """In reasons of this and earlier versions, followed by a number."""
 
@@ -70,6 +73,7 @@ class Facts:
         records: upper bound on the expected number of `counted`, which are `records` or `owners`.
         held: their mean number in a combination of two columns' values, for a typical pair.
         error: mean absolute noise of the count of such a combination, if a tree of pairs is measured.
+        enough: about the least epsilon with which noise would not hide such combinations, or `WEAK_EPSILON`.
         limit: seconds that a run may take; with it, `aim` has `rounds`, and `mst` takes `tree_seconds`.
     """
 
@@ -81,6 +85,7 @@ class Facts:
     held: float
     target: bool
     error: float
+    enough: float
     limit: float | None
     rounds: int
     tree_seconds: float
@@ -115,17 +120,26 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     records = privacy.expected_units * (1 if owners else privacy.max_contributions)
     # A pair of many combinations is measured coarsely, or its rare values are merged.
     pairs = [a * b for a, b in itertools.combinations([min(size, COARSE_GROUPS) for size in sizes], 2)]
-    total = calibrate_selection(guarantee, 0, 0.0, partitions_of(contract, domain)).sigma_total
-    sigma = total * math.sqrt(max(1, len(sizes) - 1) / JOINT_SHARE)
+    held, beside = records / statistics.median(pairs or [1]), partitions_of(contract, domain)
+
+    def error(epsilon: float) -> float:
+        total = calibrate_selection(replace(guarantee, epsilon=epsilon), 0, 0.0, beside).sigma_total
+        return expected_error(total * math.sqrt(max(1, len(sizes) - 1) / JOINT_SHARE))
+
+    enough, noise = guarantee.epsilon, [error(guarantee.epsilon)]
+    for _ in range(STEPS if held < LEAST_OVER_NOISE * noise[0] else 0):
+        enough = min(WEAK_EPSILON, enough * LEAST_OVER_NOISE * noise[-1] / held)
+        noise.append(error(enough))
     return Facts(
         columns=len(sizes),
         pair_cells=pair_cells(sizes),
         countable=pair_cells(sizes) <= MAX_CELLS,
         counted="owners" if owners else "records",
         records=records,
-        held=records / statistics.median(pairs or [1]),
+        held=held,
         target=workload.target is not None,
-        error=expected_error(sigma),
+        error=noise[0],
+        enough=enough,
         limit=limit,
         rounds=work_of(contract, len(sizes), len(workload.weights)).within(limit).rounds,
         tree_seconds=tree_work(contract, domain).seconds(limit),
@@ -149,11 +163,12 @@ def choose(facts: Facts) -> Choice:
     if facts.columns == 1:
         return Choice("independent", "there is one column")
     if facts.held < (least := LEAST_OVER_NOISE * facts.error):
-        times = f"{rounded(float(upper_bound(least / facts.held, 2)))} times"
+        times = rounded(float(upper_bound(least / facts.held, 2)))
+        larger = f", or an epsilon of about {upper_bound(facts.enough, 2)}," if facts.enough < WEAK_EPSILON else ""
         return Choice(
             "independent",
-            f"noise would drown what columns have in common: {above}; about {times} as many {facts.counted}, or an "
-            f"epsilon about {times} as large, would do{aimless}",
+            f"noise would drown what columns have in common: {above}; about {times} times as many {facts.counted}"
+            f"{larger} would do{aimless}",
         )
     if not facts.countable:
         return Choice(

@@ -5,7 +5,15 @@ import re
 import pytest
 from synth_cases import SCHEMA, contract_with
 
-from dpsynth_platform.synth.automatic import LEAST_OVER_NOISE, Facts, choose, facts_of, method_for, why_in_words
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.synth.automatic import (
+    LEAST_OVER_NOISE,
+    Facts,
+    choose,
+    facts_of,
+    method_for,
+    why_in_words,
+)
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.planning import plan_release
 
@@ -18,6 +26,7 @@ PLENTY = Facts(
     held=1000.0,
     target=True,
     error=20.0,
+    enough=0.5,
     limit=None,
     rounds=40,
     tree_seconds=1.0,
@@ -74,9 +83,10 @@ def test_what_reasons_say():
     assert why() == f"it keeps most where counts of two columns are above the noise: {above}"
     assert why(columns=1) == "there is one column"
     assert why(held=19.0) == (
-        f"noise would drown what columns have in common: {above}; about 2.7 times as many records, or an epsilon about "
-        f"2.7 times as large, would do{aimless}"
+        f"noise would drown what columns have in common: {above}; about 2.7 times as many records, or an epsilon of "
+        f"about 0.5, would do{aimless}"
     ).replace("1,000", "19")
+    assert f"2.7 times as many records would do{aimless}" in why(held=19.0, enough=WEAK_EPSILON)
     assert why(countable=False) == (
         "all pairs of columns have up to 5,000 cells, too many to count, and it counts only what rises above the "
         f"noise ({above}){aimless}"
@@ -98,13 +108,12 @@ def test_what_a_reason_names_would_do(epsilon):
 
     why = chosen().why
     times = float(re.search(r"about ([\d.]+) times as many records", why).group(1))
-    assert f"an epsilon about {times:g} times as large" in why
+    enough = float(re.search(r"an epsilon of about ([\d.]+),", why).group(1))
     units = contract_with().privacy.expected_units
     assert chosen(privacy__expected_units=math.ceil(units * times)).method == "aim"
     assert chosen(privacy__expected_units=math.floor(units * times * 0.9)).method == "independent"
-    # At large epsilon noise falls somewhat more slowly.
-    assert chosen(guarantee={"epsilon": epsilon * times * 1.1}).method == "aim"
-    assert chosen(guarantee={"epsilon": epsilon * times * 0.9}).method == "independent"
+    assert chosen(guarantee={"epsilon": enough}).method == "aim"
+    assert chosen(guarantee={"epsilon": enough * 0.9}).method == "independent"
 
 
 def test_the_border_of_noise():

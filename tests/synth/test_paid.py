@@ -327,6 +327,37 @@ def test_an_attack_proves_nearly_what_is_claimed_and_mistakes_prove_more(monkeyp
         assert proven(monkeypatch, plan, small)[0] > SHOWN
 
 
+def test_an_attack_on_errors_of_a_number_proves_nearly_what_is_claimed(monkeypatch):
+    """As above: a person's b records are at the other end of the range than the prediction and the median."""
+    monkeypatch.setattr(xgboost, "XGBRegressor", functools.partial(xgboost.XGBRegressor, n_estimators=3))
+    contract = contract_with(
+        columns={"person_id": {"type": "identifier"}, **NUMBERS},
+        generate={"method": "independent", "rows": 100},
+        privacy__max_contributions=B,
+        privacy__guarantee={"epsilon": 8.0, "delta": 1e-5},
+        quality={"target": "a", "task": "regression", "paid": {"measures": ["regression"], "share": 0.5}},
+    )
+    schema = pa.schema({"person_id": pa.string(), **dict.fromkeys(NUMBERS, pa.int64())})
+    plan = generator("independent").plan(contract, schema, Guarantee.target(contract))
+    sealed, domain = paid.SealedMeasures.in_plan(plan), Domain.from_json(plan.columns)
+    drawn = numbers_of([[(0, 0)] * 60]).drop_columns("_owner")
+    tables = (numbers_of([[(0, 0)]] * 30 + extra) for extra in ([], [[(4, 1)] * B]))
+    out, inside = (paid.exact_regression(Records(table, domain), drawn, "a") for table in tables)
+    assert np.abs(inside - out).max() == B * RECORD_PARTS == np.abs(inside - out).sum()
+    coins = np.random.default_rng().random(TRIALS) < 0.5
+    monkeypatch.setattr(paid, "exact_regression", lambda *given: np.where(coins[:, None, None], inside, out))
+    mu = Guarantee.from_json(plan.guarantee).sensitivity.l2 / sealed.sigma
+
+    def proves(factor):
+        noisy = paid.noisy_regression(Records(pa.table({}), domain), None, "a", sealed.noises["regression"] * factor)
+        step, seen = (inside - out) / RECORD_PARTS, np.array(noisy["noisy"]) - out / RECORD_PARTS
+        scores = (step * (seen - step / 2)).sum(axis=(1, 2)) / sealed.noises["regression"] ** 2
+        return proven_epsilon(scores, coins, threshold=THRESHOLD, delta=gaussian_delta(mu, SHOWN))
+
+    assert missed(mu, 1.0, 0.35) < MISS and missed(mu, 1 / B, SHOWN) < MISS
+    assert 0.35 < proves(1.0) <= SHOWN < proves(1 / B)
+
+
 # Once, of one model.
 
 

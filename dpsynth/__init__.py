@@ -21,6 +21,7 @@ What belongs in this package: the names that people type. What does not: everyth
 and may change.
 """
 
+from dpsynth.comparison import Compared, compare
 from dpsynth.contracts import Contract
 from dpsynth.evaluation import Evaluation, evaluate
 from dpsynth.releases import Release, load_release, verify
@@ -45,6 +46,7 @@ from dpsynth_platform.release.verify import VerificationReport
 __all__ = [
     "AccountingError",
     "BudgetExceeded",
+    "Compared",
     "ConfigurationError",
     "Contract",
     "ContractError",
@@ -62,6 +64,7 @@ __all__ = [
     "Synthesizer",
     "VerificationFailed",
     "VerificationReport",
+    "compare",
     "evaluate",
     "load_release",
     "plan",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ _WIDE = 3
 _HIGH = 260
 _LONGEST_LINE = 110
 _BLUE, _ORANGE, _GREY = "#4477aa", "#ee7733", "#cccccc"
+_SERIES = (_ORANGE, _BLUE, "#228833", "#aa3377", "#66ccee", "#bbbbbb")
 
 
 def of_synthetic(table: pa.Table, names: Sequence[str], title: str, cap: float, left: float) -> Figure:
@@ -77,7 +79,7 @@ def of_charts(charts: Mapping[str, Chart], notice: str) -> Figure:
         rows=max(1, len(charts)), cols=1, subplot_titles=[escape(chart.title) for chart in charts.values()]
     )
     for row, chart in enumerate(charts.values(), 1):
-        for (name, (at, values)), colour in zip(chart.series.items(), (_ORANGE, _BLUE), strict=False):
+        for (name, (at, values)), colour in zip(chart.series.items(), cycle(_SERIES), strict=False):
             common = {"y": list(values), "name": escape(name), "legendgroup": name, "marker_color": colour}
             trace = (
                 graphs.Bar(x=[escape(str(label)) for label in at], **common)

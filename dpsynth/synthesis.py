@@ -153,9 +153,9 @@ def synthesize(
         >>> list(result.data.columns)
         ['person id', 'age', 'city']
     """
-    chosen = _options(options, columns, constraints)
+    chosen = options_of(options, columns, constraints)
     table, kind = frames.read(data)
-    with _bars() if progress else nullcontext(silent) as report:
+    with shown(progress) as report:
         return Result(Path(out), synthesize_table(table, out, chosen, progress=report), kind)
 
 
@@ -208,9 +208,9 @@ def query(
             f"queries: {type(queries).__name__}; accepted: one SELECT statement, or statements and declarations by name"
         )
     named = {"q1": queries} if isinstance(queries, str) else dict(queries)
-    chosen = _options(options | {"queries": named}, columns, ())
+    chosen = options_of(options | {"queries": named}, columns, ())
     table, kind = frames.read(data)
-    with _bars() if progress else nullcontext(silent) as report:
+    with shown(progress) as report:
         return Result(Path(out), synthesize_table(table, out, chosen, progress=report), kind)
 
 
@@ -235,7 +235,7 @@ def plan(
         >>> plan.paid, plan.cap, plan.guarantee.unit
         (False, None, 'example')
     """
-    chosen = _options(options, columns, constraints)
+    chosen = options_of(options, columns, constraints)
     table, _ = frames.read(data)
     return forecast(table, out, chosen)
 
@@ -301,9 +301,10 @@ class Synthesizer:
         return self.result_.sample(rows, given)
 
 
-def _options(
+def options_of(
     options: Mapping[str, Any], columns: Mapping[str, Any] | None, constraints: Sequence[Mapping[str, Any]]
 ) -> Options:
+    """Options by name. Raises `ContractError` for unknown ones, with what is accepted."""
     given, known = dict(options), [item.name for item in fields(Options) if item.name != "constraints"]
     if columns is not None or constraints:
         if given.get("schema") is not None:
@@ -319,10 +320,11 @@ def _options(
     return Options(**given)
 
 
-def _bars() -> AbstractContextManager[Progress]:
+def shown(progress: bool) -> AbstractContextManager[Progress]:
+    """A bar for each stage, or nothing."""
     from rich.console import Console
 
-    return bars(Console(), transient=True)
+    return bars(Console(), transient=True) if progress else nullcontext(silent)
 
 
 def _sampled(out: Path, rows: int, given: Mapping[str, Any] | None, kind: frames.Kind) -> Any:

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
 
 
+def _refuse(asked: bool) -> None:
+    """Before `--method` is read, which names one."""
+    if asked:
+        raise typer.BadParameter(
+            "each method reads the table and is paid for, and a choice by what they make is a further loss; accepted: "
+            "one --method, such as auto. To compare methods, use a public table like this one: dpsynth compare --public"
+        )
+
+
 @synth_app.command("table")
 def synth_table(
     output: TerminalOutput,
@@ -77,6 +86,7 @@ def synth_table(
         ),
     ] = False,
     *,
+    compare: Annotated[bool, typer.Option("--compare", hidden=True, is_eager=True, callback=_refuse)] = False,
     run: TableRun,
     dialect: CsvDialect,
 ) -> None:

@@ -106,7 +106,7 @@ class Parts:
         yield from self._text()
         yield from self._image()
         if self.source and self.generate and self.generate.public:
-            yield from self.generate.public.faults(self.source)
+            yield from (f"generate.public.uri: {fault}" for fault in self.generate.public.faults(self.source))
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
         modelled = modelled_columns(self.columns, self.privacy)

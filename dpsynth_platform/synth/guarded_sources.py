@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import draft_contract, fault_of
+from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.settings import Settings
@@ -19,20 +20,21 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 
 
 def check_public_table(settings: Settings, contract: DataContract) -> None:
-    """Refuses a public table at the place of a deployed contract's source, or with the content of a pinned source.
+    """Refuses a contract's public table with faults. Raises `ContractError`."""
+    for fault in public_faults(settings, contract.generate.public) if contract.generate.public else ():
+        raise ContractError(f"{contract.dataset}: generate.public.uri: {fault}")
 
-    A copy is recognized by its bytes, or a Delta table's own id. Reads no value. Raises `ContractError`.
+
+def public_faults(settings: Settings, public: PublicRows) -> Iterator[str]:
+    """A line if a table is at the place of a deployed contract's source, or has the content of a pinned source.
+
+    A copy is recognized by its bytes, or a Delta table's own id. Reads no value.
     """
-    public = contract.generate.public
-    if public is None:
-        return
     for dataset, source in _deployed(settings):
-        for fault in public.faults(source, f"the source of dataset {dataset}"):
-            raise ContractError(f"{contract.dataset}: {fault}")
+        yield from public.faults(source, f"the source of dataset {dataset}")
     if _is_pinned(settings, public.source):
-        raise ContractError(
-            f"{contract.dataset}: generate.public.uri: {public.uri!r} has the content of a source that this deployment "
-            "guards; accepted: a table that is public"
+        yield (
+            f"{public.uri!r} has the content of a source that this deployment guards; accepted: a table that is public"
         )
 
 

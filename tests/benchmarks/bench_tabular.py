@@ -450,7 +450,7 @@ def growth(device: str) -> None:
     """Time and memory by columns, by rows, and by the model's size."""
     say("\n100,000 rows, aim; peak memory beyond the program's own")
     say(f"{'columns':>10}{'measuring s':>13}{'estimating s':>14}{'sampling s':>12}{'peak MB':>10}{'predicted MB':>14}")
-    for columns in (10, 30, 80):
+    for columns in (10, 40, 80, 200):
         alone(_columns, columns, device)
     say("\n20 columns, counting: in the mechanism's process, and by DuckDB with 2 GB and two threads")
     say(f"{'rows':>12}{'counted by':>12}{'one-way s':>12}{'all pairs s':>13}{'peak MB':>10}")

@@ -145,11 +145,58 @@ def privacy_explain(
         output.print(f"For {group} units together: epsilon {_rounded(more['group']['epsilon'])} (a loose bound)")
 
 
+@privacy_app.command("tuning", cls=PlainCommand, epilog=METHODS)
+def privacy_tuning(
+    output: TerminalOutput,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="JSON files with the events of the runs to choose from, as for explain; the noisy score that decides "
+            "is a part of each, such as quality.paid."
+        ),
+    ],
+    runs: Annotated[float, typer.Option(help="Expected number of runs, above 1. Each takes one FILE at random.")] = 5.0,
+    shape: Annotated[
+        float,
+        typer.Option(help="Of the distribution of that number: 1 geometric, 0 logarithmic, near -1 the widest."),
+    ] = 1.0,
+    delta: Annotated[float | None, typer.Option(help="Delta; default: the largest one in the files.")] = None,
+    units: Units = None,
+) -> None:
+    """What the best of several runs costs, if neither the other results nor the number of runs are ever shown.
+
+    By Papernot & Steinke, 2022. Beside it: one run of each file, and one run of each with all results shown.
+    """
+    from dp_accounting import dp_event
+
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import best_run_event
+
+    read = [_read_event(file) for file in files]
+    own = max((found for _, found in read if found is not None), default=None)
+    at = checked_delta(delta if delta is not None or units is not None else own, units)
+    events = [event for event, _ in read]
+    best = best_run_event(events, runs, shape)
+    result, composed = epsilon(best, at), epsilon(dp_event.ComposedDpEvent(events), at)
+    ones = [epsilon(event, at).epsilon for event in events]
+    more = {
+        "runs": runs,
+        "shape": shape,
+        "epsilon_of_one_run": dict(zip(map(str, files), ones, strict=True)),
+        "epsilon_of_all_shown": composed.epsilon,
+    }
+    _show(output, best, result, more, units=units)
+    rows = [(f"one run of {file}", _rounded(one)) for file, one in zip(files, ones, strict=True)]
+    rows.append((f"one run of each file ({len(files)}), all results shown", _rounded(composed.epsilon)))
+    rows.append((f"the best of {runs:g} runs in expectation, nothing else shown", _rounded(result.epsilon)))
+    output.table(("what", "epsilon"), rows)
+
+
 def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
     from dp_accounting import dp_event
 
     from dpsynth_platform.privacy.accounting import epsilon
-    from dpsynth_platform.privacy.events import event_to_json, leaves
+    from dpsynth_platform.privacy.events import atoms, event_to_json
 
     return [
         {
@@ -158,7 +205,7 @@ def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
             "times": times,
             "epsilon_alone": epsilon(dp_event.SelfComposedDpEvent(leaf, times), delta).epsilon,
         }
-        for leaf, times in leaves(event)
+        for leaf, times in atoms(event)
     ]
 
 
@@ -173,6 +220,10 @@ def _print_parts(output: TerminalOutput, event: DpEvent, delta: float) -> None:
 def _in_words(leaf: DpEvent, times: int) -> str:
     from dpsynth_platform.privacy import events
 
+    if isinstance(leaf, events.BestRunEvent):
+        of = "one mechanism" if len(leaf.events) == 1 else f"one of {len(leaf.events)} mechanisms"
+        often = "" if times == 1 else f"{times} times "
+        return f"{often}the best of {leaf.mean:.3g} runs in expectation (shape {leaf.shape:g}), each of {of}"
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
         return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}{_counted(leaf)}"
     if isinstance(leaf, events.SampledGaussianEvent):
@@ -363,7 +414,7 @@ def _delta_notes(delta: float, units: int | None) -> list[str]:
 
 
 def _loose_notes(event: DpEvent, result: EpsilonResult) -> list[str]:
-    from dpsynth_platform.privacy.events import SampledGaussianEvent, adjacency_of, leaves
+    from dpsynth_platform.privacy.events import BestRunEvent, SampledGaussianEvent, adjacency_of, atoms, leaves
     from dpsynth_platform.privacy.units import replaces
 
     if result.pld is not None:
@@ -371,6 +422,8 @@ def _loose_notes(event: DpEvent, result: EpsilonResult) -> list[str]:
     adjacency, _ = adjacency_of(event)
     sampled = any(isinstance(leaf, SampledGaussianEvent) for leaf, _ in leaves(event))
     why = f"sampling under {adjacency}" if sampled and replaces(adjacency) else "such noise, delta or b"
+    if any(isinstance(atom, BestRunEvent) for atom, _ in atoms(event)):
+        why = "the best of several runs"
     return [f"PLD does not reach {why}, so this is the Renyi bound: it holds, but is loose"]
 
 

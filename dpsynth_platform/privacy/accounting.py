@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.events import (
+    BestRunEvent,
     BoundedRangeSelectionEvent,
     DpEvent,
     GaussianCountsEvent,
@@ -111,7 +112,7 @@ def cost(event: DpEvent) -> Cost:
     Discrete and continuous Gaussian counts, and votes: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020,
     proposition 5, for vectors). Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and
     never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel branches: the
-    largest, order by order.
+    largest, order by order. The best of runs: `_best_run_curve`.
 
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
@@ -445,6 +446,8 @@ def _core(leaf: DpEvent) -> DpEvent:
 def _leaf_curve(leaf: DpEvent, times: int) -> Array:
     """The curve of a leaf that runs `times` times. Ledgers compare stored curves: the order of operations is fixed."""
     orders = np.array(ORDERS)
+    if isinstance(leaf, BestRunEvent):
+        return times * _best_run_curve(leaf)
     if isinstance(leaf, BoundedRangeSelectionEvent):
         return times * np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
     if isinstance(leaf, SampledGaussianEvent):
@@ -455,8 +458,26 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
     return curve
 
 
+def _best_run_curve(leaf: BestRunEvent) -> Array:
+    """The curve of the best of runs (Papernot & Steinke 2022, theorem 2), for any two orders l and m:
+
+        curve(l) = run(l) + (1 + shape) ((1 - 1 / m) run(m) + log(1 / gamma) / m) + log(mean) / (l - 1)
+
+    A run takes one of its mechanisms by chance that no data decide, so that its divergence is at most the largest of
+    theirs: E[e^((l - 1) loss)] of a mixture with the same weights is at most the mixture of such means. Divergences
+    do not fall as the order rises, so that what bounds one at an order bounds those at lower orders.
+    """
+    orders = np.array(ORDERS)
+    run = np.max([cost(part).curve.values for part in leaf.events], axis=0)
+    beside = np.min((1 - 1 / orders) * run - math.log(leaf.gamma) / orders)
+    curve: Array = run + (1 + leaf.shape) * beside + math.log(max(leaf.mean, 1.0)) / (orders - 1)
+    return np.minimum.accumulate(curve[::-1])[::-1]
+
+
 def _reached(leaf: DpEvent) -> bool:
     """Whether the leaf's privacy loss distribution can be computed."""
+    if isinstance(leaf, BestRunEvent):
+        return False
     if _largest_loss(leaf) > MAX_LOSS:
         return False
     if isinstance(leaf, BoundedRangeSelectionEvent):

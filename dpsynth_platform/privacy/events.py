@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 DpEvent: TypeAlias = dp_event.DpEvent
 
 MAX_LEAVES = 100_000
+MOST_RUNS, MOST_SHAPE = 10_000, 1000.0
 # Bounds of every noise, probability and range, so that no square of one overflows, vanishes or is subnormal.
 PARAMETERS = (1e-12, 1e15)
 # Ways in which one unit can run through nested parallel branches.
@@ -288,6 +289,64 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
                 )
 
 
+@attr.frozen(hash=False)
+class BestRunEvent(DpEvent):  # type: ignore[misc]
+    """The best of a random number of runs, by a score that is part of each run's event (Papernot & Steinke 2022).
+
+    Each run takes one of several mechanisms at random, all alike. Only the best run's result is shown, and neither the
+    others nor their number. That number K has the truncated negative binomial distribution: P[K = k] is in proportion
+    to (1 - gamma)^k Gamma(k + shape) / k!, for k from 1.
+
+    Attributes:
+        events: of the mechanisms that a run may take, each with its score.
+        shape: eta, above -1; 0 is the logarithmic distribution, 1 the geometric one.
+        gamma: between 0 and 1; less means more runs.
+    """
+
+    events: tuple[DpEvent, ...] = attr.field(converter=tuple)
+    shape: float
+    gamma: float = attr.field(validator=_probability)
+
+    def __attrs_post_init__(self) -> None:
+        number = isinstance(self.shape, (int, float)) and not isinstance(self.shape, bool)
+        if not (number and -1 < self.shape <= MOST_SHAPE) or not self.gamma < 1 or not self.events:
+            raise AccountingError(
+                f"the best of runs with shape {self.shape!r} and gamma {self.gamma!r}, of {len(self.events)} "
+                f"mechanisms; accepted: shape above -1 and up to {MOST_SHAPE:g}, gamma below 1, one mechanism or more"
+            )
+        if any(isinstance(leaf, ThresholdedEvent) for leaf, _ in leaves(self)):
+            raise AccountingError(
+                "the best of runs that show values from a threshold up, which have no finite Renyi curve; accepted: "
+                "runs without"
+            )
+
+    def __hash__(self) -> int:
+        return hash((len(self.events), self.shape, self.gamma))
+
+    @property
+    def mean(self) -> float:
+        """The expected number of runs (Papernot & Steinke 2022, definition 1)."""
+        if self.shape == 0:
+            return (1 / self.gamma - 1) / -math.log(self.gamma)
+        return -self.shape * (1 - self.gamma) / (self.gamma * math.expm1(self.shape * math.log(self.gamma)))
+
+
+def best_run_event(events: Sequence[DpEvent], runs: float, shape: float = 1.0) -> BestRunEvent:
+    """The event of the best of `runs` runs in expectation, each of one of these mechanisms.
+
+    Raises:
+        AccountingError: `runs` is not above 1, or a parameter is impossible.
+    """
+    if isinstance(runs, bool) or not isinstance(runs, (int, float)) or not 1 < runs <= MOST_RUNS:
+        raise AccountingError(f"the best of {runs!r} runs; accepted: above 1, at most {MOST_RUNS:,}")
+    low, high = math.log(PARAMETERS[0]), -PARAMETERS[0]
+    for _ in range(100):
+        middle = (low + high) / 2
+        more = BestRunEvent(events, shape, math.exp(middle)).mean > runs
+        low, high = (middle, high) if more else (low, middle)
+    return BestRunEvent(events, shape, math.exp(high))
+
+
 def dp_sgd_event(
     *,
     records: int,
@@ -384,22 +443,38 @@ def twice(event: DpEvent) -> DpEvent:
 def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     """The tree's mechanisms, those of all parallel branches, each with the number of times it runs.
 
+    Of the best of runs: each mechanism that a run may take, once for each time that the runs are made.
+
     Raises:
         AccountingError: an event of a kind that this platform does not account for, or a count below 1.
     """
-    if isinstance(event, tuple(LEAF_KINDS.values())):
+    for atom, times in atoms(event):
+        for part in atom.events if isinstance(atom, BestRunEvent) else ():
+            for leaf, count in leaves(part):
+                yield leaf, _count(count * times)
+        if not isinstance(atom, BestRunEvent):
+            yield atom, times
+
+
+def atoms(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
+    """As `leaves`, but the best of runs is one.
+
+    Raises:
+        AccountingError: see `leaves`.
+    """
+    if isinstance(event, (BestRunEvent, *LEAF_KINDS.values())):
         yield event, 1
     elif isinstance(event, (dp_event.ComposedDpEvent, ParallelDpEvent)):
         for part in event.events:
-            yield from leaves(part)
+            yield from atoms(part)
     elif isinstance(event, dp_event.SelfComposedDpEvent):
         times = _count(event.count)
-        for leaf, count in leaves(event.event):
-            yield leaf, _count(count * times)
+        for atom, count in atoms(event.event):
+            yield atom, _count(count * times)
     else:
         raise AccountingError(
-            f"event {type(event).__name__} cannot be accounted for; accepted: sequential and parallel composition, "
-            f"{', '.join(LEAF_KINDS)}"
+            f"event {type(event).__name__} cannot be accounted for; accepted: sequential and parallel composition, the "
+            f"best of runs, {', '.join(LEAF_KINDS)}"
         )
 
 
@@ -421,8 +496,8 @@ def histories(event: DpEvent) -> tuple[Counter[DpEvent], ...]:
             ways = tuple(way + more for way in ways for more in inner)
     else:
         flat: Counter[DpEvent] = Counter()
-        for leaf, times in leaves(event):
-            flat[leaf] += times
+        for atom, times in atoms(event):
+            flat[atom] += times
         if isinstance(event, dp_event.SelfComposedDpEvent) and len(histories(event.event)) > 1:
             raise AccountingError("parallel branches repeated as a whole; accepted: repetition inside of each branch")
         ways = (flat,)
@@ -465,6 +540,9 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
     if isinstance(event, (dp_event.ComposedDpEvent, ParallelDpEvent)):
         kind = "parallel" if isinstance(event, ParallelDpEvent) else "composed"
         return {"kind": kind, "events": [event_to_json(part) for part in event.events]}
+    if isinstance(event, BestRunEvent):
+        parts = [event_to_json(part) for part in event.events]
+        return {"kind": "best-run", "events": parts, "shape": event.shape, "gamma": event.gamma}
     if isinstance(event, dp_event.SelfComposedDpEvent):
         return {"kind": "repeated", "count": _count(event.count), "event": event_to_json(event.event)}
     for kind, leaf in LEAF_KINDS.items():
@@ -497,9 +575,12 @@ LEAF_KINDS: dict[str, type[Any]] = {
 }
 _ROWS = ("weighting", "rows")
 """Not written: an event without a weighting counts rows."""
-_KEYS = {"composed": {"events"}, "parallel": {"events"}, "repeated": {"count", "event"}} | {
-    kind: {field.name for field in attr.fields(leaf)} for kind, leaf in LEAF_KINDS.items()
-}
+_KEYS = {
+    "composed": {"events"},
+    "parallel": {"events"},
+    "repeated": {"count", "event"},
+    "best-run": {"events", "shape", "gamma"},
+} | {kind: {field.name for field in attr.fields(leaf)} for kind, leaf in LEAF_KINDS.items()}
 
 
 def _parse(document: Any, depth: int) -> DpEvent:
@@ -511,10 +592,12 @@ def _parse(document: Any, depth: int) -> DpEvent:
     values = {key: value for key, value in document.items() if key != "kind"}
     if not _KEYS[kind] - {_ROWS[0]} <= values.keys() <= _KEYS[kind]:
         raise AccountingError(f"event {kind}: accepted keys are {', '.join(sorted(_KEYS[kind]))}, all of them")
-    if kind in ("composed", "parallel"):
+    if kind in ("composed", "parallel", "best-run"):
         if not isinstance(values["events"], list):
             raise AccountingError(f"event {kind}: events must be a list")
         parts: Sequence[DpEvent] = [_parse(part, depth + 1) for part in values["events"]]
+        if kind == "best-run":
+            return BestRunEvent(parts, values["shape"], values["gamma"])
         return dp_event.ComposedDpEvent(parts) if kind == "composed" else ParallelDpEvent(parts)
     if kind == "repeated":
         return dp_event.SelfComposedDpEvent(_parse(values["event"], depth + 1), _count(values["count"]))

@@ -373,3 +373,27 @@ def test_every_command_has_help_and_json(use):
         status, text = use(name, "--help")
         assert status == 0 and command.help.split()[0] in text
         assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_the_best_of_several_runs(use, tmp_path):
+    """As the event says, between one run and many; without a delta of its own, at that of the files."""
+    files = [tmp_path / name for name in ("a.json", "b.json")]
+    for file, noise in zip(files, (8, 6), strict=True):
+        file.write_text(use("epsilon", "histogram", "--noise", noise, "--delta", 1e-6, "--json")[1])
+    found = answer(use("tuning", *files, "--runs", 4, "--shape", 0, "--json"))
+    event = event_from_json(found["event"])
+    assert event.mean == pytest.approx(4) and len(event.events) == 2
+    assert found["delta"] == 1e-6 and found["epsilon"] == epsilon(event, 1e-6).epsilon
+    ones = list(found["epsilon_of_one_run"].values())
+    assert ones == [epsilon(part, 1e-6).epsilon for part in event.events]
+    assert max(ones) < found["epsilon_of_all_shown"] < found["epsilon"]
+    file = tmp_path / "best.json"
+    file.write_text(json.dumps(found))
+    explained = answer(use("explain", file, "--json"))
+    assert explained["epsilon"] == found["epsilon"] and explained["epsilon_by_pld"] is None
+    (part,) = explained["parts"]
+    assert part["words"] == "the best of 4 runs in expectation (shape 0), each of one of 2 mechanisms"
+    status, text = use("tuning", *files, "--runs", 4)
+    assert status == 0 and "note: PLD does not reach the best of several runs" in text
+    assert "one run of each file (2), all results shown" in text and "nothing else shown" in text
+    assert "accepted: above 1" in refusal(use("tuning", *files, "--runs", 1, "--json"))["message"]

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from dpsynth_platform.synth.network_training import Prepared
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.neural.ordered_rows import OrderedRows
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.training.averages import ExponentialAverage
 from dpsynth_platform.training.interface import Batch
@@ -111,45 +112,16 @@ class ArnNetwork(nn.Module):
         return functional.log_softmax(scores, -1)
 
 
-class Rows:
-    """Rows of records, each with an order of the columns, and their loss.
+class Rows(OrderedRows):
+    """Rows with the columns that each prediction sees."""
 
-    The orders hide nothing: a record's are independent of others' and of the noise of training.
-
-    Args:
-        fixed: the chance of a row to have the order in which rows are drawn.
-    """
-
-    def __init__(self, sizes: Sequence[int], fixed: float, device: torch.device) -> None:
-        self._sizes, self._fixed, self._device = list(sizes), fixed, device
-        self._source = torch.Generator(device).manual_seed(secrets.randbits(63))
-
-    def drawn(self, records: Batch, draws: int) -> Batch:
-        """So many rows of each record, one record after the other, from `states` [records, columns]."""
-        states = records["states"].repeat_interleave(draws, 0)
-        rows, columns = states.shape
-        places = torch.rand(rows, columns, generator=self._source, device=self._device)
-        in_order = torch.rand(rows, 1, generator=self._source, device=self._device) < self._fixed
-        places = torch.where(in_order, torch.arange(columns, device=self._device) / columns, places)
-        return _rows(states, places)
-
-    def made_up(self, rows: int) -> Batch:
-        """Rows of random states, which read no record, in the columns' order and its reverse by turns."""
-        points = torch.rand(rows, len(self._sizes), generator=self._source, device=self._device)
-        states = (points * torch.tensor(self._sizes, device=self._device)).long()
-        signs = 1 - 2 * (torch.arange(rows, device=self._device)[:, None] % 2)
-        return _rows(states, signs * torch.arange(len(self._sizes), device=self._device))
+    def arranged(self, states: Tensor, places: Tensor) -> Batch:
+        return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        """Of each row, [rows]: the cross entropy of all columns together."""
         predicted, states = network(rows["states"], rows["seen"]), rows["states"]
         found = [values.gather(1, states[:, index : index + 1]) for index, values in enumerate(predicted)]
         return -torch.cat(found, 1).sum(1)
-
-
-def _rows(states: Tensor, places: Tensor) -> Batch:
-    """Rows in which a column sees those of smaller places."""
-    return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
 
 
 def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str = "cpu") -> Prepared:

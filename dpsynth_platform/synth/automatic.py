@@ -21,9 +21,10 @@ The first of these rules that applies decides (for contracts with a text to writ
 3. The pairs of columns have too many cells to count: `privbayes`, which counts only combinations above the noise.
 4. The time limit is too short even for `mst`, which counts each pair once: `independent`, which counts none.
 5. Too many pairs for rounds, or a time limit with fewer rounds than links between all columns: `mst`.
-6. Else `aim`, which kept most wherever counts of two columns are above the noise, or nearly so. On seven tables,
-   another method was clearly ahead only where a model of some size cannot hold all relations, and each such method was
-   far behind elsewhere (`docs/explanation/measurements/tables.md`, All methods).
+6. Else `aim`, which kept most wherever counts of two columns are above the noise, or nearly so. Of seven tables,
+   another method was clearly ahead in pairs on two: `grem` where all of 100 columns share scales, and `appgm` on a
+   grid. Neither can be told from public facts, and `grem` is far behind where few columns are related
+   (`docs/explanation/measurements/tables.md`, All methods).
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def models(draw):
         groups=(),
         missing=(),
         components=components,
+        joint=None,
     )
 
 
@@ -296,6 +297,7 @@ def model_of(*columns, **potentials):
         groups=(),
         missing=(),
         components=0,
+        joint=None,
         conditions=Conditions(),
     )
 

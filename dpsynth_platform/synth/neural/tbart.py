@@ -11,22 +11,16 @@ part of the budget buys counts of single columns, with which training starts and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.neural.network_generator import NETWORK, NetworkGenerator
-from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dpsynth_platform.synth.network_training import Prepared
+    from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
     from dpsynth_platform.synth.tabular.column_states import Array
-    from dpsynth_platform.synth.tabular.joint import Joint
 
-LAYER = 8
-"""Weights of a layer, in squares of the width, about."""
+SQUARES = 24
+"""Weights of the three layers, about, in squares of the width."""
 
 
 class Tbart(NetworkGenerator):
@@ -34,30 +28,15 @@ class Tbart(NetworkGenerator):
 
     method = "tbart"
 
-    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
-        from dpsynth_platform.synth.neural.tbart_network import prepared
-
-        return prepared(parameters, shares, device)
-
-    def first_weights(self, parameters: NetworkParameters, shares: Sequence[Array]) -> dict[str, Tensor]:
+    def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
         from dpsynth_platform.synth.neural.tbart_network import TbartNetwork
 
-        found = dict(TbartNetwork(shares, parameters.width).named_parameters())
-        found["scores.weight"].detach().zero_()
-        return found
+        return TbartNetwork(shares, width)
+
+    def rows(self) -> type[OrderedRows]:
+        from dpsynth_platform.synth.neural.tbart_network import Sequences
+
+        return Sequences
 
     def weights(self, sizes: Sequence[int], width: int) -> int:
-        from dpsynth_platform.synth.neural.tbart_network import LAYERS
-
-        return LAYERS * LAYER * width**2 + (2 * sum(sizes) + len(sizes)) * width
-
-    def joint(self, plan: SealedPlan, directory: Path) -> Joint:
-        """See `Generator.joint`. Raises `MechanismFailed` if the weights are incomplete, damaged or of another plan."""
-        from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
-        from dpsynth_platform.synth.neural.tbart_network import TbartNetwork
-        from dpsynth_platform.training.weights import load_weights
-
-        shares = self.learned(plan, directory).shares
-        network = TbartNetwork(shares, self.sealed(plan.parameters).width)
-        load_weights(dict(network.named_parameters()), directory / NETWORK)
-        return ColumnwiseJoint(network.eval(), shares)
+        return SQUARES * width**2 + (2 * sum(sizes) + len(sizes)) * width

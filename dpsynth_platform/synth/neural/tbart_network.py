@@ -1,7 +1,7 @@
-"""A decoder of attention over one table's columns, its rows and its loss (DP-TBART, Castellon et al. 2023).
+"""A decoder of attention over one table's columns (DP-TBART, Castellon et al. 2023).
 
-What belongs here: the network, rows as sequences of tokens, and its gate. What does not: the order of a training's
-parts (`network_training`), the plan (`network_plan`), and drawing (`columnwise`).
+What belongs here: the network, and rows as sequences of tokens. What does not: what such networks share
+(`columnwise_network`), and drawing (`columnwise`).
 
 A row is a sequence with one token for each column, in any order. Tokens are states: no two columns share one, and only
 a column's own tokens are possible at its place. Each place sees the tokens before it and which column comes next. To
@@ -15,26 +15,21 @@ import math
 import secrets
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsynth_platform.synth.network_training import Prepared
-from dpsynth_platform.synth.neural.network_plan import NetworkParameters
-from dpsynth_platform.synth.neural.ordered_rows import OrderedRows
+from dpsynth_platform.synth.neural.columnwise import Reading
+from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows, cross_entropies
 from dpsynth_platform.synth.tabular.column_states import Array
-from dpsynth_platform.training.averages import ExponentialAverage
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.unit_probe import refuse_unsound_grid
-from dpsynth_platform.training.vectors import VectorSums
 
 LAYERS, HEADS, WIDER = 3, 4, 2
 """Of the decoder; the middle of a feed-forward network is so many times as wide."""
+TOKENS = 0.5
+"""Deviation of the first embeddings of tokens and columns."""
 LAST = 0.1
 """Deviation of the first scores, about: they begin near zero."""
-MOST_ROWS = 256
-"""Of a pass on a CPU."""
 
 
 class _Layer(nn.Module):
@@ -47,18 +42,27 @@ class _Layer(nn.Module):
         self.asked, self.answered = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.wide, self.narrow = nn.Linear(width, WIDER * width), nn.Linear(WIDER * width, width)
 
-    def forward(self, values: Tensor, later: Tensor) -> Tensor:
+    def forward(self, values: Tensor, later: Tensor, seen: list[Tensor] | None = None) -> Tensor:
+        """Of values [rows, places, width].
+
+        Args:
+            later: added to the scores: minus infinity where a place may not see another one.
+            seen: keys and values of the places before, to which those of these places are added.
+        """
         rows, places, width = values.shape
         parts = self.asked(self.first(values)).view(rows, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         query, key, value = parts
+        if seen is not None:
+            seen[:] = [torch.cat(pair, 2) for pair in zip(seen or parts[1:, :, :, :0], (key, value), strict=True)]
+            key, value = seen
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + later
-        seen = (scores.softmax(3) @ value).transpose(1, 2).reshape(rows, places, width)
-        values = values + self.answered(seen)
-        found: Tensor = values + self.narrow(functional.gelu(self.wide(self.second(values))))
-        return found
+        found = (scores.softmax(3) @ value).transpose(1, 2).reshape(rows, places, width)
+        values = values + self.answered(found)
+        inner = functional.gelu(self.wide(self.second(values)))
+        return values + self.narrow(inner)  # type: ignore[no-any-return]
 
 
-class TbartNetwork(nn.Module):
+class TbartNetwork(ColumnwiseNetwork):
     """From states in an order of columns to the logarithms of probabilities.
 
     First weights are of the operating system's randomness.
@@ -68,99 +72,78 @@ class TbartNetwork(nn.Module):
         width: of a token.
     """
 
-    first: Tensor
-    allowed: Tensor
     later: Tensor
 
     def __init__(self, shares: Sequence[Array], width: int) -> None:
-        super().__init__()
-        self.sizes = [len(share) for share in shares]
-        states, columns, sizes = sum(self.sizes), len(shares), torch.tensor(self.sizes)
-        own = torch.repeat_interleave(torch.arange(columns), sizes)
-        known = torch.from_numpy(np.concatenate(shares)).float().log()
-        self.register_buffer("first", sizes.cumsum(0) - sizes)
-        self.register_buffer("allowed", torch.where(own == torch.arange(columns)[:, None], known, -torch.inf))
+        super().__init__(shares)
+        columns = len(shares)
         self.register_buffer("later", torch.full((columns, columns), -torch.inf).triu_(1))
-        self.token, self.next = nn.Embedding(states + 1, width), nn.Embedding(columns, width)
+        self.token, self.next = nn.Embedding(sum(self.sizes) + 1, width), nn.Embedding(columns, width)
         self.layers = nn.ModuleList(_Layer(width) for _ in range(LAYERS))
-        self.last, self.scores = nn.LayerNorm(width), nn.Linear(width, states, bias=False)
+        self.last, self.heads = nn.LayerNorm(width), self.heads_of(width)
         source = torch.Generator().manual_seed(secrets.randbits(63))
         with torch.no_grad():
             for layer in self.modules():
                 if isinstance(layer, nn.Embedding):
-                    layer.weight.normal_(0, 0.5, generator=source)
+                    layer.weight.normal_(0, TOKENS, generator=source)
                 elif isinstance(layer, nn.Linear):
-                    layer.weight.normal_(0, layer.weight.shape[1] ** -0.5, generator=source)
+                    layer.weight.normal_(0, layer.in_features**-0.5, generator=source)
                     if layer.bias is not None:
                         layer.bias.zero_()
-            self.scores.weight.mul_(LAST)
+            for head in self.heads.parameters():
+                head.mul_(LAST)
 
-    def forward(self, tokens: Tensor, order: Tensor) -> Tensor:
-        """Of each place, [rows, places, all states]: only states of its column are possible.
+    def forward(self, states: Tensor, order: Tensor) -> list[Tensor]:
+        """Of each column [rows, its states].
 
         Args:
-            tokens: that each place sees last, [rows, places].
+            states: whole numbers [rows, columns].
             order: columns of the places, [rows, places].
         """
-        values = self.token(tokens) + self.next(order)
-        later = self.later[: tokens.shape[1], : tokens.shape[1]]
+        tokens = (states + self.first).gather(1, order)
+        begin = torch.full_like(tokens[:, :1], self.token.num_embeddings - 1)
+        values = self.token(torch.cat([begin, tokens[:, :-1]], 1)) + self.next(order)
         for layer in self.layers:
-            values = layer(values, later)
-        scores: Tensor = self.scores(self.last(values)) + self.allowed[order]
-        return scores.log_softmax(2)
+            values = layer(values, self.later)
+        found = self.last(values).gather(1, order.argsort(1)[:, :, None].expand_as(values))
+        return [self.predicted(column, found[:, column]) for column in range(len(self.sizes))]
+
+    @property
+    def kept(self) -> int:
+        return 2 * LAYERS * self.token.embedding_dim * len(self.sizes)
+
+    def reading(self, rows: int) -> Reading:
+        return _Read(self, rows)
+
+
+class _Read:
+    """See `columnwise.Reading`: a place after the other, by the kept keys and values of those before."""
+
+    def __init__(self, network: TbartNetwork, rows: int) -> None:
+        self._network, self._column = network, 0
+        self._token = torch.full((rows, 1), network.token.num_embeddings - 1)
+        self._seen: list[list[Tensor]] = [[] for _ in network.layers]
 
     @torch.no_grad()
-    def conditional(self, states: Tensor, known: Sequence[int], column: int) -> Tensor:
-        """Logarithms of the probabilities of a column's states, [rows, states], given the known columns of each row."""
-        order = torch.tensor([*known, column], device=states.device).expand(len(states), -1)
-        start = int(self.first[column])
-        return self(*self.sequence(states, order))[:, -1, start : start + self.sizes[column]]
+    def predict(self, column: int) -> Tensor:
+        network, self._column = self._network, column
+        values = network.token(self._token) + network.next.weight[column]
+        for layer, seen in zip(network.layers, self._seen, strict=True):
+            values = layer(values, network.later[-1:, -1:], seen)
+        return network.predicted(column, network.last(values)[:, 0])
 
-    def sequence(self, states: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens before each place of an order, and the order."""
-        found = self.targets(states, order)
-        begin = torch.full_like(found[:, :1], sum(self.sizes))
-        return torch.cat([begin, found[:, :-1]], 1), order
-
-    def targets(self, states: Tensor, order: Tensor) -> Tensor:
-        """The token of each place, [rows, places]."""
-        return (states + self.first).gather(1, order)
+    def read(self, states: Tensor) -> None:
+        self._token = (states + self._network.first[self._column])[:, None]
 
 
 class Sequences(OrderedRows):
-    """Rows with their orders of columns, and the weight of each place's loss."""
+    """Rows with their orders of columns, and the weight of each column's loss."""
+
+    most_rows = 256
 
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
         return {"states": states, "order": places.argsort(1), "weights": torch.ones_like(states, dtype=torch.float32)}
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        states, order = rows["states"], rows["order"]
-        found = network(*network.sequence(states, order))  # type: ignore[operator]
-        targets = network.targets(states, order)  # type: ignore[operator]
-        losses: Tensor = -(rows["weights"] * found.gather(2, targets[:, :, None])[:, :, 0]).sum(1)
-        return losses
-
-
-def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str = "cpu") -> Prepared:
-    """The network with its first weights, tried on random rows before any record is read for training.
-
-    Args:
-        shares: of each column's states, by the noisy counts.
-
-    Raises:
-        TrainingRefused: training it would not be differentially private; names all faults.
-    """
-    place = torch.device(device)
-    network = TbartNetwork(shares, parameters.width).to(place).eval()
-    rows = Sequences(network.sizes, parameters.fixed_order, place)
-    refuse_unsound_grid(network, parameters.training, rows.losses, rows.made_up, VectorSums)
-    return Prepared(
-        network=network,
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, parameters.average),
-        sums=VectorSums,
-        most_rows=MOST_ROWS,
-    )
+        found = cross_entropies(network(rows["states"], rows["order"]), rows["states"])
+        return (rows["weights"] * found).sum(1)

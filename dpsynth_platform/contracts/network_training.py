@@ -32,7 +32,7 @@ class NetworkTraining(Part):
     )
 
 
-_TBART = {"width": 32, "steps": 100, "learning_rate": 0.02}
+_TBART = {"width": 32, "steps": 200, "learning_rate": 0.015}
 NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {"arn": {}, "tbart": _TBART}
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 

@@ -1,4 +1,4 @@
-"""What networks that predict columns one after the other share: the scores of columns, rows with their orders, the gate.
+"""What networks that predict columns one after the other share: scores, rows with their orders, and the gate.
 
 What belongs here: these parts. What does not: the networks themselves, the order of a training's parts
 (`network_training`), and drawing (`columnwise`).

@@ -17,7 +17,6 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.network_training import TableNetwork
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
-from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
@@ -71,7 +70,7 @@ class NetworkParameters(SelectionParameters):
             largest = max(domain.columns, key=lambda column: column.most_states)
             raise ContractError(
                 f"{contract.dataset}: columns: {states} values or bins in all, {largest.most_states} of them of "
-                f"{visible(largest.name)}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
+                f"{largest.name}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
                 "fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
         declared = contract.generate.network or TableNetwork()

@@ -5,8 +5,8 @@ What belongs here: the network, and rows as sequences of tokens. What does not: 
 
 A row is a sequence with one token for each column, in any order. Tokens are states: no two columns share one, and only
 a column's own tokens are possible at its place. Each place sees the tokens before it and which column comes next. To
-the logarithms of that column's shares by the noisy counts the network adds its scores, so that training starts near
-independent columns.
+the logarithms of that column's shares by the noisy counts the network adds its scores. They are zero at first:
+training starts from independent columns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ LAYERS, HEADS, WIDER = 3, 4, 2
 """Of the decoder; the middle of a feed-forward network is so many times as wide."""
 TOKENS = 0.5
 """Deviation of the first embeddings of tokens and columns."""
-LAST = 0.1
-"""Deviation of the first scores, about: they begin near zero."""
 
 
 class _Layer(nn.Module):
@@ -91,7 +89,7 @@ class TbartNetwork(ColumnwiseNetwork):
                     if layer.bias is not None:
                         layer.bias.zero_()
             for head in self.heads.parameters():
-                head.mul_(LAST)
+                head.zero_()
 
     def forward(self, states: Tensor, order: Tensor) -> list[Tensor]:
         """Of each column [rows, its states].

@@ -340,7 +340,6 @@ UNTRAINED = (
             if case[0] not in {"histogram": MANY_CELLS, "arn": UNTRAINED}.get(case[1], ())
         ),
         *itertools.product(PREPARED, ("aim", "mst")),
-        ("nothing in any row", "tbart"),
         ("the same in all rows", "tbart"),
     ],
 )

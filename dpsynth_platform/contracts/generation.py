@@ -23,7 +23,7 @@ from dpsynth_platform.contracts.methods import (
     TRAINED_METHODS,
     MethodName,
 )
-from dpsynth_platform.contracts.network_training import TableNetwork
+from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
@@ -97,7 +97,7 @@ class Generate(Part):
             "graphical model of them would be too large, `privbayes` suits columns with very many values, "
             "`histogram` counts all columns of a small table together, `independent` measures no links. "
             "`arn` trains a network by DP-SGD that draws each column in the light of those before it, for what many "
-            "columns say together. "
+            "columns say together, `tbart` a network of attention. "
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
@@ -144,7 +144,7 @@ class Generate(Part):
     network: TableNetwork | None = Field(
         default=None,
         exclude_if=lambda network: network is None,
-        description="For `arn`.",
+        description="For `arn` and `tbart`.",
     )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
@@ -169,7 +169,7 @@ class Generate(Part):
         if isinstance(document, dict) and document.get("method") in IMAGE_METHODS:
             return document | {"image": _with_part(document["method"], document.get("image"))}
         if isinstance(document, dict) and document.get("method") in NETWORK_METHODS:
-            return document | {"network": document.get("network") or {}}
+            return document | {"network": _with_defaults(document["method"], document.get("network"))}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         method = document["method"]
@@ -285,6 +285,12 @@ def _with_part(method: str, image: Any) -> Any:
     if part is None or not isinstance(image, dict) or image.get(part) is not None:
         return image
     return image | {part: {}}
+
+
+def _with_defaults(method: str, network: Any) -> Any:
+    """The unvalidated `network` part with the defaults of a method."""
+    network = {} if network is None else network
+    return NETWORK_DEFAULTS[method] | network if isinstance(network, dict) else network
 
 
 def _has_endpoint(document: Mapping[str, Any]) -> bool:

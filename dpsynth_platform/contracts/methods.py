@@ -20,6 +20,7 @@ TableMethodName = Literal[
     "histogram",
     "independent",
     "arn",
+    "tbart",
 ]
 """Methods that one table may have."""
 MethodName = Literal[
@@ -41,7 +42,7 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
-NETWORK_METHODS = ("arn",)
+NETWORK_METHODS = ("arn", "tbart")
 """Methods for tables that train a network by DP-SGD."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""

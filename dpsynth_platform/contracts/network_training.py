@@ -5,7 +5,7 @@ What belongs here: sampling, clipping and repeats. What does not: the numbers th
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,11 @@ class NetworkTraining(Part):
     )
 
 
+_TBART = {"width": 32, "steps": 200, "learning_rate": 0.015}
+NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {"arn": {}, "tbart": _TBART}
+"""Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
+
+
 class TableNetwork(NetworkTraining):
     """A network over the columns of one table, which DP-SGD trains."""
 
@@ -42,12 +47,24 @@ class TableNetwork(NetworkTraining):
         description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "
         "tells apart, and correct how often it draws them.",
     )
-    steps: int = Field(default=100, ge=1, le=1_000_000)
+    steps: int = Field(
+        default=100, ge=1, le=1_000_000, description=f"Steps of DP-SGD; by default of `tbart` {_TBART['steps']:g}."
+    )
     batch_size: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
     )
-    learning_rate: float = Field(default=0.05, gt=0, le=1)
-    width: int = Field(default=16, ge=1, le=1024, description="Units of the hidden layer.")
+    learning_rate: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description=f"The optimizer's highest learning rate; by default of `tbart` {_TBART['learning_rate']:g}.",
+    )
+    width: int = Field(
+        default=16,
+        ge=1,
+        le=1024,
+        description=f"Units of the hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}.",
+    )
     fixed_order: float = Field(
         default=0.7,
         ge=0,

@@ -429,6 +429,7 @@ _CLASSES = {
     "histogram": "tabular.histogram.Histogram",
     "independent": "tabular.independent.Independent",
     "arn": "neural.arn.Arn",
+    "tbart": "neural.tbart.Tbart",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",

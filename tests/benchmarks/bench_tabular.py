@@ -74,6 +74,7 @@ METHODS = (
     "histogram",
     "independent",
     "arn",
+    "tbart",
 )
 LIMITS = ("1s", "2s")
 PERSON = "person_id"

@@ -9,6 +9,7 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.contracts.methods import NETWORK_METHODS
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
@@ -47,8 +48,9 @@ def test_a_release_of_one_column(tmp_path: Path) -> None:
     assert (mechanism["method"], mechanism["why"]) == ("independent", "there is one column")
 
 
-def test_a_release_made_by_a_network(tmp_path: Path) -> None:
-    generate = {"method": "arn", "rows": 200, "network": {"steps": 6, "replay_steps": 2}}
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_a_release_made_by_a_network(tmp_path: Path, method: str) -> None:
+    generate = {"method": method, "rows": 200, "network": {"steps": 6, "replay_steps": 2}}
     deployment = Deployment(tmp_path, contract={**SMALL, "generate": generate})
     deployment.write().with_source(small_table())
     deployment.family["cap"]["epsilon"] = 8.0  # an account's orders suit counts better than a short training
@@ -63,5 +65,5 @@ def test_a_release_made_by_a_network(tmp_path: Path) -> None:
     folder = released(deployment)
     assert verification.verify(deployment.settings, str(folder), None).ok
     mechanism = json.loads((folder / "dossier.json").read_text())["mechanism"]
-    assert mechanism["method"] == "arn"
+    assert mechanism["method"] == method
     assert "the trained weights" in (folder / "dossier.json").read_text()

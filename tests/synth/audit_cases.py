@@ -44,7 +44,7 @@ from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
 CHOOSING = ("aim", "jam", "appgm", "mst", "mwem", "rap", "gem", "mrf", "privbayes")
 """Those that choose by the exponential mechanism."""
 METHODS = (*CHOOSING, "privsyn", "grem", "histogram")
-"""All but `independent` and `arn`, whose counts are those of `aim` without rounds."""
+"""All but `independent` and those that train networks, whose counts are those of `aim` without rounds."""
 PUBLIC, PUBLIC_ROWS = Path(tempfile.mkdtemp()), 3600
 """Where public tables of `jam` lie, and their rows."""
 atexit.register(shutil.rmtree, PUBLIC, True)

@@ -1,4 +1,4 @@
-"""Fits of `rap`, `gem` and `arn` that take a few steps of small networks, for tests of all but how well they fit.
+"""Fits of `rap`, `gem`, `arn` and `tbart` that take a few steps, for tests of all but how well they fit.
 
 A conftest imports the fixture for all tests beside it. Plans, and with them events and digests, are the product's: what
 is cut short is the optimization alone, and the trial of networks on random rows. `whole_fits` marks tests of what the
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.synth import network_training
-from dpsynth_platform.synth.neural import arn_network
+from dpsynth_platform.synth.neural import columnwise_network
 from dpsynth_platform.synth.tabular import gem, mixtures
 
 STEPS = 5
@@ -34,11 +34,11 @@ def short_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     train = network_training.train_once
 
     def briefly(ready: Any, training: Any, *arguments: Any, **options: Any) -> Any:
-        over_columns = isinstance(ready.network, arn_network.ArnNetwork)
+        over_columns = isinstance(ready.network, columnwise_network.ColumnwiseNetwork)
         steps = min(training.steps, STEPS) if over_columns else training.steps
         return train(ready, replace(training, steps=steps), *arguments, **options)
 
     monkeypatch.setattr(network_training, "train_once", briefly)
-    monkeypatch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
     monkeypatch.setattr(gem, "NOISE", 32)
     monkeypatch.setattr(gem, "WIDTH", 64)

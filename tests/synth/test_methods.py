@@ -53,7 +53,7 @@ def test_all_lists_of_methods_agree():
     assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
     assert set(get_args(TableMethodName)) == {AUTO, *TABLE_METHODS}
     assert set(WORDS) == set(METHODS)
-    assert {*AUDITED, "independent", "arn"} == set(TABLE_METHODS)
+    assert {*AUDITED, "independent", *NETWORK_METHODS} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     for method in (AUTO, *TABLE_METHODS):
         assert any(line.startswith(f"| `{method}` |") for line in rows), method
@@ -90,7 +90,7 @@ def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, m
         made.measure(plan, rows, tmp_path)
 
 
-@pytest.mark.parametrize("method", [name for name in TABLE_METHODS if name not in ("histogram", "arn")])  # own tests
+@pytest.mark.parametrize("method", sorted({*TABLE_METHODS} - {"histogram", *NETWORK_METHODS}))  # they have own tests
 @pytest.mark.whole_fits
 def test_links_are_kept_by_all_that_look_for_them(plans, rows, tmp_path, exact, method):
     plan, made = plans[method], generator(method)

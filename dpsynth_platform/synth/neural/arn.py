@@ -18,19 +18,13 @@ What differs from the paper, and why:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.neural.network_generator import NETWORK, NetworkGenerator
-from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dpsynth_platform.synth.network_training import Prepared
+    from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
     from dpsynth_platform.synth.tabular.column_states import Array
-    from dpsynth_platform.synth.tabular.joint import Joint
 
 
 class Arn(NetworkGenerator):
@@ -38,27 +32,16 @@ class Arn(NetworkGenerator):
 
     method = "arn"
 
-    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
-        from dpsynth_platform.synth.neural.arn_network import prepared
-
-        return prepared(parameters, shares, device)
-
-    def first_weights(self, parameters: NetworkParameters, shares: Sequence[Array]) -> dict[str, Tensor]:
+    def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
         from dpsynth_platform.synth.neural.arn_network import ArnNetwork
 
-        return dict(ArnNetwork(shares, parameters.width).named_parameters())
+        return ArnNetwork(shares, width)
+
+    def rows(self) -> type[OrderedRows]:
+        from dpsynth_platform.synth.neural.arn_network import Rows
+
+        return Rows
 
     def weights(self, sizes: Sequence[int], width: int) -> int:
         states = sum(sizes)
         return states**2 + (2 * states + len(sizes)) * width
-
-    def joint(self, plan: SealedPlan, directory: Path) -> Joint:
-        """See `Generator.joint`. Raises `MechanismFailed` if the weights are incomplete, damaged or of another plan."""
-        from dpsynth_platform.synth.neural.arn_network import ArnNetwork
-        from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
-        from dpsynth_platform.training.weights import load_weights
-
-        shares = self.learned(plan, directory).shares
-        network = ArnNetwork(shares, self.sealed(plan.parameters).width)
-        load_weights(dict(network.named_parameters()), directory / NETWORK)
-        return ColumnwiseJoint(network.eval(), shares)

@@ -1,7 +1,7 @@
 """An autoregressive network over one table's columns, its rows and its loss (TabularARGN, arXiv 2501.12012).
 
-What belongs here: the network, rows with orders of columns, and its gate. What does not: the order of a training's
-parts (`network_training`), the plan (`network_plan`), and drawing (`columnwise`).
+What belongs here: the network, and what it takes of rows. What does not: what such networks share
+(`columnwise_network`), and drawing (`columnwise`).
 
 A column's prediction sees the states of the columns that stand before it, and adds up scores: the logarithms of its own
 shares by the noisy counts, a score for each seen state, and what a hidden layer makes of all seen states together. Seen
@@ -17,26 +17,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsynth_platform.synth.network_training import Prepared
-from dpsynth_platform.synth.neural.network_plan import NetworkParameters
+from dpsynth_platform.synth.neural.columnwise import Reading
+from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows, cross_entropies
 from dpsynth_platform.synth.tabular.column_states import Array
-from dpsynth_platform.training.averages import ExponentialAverage
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.unit_probe import refuse_unsound_grid
-from dpsynth_platform.training.vectors import VectorSums
 
 INNER, OUTER = 0.5, 0.1
 """Deviations of the first weights into and out of the hidden layer; scores of single states begin with zero."""
-MOST_ROWS = 512
-"""Of a pass on a CPU."""
 
 
-class ArnNetwork(nn.Module):
+class ArnNetwork(ColumnwiseNetwork):
     """From states, and which columns each prediction sees, to the logarithms of probabilities.
 
     First weights are of the operating system's randomness.
@@ -46,25 +40,14 @@ class ArnNetwork(nn.Module):
         width: of the hidden layer.
     """
 
-    first: Tensor
     column: Tensor
-    shares: Tensor
 
     def __init__(self, shares: Sequence[Array], width: int) -> None:
-        super().__init__()
-        self.sizes = [len(share) for share in shares]
+        super().__init__(shares)
         states, sizes = sum(self.sizes), torch.tensor(self.sizes)
-        self.register_buffer("first", sizes.cumsum(0) - sizes)
         self.register_buffer("column", torch.repeat_interleave(torch.arange(len(sizes)), sizes))
-        self.register_buffer("shares", torch.from_numpy(np.concatenate(shares)).float())
         self.columns, self.hidden = nn.Embedding(len(sizes), width), nn.Linear(states, width, bias=False)
-        self.heads = nn.ModuleDict(
-            {
-                str(index): nn.Linear(states + width, size, bias=False)
-                for index, size in enumerate(self.sizes)
-                if size > 1
-            }
-        )
+        self.heads = self.heads_of(states + width)
         source = torch.Generator().manual_seed(secrets.randbits(63))
         with torch.no_grad():
             self.columns.weight.normal_(0, 1, generator=source)
@@ -82,96 +65,52 @@ class ArnNetwork(nn.Module):
         """
         rows, columns = states.shape
         values = self._indicators(states)[:, None, :] * seen[:, :, self.column]
-        found = self._features(values, torch.arange(columns, device=states.device).expand(rows, columns))
-        return [self._predicted(index, found[:, index]) for index in range(columns)]
+        found = self.features(values, torch.arange(columns, device=states.device).expand(rows, columns))
+        return [self.predicted(index, found[:, index]) for index in range(columns)]
 
-    @torch.no_grad()
-    def conditional(self, states: Tensor, known: Sequence[int], column: int) -> Tensor:
-        """Logarithms of the probabilities of a column's states, [rows, states], given the known columns of each row."""
-        seen = torch.zeros(len(self.sizes), device=states.device)
-        seen[list(known)] = 1
-        values = self._indicators(states) * seen[self.column]
-        return self._predicted(column, self._features(values, torch.full_like(states[:, 0], column)))
+    @property
+    def kept(self) -> int:
+        return sum(self.sizes)
+
+    def reading(self, rows: int) -> Reading:
+        return _Read(self, rows)
 
     def _indicators(self, states: Tensor) -> Tensor:
         """Of each row's states, less their shares: [rows, all states]."""
         found = -self.shares.expand(len(states), -1)
         return found.scatter_add(1, states + self.first, torch.ones_like(states, dtype=found.dtype))
 
-    def _features(self, values: Tensor, column: Tensor) -> Tensor:
+    def features(self, values: Tensor, column: Tensor) -> Tensor:
         """Seen states, and the hidden layer for a column, [..., states + width]."""
         own = self.columns(column)
         return torch.cat([values, functional.silu(self.hidden(values) + own) - functional.silu(own)], -1)
 
-    def _predicted(self, column: int, features: Tensor) -> Tensor:
-        start = int(self.first[column])
-        if self.sizes[column] == 1:  # noise merged all of its values into one state
-            return features.new_zeros((*features.shape[:-1], 1))
-        scores = self.heads[str(column)](features) + self.shares[start : start + self.sizes[column]].log()
-        return functional.log_softmax(scores, -1)
+
+class _Read:
+    """See `columnwise.Reading`: by the indicators of what was read."""
+
+    def __init__(self, network: ArnNetwork, rows: int) -> None:
+        self._network, self._column = network, 0
+        self._values = torch.zeros(rows, sum(network.sizes))
+
+    @torch.no_grad()
+    def predict(self, column: int) -> Tensor:
+        self._column = column
+        columns = torch.full((len(self._values),), column)
+        return self._network.predicted(column, self._network.features(self._values, columns))
+
+    def read(self, states: Tensor) -> None:
+        own = self._network.own(self._column)
+        self._values[:, own] = functional.one_hot(states, own.stop - own.start) - self._network.shares[own]
 
 
-class Rows:
-    """Rows of records, each with an order of the columns, and their loss.
+class Rows(OrderedRows):
+    """Rows with the columns that each prediction sees."""
 
-    The orders hide nothing: a record's are independent of others' and of the noise of training.
+    most_rows = 512
 
-    Args:
-        fixed: the chance of a row to have the order in which rows are drawn.
-    """
-
-    def __init__(self, sizes: Sequence[int], fixed: float, device: torch.device) -> None:
-        self._sizes, self._fixed, self._device = list(sizes), fixed, device
-        self._source = torch.Generator(device).manual_seed(secrets.randbits(63))
-
-    def drawn(self, records: Batch, draws: int) -> Batch:
-        """So many rows of each record, one record after the other, from `states` [records, columns]."""
-        states = records["states"].repeat_interleave(draws, 0)
-        rows, columns = states.shape
-        places = torch.rand(rows, columns, generator=self._source, device=self._device)
-        in_order = torch.rand(rows, 1, generator=self._source, device=self._device) < self._fixed
-        places = torch.where(in_order, torch.arange(columns, device=self._device) / columns, places)
-        return _rows(states, places)
-
-    def made_up(self, rows: int) -> Batch:
-        """Rows of random states, which read no record, in the columns' order and its reverse by turns."""
-        points = torch.rand(rows, len(self._sizes), generator=self._source, device=self._device)
-        states = (points * torch.tensor(self._sizes, device=self._device)).long()
-        signs = 1 - 2 * (torch.arange(rows, device=self._device)[:, None] % 2)
-        return _rows(states, signs * torch.arange(len(self._sizes), device=self._device))
+    def arranged(self, states: Tensor, places: Tensor) -> Batch:
+        return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        """Of each row, [rows]: the cross entropy of all columns together."""
-        predicted, states = network(rows["states"], rows["seen"]), rows["states"]
-        found = [values.gather(1, states[:, index : index + 1]) for index, values in enumerate(predicted)]
-        return -torch.cat(found, 1).sum(1)
-
-
-def _rows(states: Tensor, places: Tensor) -> Batch:
-    """Rows in which a column sees those of smaller places."""
-    return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
-
-
-def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str = "cpu") -> Prepared:
-    """The network with its first weights, tried on random rows before any record is read for training.
-
-    Args:
-        shares: of each column's states, by the noisy counts.
-
-    Raises:
-        TrainingRefused: training it would not be differentially private; names all faults.
-    """
-    place = torch.device(device)
-    network = ArnNetwork(shares, parameters.width).to(place).eval()
-    rows = Rows(network.sizes, parameters.fixed_order, place)
-    refuse_unsound_grid(network, parameters.training, rows.losses, rows.made_up, VectorSums)
-    return Prepared(
-        network=network,
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, parameters.average),
-        sums=VectorSums,
-        most_rows=MOST_ROWS,
-    )
+        return cross_entropies(network(rows["states"], rows["seen"]), rows["states"]).sum(1)

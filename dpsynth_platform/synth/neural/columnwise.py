@@ -6,10 +6,10 @@ the networks, and values within states (`tabular.sampling`). All of it is post-p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,31 @@ TOGETHER = 2**13
 """Rows of a pass."""
 CORRECTED_ROWS = 2**14
 """Drawn rows by which columns are corrected."""
+MOST_KEPT = 2**25
+"""Numbers that readings keep together: of large networks, fewer rows are drawn at once, and to correct columns by."""
 ROUNDS, MOST_STEP = 30, 5.0
 """Of fitting a column's weights to its shares, and the most that one changes a weight."""
+
+
+class Reading(Protocol):
+    """Rows whose columns are predicted and read one after the other, in any order."""
+
+    def predict(self, column: int) -> Tensor:
+        """Logarithms of the probabilities of a column's states, [rows, states], given the columns that were read."""
+
+    def read(self, states: Tensor) -> None:
+        """The states, [rows], of the column that was predicted last."""
 
 
 class Columnwise(Protocol):
     """A network that predicts a column from any others."""
 
-    def conditional(self, states: Tensor, known: Sequence[int], column: int) -> Tensor:
-        """Logarithms of the probabilities of a column's states, [rows, states], given the known columns of each row."""
+    @property
+    def kept(self) -> int:
+        """Numbers that a reading keeps of each row."""
+
+    def reading(self, rows: int) -> Reading:
+        """A reading of so many rows, on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +69,23 @@ class ColumnwiseJoint:
     def log_likelihood(self, states: Codes) -> Array:
         """By the order of the columns, without the correction."""
         found = np.zeros(len(states))
-        for column in range(self.columns):
-            for rows, values in self._predicted(states, range(column), column):
-                found[rows] += values[np.arange(len(values)), states[rows, column]]
+        for rows in self._passes(len(states)):
+            reading, part = self.network.reading(rows.stop - rows.start), states[rows]
+            for column in range(self.columns):
+                found[rows] += _predicted(reading, column)[np.arange(len(part)), part[:, column]]
+                _read(reading, part[:, column])
         return found
 
     @cached_property
     def correction(self) -> list[Array]:
         """Logarithms of weights by which a sample, drawn in the order of the columns, has their shares."""
-        rng, states = np.random.default_rng(), np.zeros((CORRECTED_ROWS, self.columns), dtype=np.int32)
+        rng, rows = np.random.default_rng(), min(CORRECTED_ROWS, self._most_rows)
+        reading = self.network.reading(rows)
         found: list[Array] = []
         for column, share in enumerate(self.shares):
-            values = np.concatenate([part for _, part in self._predicted(states, range(column), column)])
+            values = _predicted(reading, column)
             found.append(np.log(_fitted(np.exp(values), share)))
-            states[:, column] = _drawn(values + found[-1], rng)
+            _read(reading, _drawn(values + found[-1], rng))
         return found
 
     def draw(
@@ -78,32 +97,50 @@ class ColumnwiseJoint:
         rng: np.random.Generator,
     ) -> Codes:
         """See `tabular.joint.Joint`: columns in `first`, then the others in their order."""
-        states = np.zeros((rows, self.columns), dtype=np.int32)
-        parts = np.zeros_like(states)
-        known: list[int] = []
-        for column in [*first, *(index for index in range(self.columns) if index not in first)]:
-            alone = weights.get((column,), np.zeros(len(parents[column])))
-            joint = {
-                clique: values
-                for clique, values in weights.items()
-                if len(clique) > 1 and column in clique and {*clique} <= {*known, column}
-            }
-            for place, values in self._predicted(states, known, column):
-                scores = (values + self.correction[column])[:, parents[column]] + alone
-                kept = scores + sum(_seen(clique, table, column, parts[place]) for clique, table in joint.items())
-                lost = ~np.isfinite(kept).any(axis=1)
-                kept[lost] = scores[lost]
-                parts[place, column] = _drawn(kept, rng)
-            states[:, column] = parents[column][parts[:, column]]
-            known.append(column)
+        parts = np.zeros((rows, self.columns), dtype=np.int32)
+        for place in self._passes(rows):
+            self._draw(parts[place], weights, parents, first, rng)
         return parts
 
-    def _predicted(self, states: Codes, known: Sequence[int], column: int) -> Iterator[tuple[slice, Array]]:
-        """The network's logarithms for a column, in pieces of rows."""
-        for start in range(0, len(states), TOGETHER):
-            rows = slice(start, start + TOGETHER)
-            given = torch.from_numpy(states[rows].astype(np.int64))
-            yield rows, self.network.conditional(given, list(known), column).double().numpy()
+    def _draw(
+        self,
+        parts: Codes,
+        weights: Mapping[Clique, Array],
+        parents: Sequence[npt.NDArray[np.int64]],
+        first: Collection[int],
+        rng: np.random.Generator,
+    ) -> None:
+        reading, known = self.network.reading(len(parts)), set[int]()
+        for column in [*first, *(index for index in range(self.columns) if index not in first)]:
+            known.add(column)
+            scores = (_predicted(reading, column) + self.correction[column])[:, parents[column]]
+            scores += weights.get((column,), 0.0)
+            joint = [
+                _seen(clique, values, column, parts)
+                for clique, values in weights.items()
+                if len(clique) > 1 and column in clique and {*clique} <= known
+            ]
+            kept = scores + sum(joint)
+            lost = ~np.isfinite(kept).any(axis=1)
+            kept[lost] = scores[lost]
+            parts[:, column] = _drawn(kept, rng)
+            _read(reading, parents[column][parts[:, column]])
+
+    @property
+    def _most_rows(self) -> int:
+        return max(1, MOST_KEPT // self.network.kept)
+
+    def _passes(self, rows: int) -> list[slice]:
+        size = min(TOGETHER, self._most_rows)
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def _predicted(reading: Reading, column: int) -> Array:
+    return np.asarray(reading.predict(column).double().numpy())
+
+
+def _read(reading: Reading, states: npt.NDArray[Any]) -> None:
+    reading.read(torch.from_numpy(states.astype(np.int64)))
 
 
 def _seen(clique: Clique, table: Array, column: int, parts: Codes) -> Array:

@@ -38,9 +38,9 @@ from dpsynth_platform.synth.tabular.paid import of_mechanism
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dpsynth_platform.synth.network_training import Prepared
+    from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
+    from dpsynth_platform.synth.tabular.joint import Joint
     from dpsynth_platform.training.interface import Batch
     from dpsynth_platform.training.plan import TrainingPlan
 
@@ -100,23 +100,30 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     parameters_type = NetworkParameters
 
     @abstractmethod
-    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
-        """The network, tried on random rows before any record is read for training.
+    def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
+        """The network with its first weights.
 
         Args:
             shares: of each column's states, by the noisy counts, without zeros.
+        """
+
+    @abstractmethod
+    def rows(self) -> type[OrderedRows]:
+        """What the network takes of rows."""
+
+    @abstractmethod
+    def weights(self, sizes: Sequence[int], width: int) -> int:
+        """Of the network, about."""
+
+    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
+        """The network, tried on random rows before any record is read for training.
 
         Raises:
             TrainingRefused: training it would not be differentially private.
         """
+        from dpsynth_platform.synth.neural.columnwise_network import prepared
 
-    @abstractmethod
-    def first_weights(self, parameters: NetworkParameters, shares: Sequence[Array]) -> Mapping[str, Tensor]:
-        """Weights with which columns are drawn by their shares, whatever the others have."""
-
-    @abstractmethod
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        """Of the network."""
+        return prepared(self.network(shares, parameters.width), self.rows(), parameters, device)
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Calibrates counts and training together, and tries a network of the largest size on random rows."""
@@ -151,7 +158,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         )
         counted = described_counts(domain, sigma_one=one, memory=0)
         records = training.units * (training.max_contributions if training.sampled == "user" else 1)
-        memory = 4 * records * len(domain) + 16 * 8 * weights + 2**28
+        memory = 4 * records * len(domain) + 16 * 8 * weights + 3 * 2**27  # measured: up to 380 MB (`tbart`, adult)
         return {
             "event": event,
             "sigma_one": one,
@@ -184,16 +191,19 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         Without a key for checkpoints, an interrupted training is lost.
         """
         self.check(run.plan)
-        if trained := self.is_complete(run.directory):
-            pass
-        elif run.checkpoints is None:
+        before = self.is_complete(run.directory)
+        if not before:
+            self._train(run)
+        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
+        if not before:
+            self.measure_quality(run)
+
+    def _train(self, run: MechanismRun) -> None:
+        if run.checkpoints is None:
             super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
             self._train_at_once(run.plan, run.bounded, run.directory, run.progress, run.device)
         else:
             self._train_resumably(run)
-        self.estimate(run.plan, run.directory, device=run.device, progress=run.progress)
-        if not trained:
-            self.measure_quality(run)
 
     def _train_at_once(
         self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress, device: str = "cpu"
@@ -222,7 +232,10 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         if sum(len(share) > 1 for share in learned.shares) > 1:
             return False
         if not is_trained(place):
-            save_weights(self.first_weights(sealed, learned.shares), place, 0)
+            network = self.network(learned.shares, sealed.width)
+            for head in network.heads.parameters():
+                head.detach().zero_()
+            save_weights(dict(network.named_parameters()), place, 0)
         return True
 
     def _train_resumably(self, run: MechanismRun) -> None:
@@ -266,6 +279,16 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
                 "a new spend"
             )
         super().estimate(plan, directory, device=device, progress=progress)
+
+    def joint(self, plan: SealedPlan, directory: Path) -> Joint:
+        """See `Generator.joint`. Raises `MechanismFailed` if the weights are incomplete, damaged or of another plan."""
+        from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
+        from dpsynth_platform.training.weights import load_weights
+
+        shares = self.learned(plan, directory).shares
+        network = self.network(shares, self.sealed(plan.parameters).width)
+        load_weights(dict(network.named_parameters()), directory / NETWORK)
+        return ColumnwiseJoint(network.eval(), shares)
 
     def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
         """By the complete counts in a model directory."""

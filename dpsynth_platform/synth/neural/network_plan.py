@@ -67,10 +67,11 @@ class NetworkParameters(SelectionParameters):
                 f"{contract.generate.method}; accepted: two or more, or method independent"
             )
         if (states := sum(domain.most_states)) > MOST_STATES:
+            largest = max(domain.columns, key=lambda column: column.most_states)
             raise ContractError(
-                f"{contract.dataset}: columns: {states} values or bins in all, by method {contract.generate.method}; "
-                f"accepted: up to {MOST_STATES}; declare fewer bins or shorter lists of values, or learn fewer of them "
-                "(most)"
+                f"{contract.dataset}: columns: {states} values or bins in all, {largest.most_states} of them of "
+                f"{largest.name}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
+                "fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
         declared = contract.generate.network or TableNetwork()
         share, beside = declared.columns_share, partitions_of(contract, domain)

@@ -1,4 +1,4 @@
-"""The generator `arn`: its event, its gradients, its units, interruptions, and what it draws."""
+"""The generators `arn` and `tbart`: event, gradients, units, interruptions, and what they draw."""
 
 import dataclasses
 import itertools
@@ -15,18 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from arn_cases import arn_plan, job
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from network_cases import SHORT, job, network_plan, short_plan
 from short_fits import STEPS
 from synth_cases import contract_with, people, write_bounded
 
 from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.contracts.methods import NETWORK_METHODS
+from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.neural import arn_network
-from dpsynth_platform.synth.neural.arn_network import ArnNetwork, Rows
+from dpsynth_platform.synth.neural import columnwise, columnwise_network
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -39,12 +40,10 @@ from dpsynth_platform.training.rows import RowDivision
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.vectors import VectorSums
 
-ARN = generator("arn")
 CPU = torch.device("cpu")
-PROGRAM = Path(__file__).with_name("killed_arn.py")
+PROGRAM = Path(__file__).with_name("killed_network.py")
 SHARES = [np.full(3, 1 / 3), np.array([0.7, 0.3]), np.full(4, 0.25)]
 PLAN = TrainingPlan(40, 8, 1, 1.0)
-SHORT = {"steps": 6, "replay_steps": 4, "batch_size": 40}
 
 
 def fix(patch):
@@ -62,14 +61,33 @@ def the_same_each_time(monkeypatch):
     fix(monkeypatch)
 
 
+# What a contract leaves out.
+
+
+def test_contracts_and_plans_of_arn_are_what_they_have_been():
+    """Digests of before `tbart` existed."""
+    left_out, empty = (contract_with(generate__method="arn", generate__network=part) for part in (None, {}))
+    assert left_out.digest() == empty.digest() == "07717252a0961f5e0f6d35b571ac7bd5380e94baa03211a207b27cddbdb43279"
+    assert short_plan("arn").digest == "28896d8301c5455409fb3062c3f7b6daaf2cbfe291389e3b6e4443dcc2874c62"
+
+
+def test_each_method_has_its_defaults_and_seals_them():
+    found = contract_with(generate__method="tbart", generate__network={"width": 8}).snapshot()["generate"]["network"]
+    expected = TableNetwork(**(NETWORK_DEFAULTS["tbart"] | {"width": 8}))
+    assert found == expected.model_dump() != TableNetwork(width=8).model_dump()
+    with pytest.raises(ContractError, match=r"generate.network"):
+        contract_with(generate__method="tbart", generate__network="wide")
+
+
 # What it costs.
 
 
-@pytest.mark.parametrize("sampled", ["records", "owners"])
-def test_the_event_is_what_counts_and_training_cost(sampled):
+@pytest.mark.parametrize(("method", "sampled"), [("arn", "records"), ("tbart", "owners")])
+def test_the_event_is_what_counts_and_training_cost(method, sampled):
     """By dp_accounting alone, from the plan's numbers: a Gaussian table of counts, and then the steps of DP-SGD."""
     network = {**SHORT, "sampled": sampled}
-    plan = arn_plan(network=network, privacy__max_contributions=1, privacy__guarantee={"epsilon": 1.0, "delta": 1e-5})
+    guarantee = {"epsilon": 1.0, "delta": 1e-5}
+    plan = network_plan(method, network=network, privacy__max_contributions=1, privacy__guarantee=guarantee)
     parameters = NetworkParameters.of(plan.parameters)
     training = parameters.training
     assert (training.units, training.batch_size, training.steps, training.replay_allowance) == (2000, 40, 6, 4)
@@ -78,13 +96,13 @@ def test_the_event_is_what_counts_and_training_cost(sampled):
     found = PLDAccountant().compose(counts).compose(step, 10).get_epsilon(1e-5)
     assert 0.97 < found <= 1.0 + 1e-3
     assert [part["kind"] for part in plan.event["events"]] == ["composed", "repeated"]
-    ARN.check(plan)
+    generator(method).check(plan)
 
 
 def test_an_owner_with_two_records_costs_more():
     noises = []
     for b in (1, 2):
-        plan = arn_plan(network=SHORT, privacy__max_contributions=b)
+        plan = network_plan(network=SHORT, privacy__max_contributions=b)
         training = NetworkParameters.of(plan.parameters).training
         assert (training.max_contributions, training.units) == (b, 2000 * b)
         sampled = next(leaf for leaf, _ in leaves(event_from_json(plan.event)) if hasattr(leaf, "sampling_probability"))
@@ -93,39 +111,46 @@ def test_an_owner_with_two_records_costs_more():
     assert noises[1] > noises[0]
 
 
-def test_less_noise_or_more_steps_are_refused():
-    plan = arn_plan(network=SHORT)
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_less_noise_or_more_steps_are_refused(method):
+    plan = short_plan(method)
     training = plan.parameters["training"]
     for change in ({"noise_multiplier": 0.5 * training["noise_multiplier"]}, {"steps": 60}, {"max_contributions": 1}):
         parameters = plan.parameters | {"training": training | change}
         with pytest.raises(GrantRefused):
-            ARN.check(dataclasses.replace(plan, parameters=parameters))
+            generator(method).check(dataclasses.replace(plan, parameters=parameters))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"privacy__weighting": "owners"}, "whose training takes records in full"),
-        ({"columns__city": {"type": "categorical", "values": [f"v{n}" for n in range(2500)]}}, "values or bins in all"),
+        (
+            {"columns__city": {"type": "categorical", "values": [f"v{n}" for n in range(2500)]}},
+            r"2\d{3} values or bins in all, 250\d of them of city",
+        ),
     ],
 )
-def test_what_it_cannot_train_is_refused(changes, words):
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_what_it_cannot_train_is_refused(method, changes, words):
     with pytest.raises(ContractError, match=words):
-        arn_plan(**changes)
+        network_plan(method, **changes)
 
 
-def test_without_owners_none_are_sampled():
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_without_owners_none_are_sampled(method):
     with pytest.raises(ContractError, match=r"network.sampled: 'owners' with several owners a record"):
-        arn_plan(network={"sampled": "owners"}, privacy__unit="example", privacy__max_contributions=1)
+        network_plan(method, network={"sampled": "owners"}, privacy__unit="example", privacy__max_contributions=1)
 
 
-def test_a_time_limit_would_shorten_nothing():
-    with pytest.raises(ContractError, match=r"generate.time_limit: 'arn' plans by its own parameters"):
-        arn_plan(generate__time_limit="2m")
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_a_time_limit_would_shorten_nothing(method):
+    with pytest.raises(ContractError, match=rf"generate.time_limit: '{method}' plans by its own parameters"):
+        network_plan(method, generate__time_limit="2m")
 
 
 def test_other_methods_have_no_network():
-    with pytest.raises(ContractError, match="network: is for method arn"):
+    with pytest.raises(ContractError, match="network: is for method arn, tbart"):
         contract_with(generate__method="aim", generate__network={})
     assert "network" not in contract_with(generate__method="aim").snapshot()["generate"]
 
@@ -133,13 +158,18 @@ def test_other_methods_have_no_network():
 # Gradients and units.
 
 
-def rows_and_network(width=5):
-    return Rows([3, 2, 4], 0.5, CPU), ArnNetwork(SHARES, width).eval()
+def rows_and_network(method, width=5, shares=SHARES):
+    made = generator(method)
+    return made.rows()([len(share) for share in shares], 0.5, CPU), made.network(shares, width).eval()
 
 
-def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "width", "layer", "part"),
+    [("arn", 200, "hidden", "seen"), ("tbart", 8, "layers.1.asked", "weights")],
+)
+def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, method, width, layer, part):
     """Gradients are those of an explicit loop. A wrong rule, a row that sees others, and half the noise are found."""
-    rows, network = rows_and_network(width=200)
+    rows, network = rows_and_network(method, width)
 
     def tried(losses=rows.losses):
         refuse_unsound_grid(network, PLAN, losses, rows.made_up, VectorSums)
@@ -150,13 +180,17 @@ def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch):
 
         def of_first(self, name, inputs, gradients):
             inputs, gradients = by_unit(self, name, inputs, gradients)
-            return (2 * inputs, gradients) if name == "hidden" else (inputs, gradients)
+            return (2 * inputs, gradients) if name == layer else (inputs, gradients)
 
         patch.setattr(VectorSums, "_by_unit", of_first)
-        with pytest.raises(TrainingRefused, match=r"hidden.weight: its clipped gradient"):
+        with pytest.raises(TrainingRefused, match=rf"{layer}.weight: its clipped gradient"):
             tried()
+
+    def mixed(batch):
+        return batch[part].mean(0) if method == "arn" else batch["states"].float().mean(0)
+
     with pytest.raises(TrainingRefused, match="a row depends on others"):
-        tried(lambda model, batch: rows.losses(model, batch | {"seen": batch["seen"] * batch["seen"].mean(0)}))
+        tried(lambda model, batch: rows.losses(model, batch | {part: batch[part] * mixed(batch)}))
     with monkeypatch.context() as patch:
         add = GaussianNoise.add_
         patch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: add(self, sums, deviation / 2))
@@ -165,7 +199,8 @@ def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch):
 
 
 @pytest.mark.parametrize("sampled", ["record", "user"])
-def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, monkeypatch):
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, sampled, monkeypatch):
     """Or by four times as much where records are sampled. Gradients are far larger, so that an owner's has the norm."""
     rng, norm = np.random.default_rng(3), 1e-4
     states = np.stack([rng.integers(0, size, 40) for size in (3, 2, 4)], axis=1).astype(np.int32)
@@ -174,12 +209,12 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, 
     units = records.units(sampled) or [[record] for record in range(40)]
     fewer = [unit for unit in units if 3 not in {record % 10 for record in unit}]
     assert len(units) - len(fewer) == (4 if sampled == "record" else 1)
-    rows, network = rows_and_network()
-    seen = rows.drawn({"states": torch.zeros(40, 3, dtype=torch.long)}, 2)["seen"].view(40, 2, 3, 3)
+    rows, network = rows_and_network(method)
+    places = torch.rand(40, 2, 3)
 
     def drawn(batch, draws):
         """The same orders of a record in both tables."""
-        return {"states": batch["states"].repeat_interleave(draws, 0), "seen": seen[batch["number"]].flatten(0, 1)}
+        return rows.arranged(batch["states"].repeat_interleave(draws, 0), places[batch["number"]].flatten(0, 1))
 
     def clipped_sum(of):
         with VectorSums(network, plan, rows.losses) as sums:
@@ -199,39 +234,51 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, 
 
 
 def test_owners_are_sampled_with_all_their_records(tmp_path):
-    plan, bounded = arn_plan(network={**SHORT, "sampled": "owners"}), write_bounded(people(300), tmp_path / "table")
+    plan, bounded = short_plan("tbart", "owners"), write_bounded(people(300), tmp_path / "table")
     assert plan.parameters["training"]["units"] == 2000
     (tmp_path / "model").mkdir()
-    ARN.fit(plan, bounded, job(plan, bounded, tmp_path / "model").grant, tmp_path / "model")
-    records = ARN.learned(plan, tmp_path / "model").records(NetworkParameters.of(plan.parameters), bounded)
+    made = generator("tbart")
+    made.fit(plan, bounded, job(plan, bounded, tmp_path / "model").grant, tmp_path / "model")
+    records = made.learned(plan, tmp_path / "model").records(NetworkParameters.of(plan.parameters), bounded)
     units = records.units("user")
     assert [len(unit) for unit in units] == [2] * 150
     assert sorted(record for unit in units for record in unit) == list(range(300))
 
 
-def test_a_prediction_sees_the_columns_before_it_alone():
-    rows, network = rows_and_network()
-    states = torch.tensor([[0, 1, 2], [2, 0, 1]])
-    batch = rows.drawn({"states": states}, 50)
+def moved(network):
+    """The network with other weights than its first ones, of which those of heads may be zero."""
     with torch.no_grad():
-        network.heads["1"].weight.normal_()
-        found = network(batch["states"], batch["seen"])[1]
-    before = {}
-    for row, values in enumerate(found):
-        key = tuple(int(batch["states"][row, other]) if batch["seen"][row, 1, other] else None for other in (0, 2))
-        before.setdefault(key, []).append(values)
-        known = [other for other in (0, 2) if batch["seen"][row, 1, other]]
-        alone = network.conditional(batch["states"][row : row + 1], known, 1)[0]
-        assert torch.allclose(values, alone, atol=1e-6)
-    # 50 rows of a record lack one of its four sets with a chance of (11/12)^50 < .013 (column 2 alone), of (5/6)^50 <
-    # 1.2e-4 (none, both) or next to none: four of eight sets are lacking less often than 6 * .013^2 * 1.2e-4^2 < 1e-10.
-    assert len(before) > 4
-    for values in before.values():
-        assert torch.allclose(torch.stack(values), values[0], atol=1e-6)
+        for weight in network.parameters():
+            weight.normal_()
+    return network
 
 
-def test_without_training_columns_have_the_shares_of_their_counts():
-    _, network = rows_and_network()
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_a_prediction_sees_the_columns_before_it_alone(method):
+    """For all orders of three columns: rows in training and rows that are drawn have the same predictions."""
+    rows, network = rows_and_network(method)
+    moved(network)
+    states = torch.cartesian_prod(*(torch.arange(len(share)) for share in SHARES))
+    seen = {}
+    for order in itertools.permutations(range(3)):
+        places = torch.tensor([order.index(column) for column in range(3)]).expand(len(states), -1)
+        batch = rows.arranged(states, places)
+        reading = network.reading(len(states))
+        with torch.no_grad():
+            trained = network(*(batch[name] for name in ("states", "seen" if method == "arn" else "order")))
+        for place, column in enumerate(order):
+            assert torch.allclose(reading.predict(column), trained[column], atol=1e-5)
+            reading.read(states[:, column])
+            for row, values in zip(states.tolist(), trained[column], strict=True):
+                before = tuple(row[other] for other in order[:place])
+                assert torch.allclose(values, seen.setdefault((column, order[:place], before), values), atol=1e-5)
+    first = [values for (column, before, _), values in seen.items() if (column, before) == (1, (0,))]
+    assert len(first) == 3 and not torch.allclose(first[0], first[1], atol=1e-3)
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_without_training_columns_have_the_shares_of_their_counts(method):
+    _, network = rows_and_network(method)
     with torch.no_grad():
         for head in network.heads.parameters():
             head.zero_()
@@ -241,11 +288,30 @@ def test_without_training_columns_have_the_shares_of_their_counts():
     np.testing.assert_allclose(joint.log_likelihood(states), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_few_rows_at_once_change_nothing(method, monkeypatch):
+    """A network that keeps much of each row reads few of them together."""
+    joint = ColumnwiseJoint(moved(rows_and_network(method)[1]), SHARES)
+    states = np.array([[0, 0, 0], [2, 1, 3], [1, 0, 2]], dtype=np.int32)
+    whole = joint.log_likelihood(states)
+    monkeypatch.setattr(columnwise, "MOST_KEPT", 2 * joint.network.kept)
+    np.testing.assert_allclose(joint.log_likelihood(states), whole, atol=1e-5)
+    drawn = joint.draw({}, [np.arange(len(share)) for share in SHARES], [1], 5, np.random.default_rng(0))
+    assert drawn.shape == (5, 3) and (drawn < [3, 2, 4]).all()
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_the_plan_says_about_how_many_weights_there_are(method):
+    made, shares = generator(method), [np.full(20, 0.05)] * 6
+    weights = sum(weight.numel() for weight in made.network(shares, 32).parameters())
+    assert made.weights([20] * 6, 32) == pytest.approx(weights, rel=0.05)
+
+
 # Interruptions.
 
 
-def killed(tmp_path, at):
-    plan, bounded = arn_plan(network=SHORT), write_bounded(people(2000), tmp_path / "table")
+def killed(tmp_path, method, at):
+    plan, bounded = short_plan(method), write_bounded(people(2000), tmp_path / "table")
     (tmp_path / "plan.json").write_text(plan.to_json())
     directory = tmp_path / "model"
     directory.mkdir()
@@ -253,111 +319,131 @@ def killed(tmp_path, at):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, timeout=300, check=False, env=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert ARN.can_resume(directory) and not ARN.is_complete(directory)
+    assert generator(method).can_resume(directory) and not generator(method).is_complete(directory)
     return plan, bounded, directory
 
 
-@pytest.mark.parametrize(("at", "executed"), [("counts", [STEPS]), (3, [STEPS + 1, STEPS + 2, STEPS + 3])])
-def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(tmp_path, at, executed):
+@pytest.mark.parametrize(
+    ("method", "at", "executed"), [("arn", "counts", [STEPS]), ("tbart", 3, [STEPS + 1, STEPS + 2, STEPS + 3])]
+)
+def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(tmp_path, method, at, executed):
     """Between counts and training, and within the third step: every executed step is in the journal."""
-    plan, bounded, directory = killed(tmp_path, at)
+    plan, bounded, directory = killed(tmp_path, method, at)
     counts = (directory / "measurements.jsonl").read_bytes()
-    ARN.run(job(plan, bounded, directory, resume=True))
+    generator(method).run(job(plan, bounded, directory, resume=True))
     assert (directory / "measurements.jsonl").read_bytes() == counts
     trained = json.loads((directory / NETWORK / "trained.json").read_text())
     assert trained["executed_steps"] in executed
     assert sorted(path.name for path in (directory / NETWORK).iterdir()) == ["trained.json", "weights.safetensors"]
-    assert ARN.sample(directory, 30).num_rows == 30
+    assert generator(method).sample(directory, 30).num_rows == 30
 
 
-@pytest.mark.parametrize("sampled", ["records", "owners"])
-def test_it_trains_on_no_record(tmp_path, sampled, monkeypatch):
+@pytest.mark.parametrize(("method", "sampled"), [("arn", "records"), ("tbart", "owners")])
+def test_it_trains_on_no_record(tmp_path, method, sampled, monkeypatch):
     """Whether there is a record may not show in whether it trains."""
-    monkeypatch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
     bounded = write_bounded(people(1).slice(0, 0), tmp_path / "table")
-    plan = arn_plan(network={**SHORT, "sampled": sampled})
-    ARN.run(job(plan, bounded, tmp_path / "model"))
-    assert ARN.is_complete(tmp_path / "model")
+    plan = short_plan(method, sampled)
+    generator(method).run(job(plan, bounded, tmp_path / "model"))
+    assert generator(method).is_complete(tmp_path / "model")
 
 
 @pytest.mark.whole_fits
-@pytest.mark.parametrize("resumable", [True, False])
-@pytest.mark.parametrize(("records", "epsilon"), [(1, 1.0), (60, 0.3), (2000, 0.01)])
-def test_columns_of_one_state_stop_nothing(tmp_path, records, epsilon, resumable, the_same_each_time):
+@pytest.mark.parametrize(
+    ("method", "records", "epsilon", "resumable"),
+    [
+        ("arn", 1, 1.0, True),
+        ("arn", 1, 1.0, False),
+        ("arn", 60, 0.3, True),
+        ("arn", 2000, 0.01, False),
+        ("tbart", 60, 0.3, False),
+        ("tbart", 2000, 0.01, True),
+    ],
+)
+def test_columns_of_one_state_stop_nothing(tmp_path, method, records, epsilon, resumable, the_same_each_time):
     """Noise may merge all values of columns: they are drawn by their counts, and nobody pays for a refusal."""
     guarantee = {"epsilon": epsilon, "delta": 1e-5}
-    plan = arn_plan(network={**SHORT, "replay_steps": 0}, privacy__guarantee=guarantee)
+    plan, made = (
+        network_plan(method, network={**SHORT, "replay_steps": 0}, privacy__guarantee=guarantee),
+        generator(method),
+    )
     run = job(plan, write_bounded(people(records), tmp_path / "table"), tmp_path / "model")
-    ARN.run(run if resumable else dataclasses.replace(run, checkpoints=None))
-    assert 1 in map(len, ARN.learned(plan, run.directory).shares)
-    assert ARN.is_complete(run.directory) and ARN.sample(run.directory, 30).num_rows == 30
+    made.run(run if resumable else dataclasses.replace(run, checkpoints=None))
+    assert 1 in map(len, made.learned(plan, run.directory).shares)
+    assert made.is_complete(run.directory) and made.sample(run.directory, 30).num_rows == 30
     assert np.isfinite(log_likelihood(load_model(run.directory), people(30))).all()
 
 
-def test_some_columns_of_one_state_are_left_out_of_training():
-    shares = [SHARES[0], np.ones(1), SHARES[2]]
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_some_columns_of_one_state_are_left_out_of_training(method):
     plan = dataclasses.replace(PLAN, steps=6)
-    rows, network = Rows([3, 1, 4], 0.5, CPU), ArnNetwork(shares, 5).eval()
+    rows, network = rows_and_network(method, shares=[SHARES[0], np.ones(1), SHARES[2]])
     refuse_unsound_grid(network, plan, rows.losses, rows.made_up, VectorSums)
     assert set(network.heads) == {"0", "2"}
 
 
 def test_what_is_trained_is_neither_trained_nor_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
     quality = {"target": "member", "paid": {"measures": ["accuracy"]}}
-    plan, bounded = arn_plan(network=SHORT, quality=quality), write_bounded(people(200), tmp_path / "table")
+    plan, bounded = network_plan(network=SHORT, quality=quality), write_bounded(people(200), tmp_path / "table")
+    made = generator(plan.method)
     run = job(plan, bounded, tmp_path / "model")
     with monkeypatch.context() as patch:
         patch.setattr(paid, "write_durably", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            ARN.run(run)
-    assert ARN.is_complete(run.directory) and not ARN.can_resume(run.directory)
+            made.run(run)
+    assert made.is_complete(run.directory) and not made.can_resume(run.directory)
     with monkeypatch.context() as patch:
         patch.setattr(paid, "noisy_accuracy", lambda *given: pytest.fail("drawn a second time"))
-        ARN.run(job(plan, bounded, run.directory, resume=True))
+        made.run(job(plan, bounded, run.directory, resume=True))
     assert not (run.directory / paid.FILE).exists()
 
 
-def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path):
-    plan, bounded = arn_plan(network=SHORT), write_bounded(people(200), tmp_path / "table")
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path, method):
+    made, plan, bounded = generator(method), short_plan(method), write_bounded(people(200), tmp_path / "table")
     run = job(plan, bounded, tmp_path / "model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StateRecords, "batch", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            ARN.run(dataclasses.replace(run, checkpoints=None))
-    assert not ARN.can_resume(run.directory)
+            made.run(dataclasses.replace(run, checkpoints=None))
+    assert not made.can_resume(run.directory)
     with pytest.raises(ResumeRefused):
-        ARN.run(job(plan, bounded, run.directory, resume=True))
+        made.run(job(plan, bounded, run.directory, resume=True))
 
 
 # What it draws.
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory):
-    place = tmp_path_factory.mktemp("arn")
+@pytest.fixture(scope="module", params=NETWORK_METHODS)
+def fitted(tmp_path_factory, request):
+    place, made = tmp_path_factory.mktemp(request.param), generator(request.param)
     with pytest.MonkeyPatch.context() as patch:
         fix(patch)
-        patch.setattr(arn_network, "refuse_unsound_grid", lambda *given: None)
-        plan = arn_plan(privacy__guarantee={"epsilon": 9.0, "delta": 1e-5}, network={"steps": 60})
+        patch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
+        plan = network_plan(made.method, privacy__guarantee={"epsilon": 9.0, "delta": 1e-5}, network={"steps": 60})
         run = job(plan, write_bounded(people(4000), place / "table"), place / "model")
-        ARN.run(run)
+        made.run(run)
     return run.directory
+
+
+def drawn_by(directory, rows, **options):
+    return generator(load_model(directory).plan.method).draw(directory, rows, **options).table()
 
 
 def test_given_values_are_in_every_row_and_others_follow(fitted, the_same_each_time):
     """Bern is of ages 4 to 7, nearly all of its members are, and without the condition half as many rows are of it."""
-    drawn = ARN.draw(fitted, 400, given={"city": "Bern"}).table()
+    drawn = drawn_by(fitted, 400, given={"city": "Bern"})
     assert set(drawn["city"].to_pylist()) == {"Bern"}
     members = Counter(drawn["member"].to_pylist())
     assert members[True] > 300
-    few = ARN.draw(fitted, 300, given={"age": [0, 1], "member": False}).table()
+    few = drawn_by(fitted, 300, given={"age": [0, 1], "member": False})
     assert set(few["age"].to_pylist()) <= {0, 1} and set(few["member"].to_pylist()) == {False}
 
 
 def test_constraints_hold_and_missing_values_come_back(fitted, the_same_each_time):
     rule = Constraint.model_validate({"forbid": {"city": "Bern", "member": False}})
-    drawn = ARN.draw(fitted, 3000, constraints=[rule]).table()
+    drawn = drawn_by(fitted, 3000, constraints=[rule])
     assert drawn.num_rows == 3000
     assert ("Bern", False) not in set(zip(drawn["city"].to_pylist(), drawn["member"].to_pylist(), strict=True))
     assert 60 < drawn["city"].null_count < 300  # 5% of 3000, from noisy counts
@@ -373,8 +459,10 @@ def test_its_own_likelihood_is_the_models(fitted, the_same_each_time):
 
 
 @pytest.mark.whole_fits
-def test_a_parity_of_three_columns_is_learned(tmp_path, the_same_each_time):
+@pytest.mark.parametrize(("method", "steps", "learning_rate"), [("arn", 150, 0.05), ("tbart", 60, 0.03)])
+def test_a_parity_of_three_columns_is_learned(tmp_path, method, steps, learning_rate, the_same_each_time, monkeypatch):
     """At epsilon 3: no pair of these columns tells anything, so that a method of pairs draws it right half the time."""
+    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)  # other tests have it
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2, (20_000, 3))
     columns = {"a": bits[:, 0], "b": bits[:, 1], "c": bits[:, 2], "odd": bits.sum(axis=1) % 2}
@@ -382,20 +470,22 @@ def test_a_parity_of_three_columns_is_learned(tmp_path, the_same_each_time):
     owners = pa.array([f"{number:032x}" for number in range(20_000)])
     bounded = write_bounded(table.append_column("_owner", owners), tmp_path / "table")
     declared = {name: {"type": "categorical", "values": ["0", "1"]} for name in columns}
-    plan = arn_plan(
+    plan = network_plan(
+        method,
         pa.schema({"person_id": pa.string(), **dict.fromkeys(columns, pa.string())}),
-        network=PARITY,
+        network=PARITY | {"steps": steps, "learning_rate": learning_rate},
         columns={"person_id": {"type": "identifier"}, **declared},
         privacy__guarantee={"epsilon": 3.0, "delta": 1e-5},
         privacy__max_contributions=1,
         privacy__expected_units=20_000,
     )
     (tmp_path / "model").mkdir()
-    ARN.measure(plan, bounded, tmp_path / "model")
-    ARN.estimate(plan, tmp_path / "model")
-    drawn = ARN.sample(tmp_path / "model", 4000)
+    made = generator(plan.method)
+    made.measure(plan, bounded, tmp_path / "model")
+    made.estimate(plan, tmp_path / "model")
+    drawn = made.sample(tmp_path / "model", 4000)
     values = np.array([drawn[name].to_numpy(zero_copy_only=False).astype(int) for name in columns])
     assert (values[:3].sum(axis=0) % 2 == values[3]).mean() > 0.9
 
 
-PARITY = {"steps": 150, "batch_size": 400, "width": 16, "learning_rate": 0.05, "columns_share": 0.05, "fixed_order": 1}
+PARITY = {"batch_size": 400, "width": 16, "columns_share": 0.05, "fixed_order": 1}

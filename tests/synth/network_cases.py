@@ -1,7 +1,8 @@
-"""Plans and runs of `arn` for its tests."""
+"""Plans and runs of networks over a table's columns (`arn`, `tbart`) for their tests."""
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 
 from synth_cases import SCHEMA, contract_with
@@ -10,11 +11,17 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import Checkpoints, MechanismRun, generator
 
 KEY = b"k" * 32
+SHORT = {"steps": 6, "replay_steps": 4, "batch_size": 40}
 
 
-def arn_plan(schema=SCHEMA, network=None, **changes):
-    contract = contract_with(generate__method="arn", generate__network=network or {}, **changes)
-    return generator("arn").plan(contract, schema, Guarantee.target(contract))
+def network_plan(method="arn", schema=SCHEMA, network=None, **changes):
+    contract = contract_with(generate__method=method, generate__network=network or {}, **changes)
+    return generator(method).plan(contract, schema, Guarantee.target(contract))
+
+
+@cache
+def short_plan(method="arn", sampled="records"):
+    return network_plan(method, network={**SHORT, "sampled": sampled})
 
 
 def job(plan, bounded, directory, *, resume=False, key=KEY):

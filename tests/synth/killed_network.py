@@ -1,4 +1,4 @@
-"""Fits `arn` as a worker does, and kills its own process at a point: after the counts, or within a step of training."""
+"""Fits a network over columns as a worker does, and kills its own process: after the counts, or within a step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import torch
-from arn_cases import job
+from network_cases import job
 
 from dpsynth_platform.synth import network_training
 from dpsynth_platform.synth.interface import SealedPlan, generator
-from dpsynth_platform.synth.neural import arn_network
+from dpsynth_platform.synth.neural import columnwise_network
 from dpsynth_platform.training.journal import StepJournal
 
 
 def main(plan: Path, bounded: Path, directory: Path, at: str) -> None:
-    arn_network.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
+    columnwise_network.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
     die = lambda *given: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     begin = StepJournal.begin_step
 
@@ -31,8 +31,8 @@ def main(plan: Path, bounded: Path, directory: Path, at: str) -> None:
         network_training.train_network = die
     else:
         StepJournal.begin_step = counted
-    run = job(SealedPlan.from_json(plan.read_text()), bounded, directory)
-    generator("arn").run(run)
+    sealed = SealedPlan.from_json(plan.read_text())
+    generator(sealed.method).run(job(sealed, bounded, directory))
 
 
 if __name__ == "__main__":

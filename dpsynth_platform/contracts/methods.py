@@ -21,6 +21,8 @@ TableMethodName = Literal[
     "independent",
     "arn",
     "tbart",
+    "dp_vae",
+    "table_diffusion",
 ]
 """Methods that one table may have."""
 MethodName = Literal[
@@ -42,7 +44,7 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
-NETWORK_METHODS = ("arn", "tbart")
+NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion")
 """Methods for tables that train a network by DP-SGD."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""

@@ -33,7 +33,8 @@ class NetworkTraining(Part):
 
 
 _TBART = {"width": 32, "steps": 200, "learning_rate": 0.015}
-NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {"arn": {}, "tbart": _TBART}
+_VAE = {"width": 64, "steps": 200, "learning_rate": 0.02}
+NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {"arn": {}, "tbart": _TBART, "dp_vae": _VAE, "table_diffusion": _VAE}
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 
 

@@ -430,6 +430,8 @@ _CLASSES = {
     "independent": "tabular.independent.Independent",
     "arn": "neural.arn.Arn",
     "tbart": "neural.tbart.Tbart",
+    "dp_vae": "neural.dp_vae.DpVae",
+    "table_diffusion": "neural.table_diffusion.TableDiffusion",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",

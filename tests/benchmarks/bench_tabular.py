@@ -75,6 +75,7 @@ METHODS = (
     "independent",
     "arn",
     "tbart",
+    "dp_vae",
 )
 LIMITS = ("1s", "2s")
 PERSON = "person_id"

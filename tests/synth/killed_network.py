@@ -12,12 +12,12 @@ from network_cases import job
 
 from dpsynth_platform.synth import network_training
 from dpsynth_platform.synth.interface import SealedPlan, generator
-from dpsynth_platform.synth.neural import columnwise_network
+from dpsynth_platform.synth.neural import states_network
 from dpsynth_platform.training.journal import StepJournal
 
 
 def main(plan: Path, bounded: Path, directory: Path, at: str) -> None:
-    columnwise_network.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
+    states_network.refuse_unsound_grid = lambda *given: None  # it takes time, and other tests have it
     die = lambda *given: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     begin = StepJournal.begin_step
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.synth import network_training
-from dpsynth_platform.synth.neural import columnwise_network
+from dpsynth_platform.synth.neural import states_network
 from dpsynth_platform.synth.tabular import gem, mixtures
 
 STEPS = 5
@@ -34,11 +34,11 @@ def short_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     train = network_training.train_once
 
     def briefly(ready: Any, training: Any, *arguments: Any, **options: Any) -> Any:
-        over_columns = isinstance(ready.network, columnwise_network.ColumnwiseNetwork)
+        over_columns = isinstance(ready.network, states_network.StatesNetwork)
         steps = min(training.steps, STEPS) if over_columns else training.steps
         return train(ready, replace(training, steps=steps), *arguments, **options)
 
     monkeypatch.setattr(network_training, "train_once", briefly)
-    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
     monkeypatch.setattr(gem, "NOISE", 32)
     monkeypatch.setattr(gem, "WIDTH", 64)

@@ -27,7 +27,7 @@ from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.neural import columnwise, columnwise_network
+from dpsynth_platform.synth.neural import columnwise, states_network
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -341,7 +341,7 @@ def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(t
 @pytest.mark.parametrize(("method", "sampled"), [("arn", "records"), ("tbart", "owners")])
 def test_it_trains_on_no_record(tmp_path, method, sampled, monkeypatch):
     """Whether there is a record may not show in whether it trains."""
-    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
     bounded = write_bounded(people(1).slice(0, 0), tmp_path / "table")
     plan = short_plan(method, sampled)
     generator(method).run(job(plan, bounded, tmp_path / "model"))
@@ -383,7 +383,7 @@ def test_some_columns_of_one_state_are_left_out_of_training(method):
 
 
 def test_what_is_trained_is_neither_trained_nor_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
     quality = {"target": "member", "paid": {"measures": ["accuracy"]}}
     plan, bounded = network_plan(network=SHORT, quality=quality), write_bounded(people(200), tmp_path / "table")
     made = generator(plan.method)
@@ -420,7 +420,7 @@ def fitted(tmp_path_factory, request):
     place, made = tmp_path_factory.mktemp(request.param), generator(request.param)
     with pytest.MonkeyPatch.context() as patch:
         fix(patch)
-        patch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)
+        patch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
         plan = network_plan(made.method, privacy__guarantee={"epsilon": 9.0, "delta": 1e-5}, network={"steps": 60})
         run = job(plan, write_bounded(people(4000), place / "table"), place / "model")
         made.run(run)
@@ -462,7 +462,7 @@ def test_its_own_likelihood_is_the_models(fitted, the_same_each_time):
 @pytest.mark.parametrize(("method", "steps", "learning_rate"), [("arn", 150, 0.05), ("tbart", 60, 0.03)])
 def test_a_parity_of_three_columns_is_learned(tmp_path, method, steps, learning_rate, the_same_each_time, monkeypatch):
     """At epsilon 3: no pair of these columns tells anything, so that a method of pairs draws it right half the time."""
-    monkeypatch.setattr(columnwise_network, "refuse_unsound_grid", lambda *given: None)  # other tests have it
+    monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)  # other tests have it
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2, (20_000, 3))
     columns = {"a": bits[:, 0], "b": bits[:, 1], "c": bits[:, 2], "odd": bits.sum(axis=1) % 2}

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
+from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerator
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
     from dpsynth_platform.synth.tabular.column_states import Array
 
 
-class Arn(NetworkGenerator):
+class Arn(ColumnwiseGenerator):
     """The generator `arn`."""
 
     method = "arn"

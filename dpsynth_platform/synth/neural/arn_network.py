@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.synth.neural.columnwise import Reading
-from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows, cross_entropies
+from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
+from dpsynth_platform.synth.neural.states_network import cross_entropies
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.training.interface import Batch
 
@@ -64,7 +65,7 @@ class ArnNetwork(ColumnwiseNetwork):
             seen: [rows, columns, columns], 1 where the prediction of a column sees another one, else 0.
         """
         rows, columns = states.shape
-        values = self._indicators(states)[:, None, :] * seen[:, :, self.column]
+        values = self.indicators(states)[:, None, :] * seen[:, :, self.column]
         found = self.features(values, torch.arange(columns, device=states.device).expand(rows, columns))
         return [self.predicted(index, found[:, index]) for index in range(columns)]
 
@@ -74,11 +75,6 @@ class ArnNetwork(ColumnwiseNetwork):
 
     def reading(self, rows: int) -> Reading:
         return _Read(self, rows)
-
-    def _indicators(self, states: Tensor) -> Tensor:
-        """Of each row's states, less their shares: [rows, all states]."""
-        found = -self.shares.expand(len(states), -1)
-        return found.scatter_add(1, states + self.first, torch.ones_like(states, dtype=found.dtype))
 
     def features(self, values: Tensor, column: Tensor) -> Tensor:
         """Seen states, and the hidden layer for a column, [..., states + width]."""

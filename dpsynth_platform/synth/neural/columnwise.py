@@ -84,7 +84,7 @@ class ColumnwiseJoint:
         found: list[Array] = []
         for column, share in enumerate(self.shares):
             values = _predicted(reading, column)
-            found.append(np.log(_fitted(np.exp(values), share)))
+            found.append(np.log(fitted(np.exp(values), share)))
             _read(reading, _drawn(values + found[-1], rng))
         return found
 
@@ -149,7 +149,7 @@ def _seen(clique: Clique, table: Array, column: int, parts: Codes) -> Array:
     return np.asarray(last[tuple(parts[:, index] for index in clique if index != column)])
 
 
-def _fitted(probabilities: Array, share: Array) -> Array:
+def fitted(probabilities: Array, share: Array) -> Array:
     """Weights of states by which rows' probabilities, each of sum 1 again, have these mean shares."""
     weights = np.ones_like(share)
     for _ in range(ROUNDS):

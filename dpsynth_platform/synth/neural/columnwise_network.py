@@ -1,49 +1,23 @@
-"""What networks that predict columns one after the other share: scores, rows with their orders, and the gate.
+"""What networks that predict columns one after the other share, and rows with their orders.
 
-What belongs here: these parts. What does not: the networks themselves, the order of a training's parts
-(`network_training`), and drawing (`columnwise`).
+What belongs here: these parts. What does not: what networks over states share (`states_network`), the networks
+themselves, and drawing (`columnwise`).
 """
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpsynth_platform.synth.network_training import Prepared
 from dpsynth_platform.synth.neural.columnwise import Reading
-from dpsynth_platform.synth.neural.network_plan import NetworkParameters
-from dpsynth_platform.synth.tabular.column_states import Array
-from dpsynth_platform.training.averages import ExponentialAverage
+from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.unit_probe import refuse_unsound_grid
-from dpsynth_platform.training.vectors import VectorSums
 
 
-class ColumnwiseNetwork(nn.Module, ABC):
-    """A network whose scores of a column's states are added to the logarithms of their shares by the noisy counts.
-
-    A subclass adds `heads`, from features to the scores of each column.
-
-    Args:
-        shares: of each column's states, shape (states,), without zeros.
-    """
-
-    first: Tensor
-    shares: Tensor
-    heads: nn.ModuleDict
-
-    def __init__(self, shares: Sequence[Array]) -> None:
-        super().__init__()
-        self.sizes = [len(share) for share in shares]
-        sizes = torch.tensor(self.sizes)
-        self.register_buffer("first", sizes.cumsum(0) - sizes)
-        self.register_buffer("shares", torch.from_numpy(np.concatenate(shares)).float())
+class ColumnwiseNetwork(StatesNetwork, ABC):
+    """A network that predicts each column by those that it has read."""
 
     @property
     @abstractmethod
@@ -54,92 +28,23 @@ class ColumnwiseNetwork(nn.Module, ABC):
     def reading(self, rows: int) -> Reading:
         """See `columnwise.Columnwise`."""
 
-    def own(self, column: int) -> slice:
-        """Where a column's states are among all."""
-        start = int(self.first[column])
-        return slice(start, start + self.sizes[column])
 
-    def heads_of(self, features: int) -> nn.ModuleDict:
-        """A layer for each column, without those that noise merged into one state."""
-        return nn.ModuleDict(
-            {str(index): nn.Linear(features, size, bias=False) for index, size in enumerate(self.sizes) if size > 1}
-        )
-
-    def predicted(self, column: int, features: Tensor) -> Tensor:
-        """Logarithms of the probabilities of a column's states, [..., states], by features [..., features]."""
-        if self.sizes[column] == 1:
-            return features.new_zeros((*features.shape[:-1], 1))
-        scores: Tensor = self.heads[str(column)](features)
-        return (scores + self.shares[self.own(column)].log()).log_softmax(-1)
-
-
-class OrderedRows(ABC):
-    """Rows of records, each with an order of the columns, and their loss.
-
-    The orders hide nothing: a record's are independent of others' and of the noise of training.
-
-    Args:
-        sizes: states of each column.
-        fixed: the chance of a row to have the order in which rows are drawn.
-    """
-
-    most_rows: ClassVar[int]
-    """Of a pass on a CPU."""
-
-    def __init__(self, sizes: Sequence[int], fixed: float, device: torch.device) -> None:
-        self._sizes, self._fixed, self._device = list(sizes), fixed, device
-        self._source = torch.Generator(device).manual_seed(secrets.randbits(63))
+class OrderedRows(StateRows):
+    """Rows of records, each with an order of the columns: the one in which rows are drawn, or a random one."""
 
     @abstractmethod
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
         """What the network takes of states [rows, columns], where a column sees those of smaller places."""
 
-    @abstractmethod
-    def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        """Of each row, [rows]: the cross entropy of all columns together."""
-
     def drawn(self, records: Batch, draws: int) -> Batch:
-        """So many rows of each record, one record after the other, from `states` [records, columns]."""
         states = records["states"].repeat_interleave(draws, 0)
         rows, columns = states.shape
-        places = torch.rand(rows, columns, generator=self._source, device=self._device)
-        in_order = torch.rand(rows, 1, generator=self._source, device=self._device) < self._fixed
-        places = torch.where(in_order, torch.arange(columns, device=self._device) / columns, places)
+        places = torch.rand(rows, columns, generator=self.source, device=self.device)
+        in_order = torch.rand(rows, 1, generator=self.source, device=self.device) < self.parameters.fixed_order
+        places = torch.where(in_order, torch.arange(columns, device=self.device) / columns, places)
         return self.arranged(states, places)
 
     def made_up(self, rows: int) -> Batch:
         """Rows of random states, which read no record, in the columns' order and its reverse by turns."""
-        points = torch.rand(rows, len(self._sizes), generator=self._source, device=self._device)
-        states = (points * torch.tensor(self._sizes, device=self._device)).long()
-        signs = 1 - 2 * (torch.arange(rows, device=self._device)[:, None] % 2)
-        return self.arranged(states, signs * torch.arange(len(self._sizes), device=self._device))
-
-
-def cross_entropies(predicted: Sequence[Tensor], states: Tensor) -> Tensor:
-    """Of each row and column, [rows, columns], from logarithms by column [rows, its states]."""
-    found = [values.gather(1, states[:, index : index + 1]) for index, values in enumerate(predicted)]
-    return -torch.cat(found, 1)
-
-
-def prepared(
-    network: ColumnwiseNetwork, kind: type[OrderedRows], parameters: NetworkParameters, device: str
-) -> Prepared:
-    """A network with its first weights, tried on random rows before any record is read for training.
-
-    Raises:
-        TrainingRefused: training it would not be differentially private; names all faults.
-    """
-    place = torch.device(device)
-    network = network.to(place).eval()
-    rows = kind(network.sizes, parameters.fixed_order, place)
-    refuse_unsound_grid(network, parameters.training, rows.losses, rows.made_up, VectorSums)
-    return Prepared(
-        network=network,
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, parameters.average),
-        sums=VectorSums,
-        most_rows=kind.most_rows,
-    )
+        signs = 1 - 2 * (torch.arange(rows, device=self.device)[:, None] % 2)
+        return self.arranged(self.random_states(rows), signs * torch.arange(len(self.sizes), device=self.device))

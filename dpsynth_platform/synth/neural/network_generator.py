@@ -39,8 +39,7 @@ from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.network_training import Prepared
-    from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
-    from dpsynth_platform.synth.tabular.joint import Joint
+    from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.training.interface import Batch
     from dpsynth_platform.training.plan import TrainingPlan
 
@@ -100,7 +99,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     parameters_type = NetworkParameters
 
     @abstractmethod
-    def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
+    def network(self, shares: Sequence[Array], width: int) -> StatesNetwork:
         """The network with its first weights.
 
         Args:
@@ -108,7 +107,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         """
 
     @abstractmethod
-    def rows(self) -> type[OrderedRows]:
+    def rows(self) -> type[StateRows]:
         """What the network takes of rows."""
 
     @abstractmethod
@@ -121,7 +120,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         Raises:
             TrainingRefused: training it would not be differentially private.
         """
-        from dpsynth_platform.synth.neural.columnwise_network import prepared
+        from dpsynth_platform.synth.neural.states_network import prepared
 
         return prepared(self.network(shares, parameters.width), self.rows(), parameters, device)
 
@@ -280,15 +279,14 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             )
         super().estimate(plan, directory, device=device, progress=progress)
 
-    def joint(self, plan: SealedPlan, directory: Path) -> Joint:
-        """See `Generator.joint`. Raises `MechanismFailed` if the weights are incomplete, damaged or of another plan."""
-        from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
+    def trained(self, plan: SealedPlan, directory: Path) -> tuple[LearnedColumns, StatesNetwork]:
+        """The network with its weights. Raises `MechanismFailed` if they are incomplete, damaged or of another plan."""
         from dpsynth_platform.training.weights import load_weights
 
-        shares = self.learned(plan, directory).shares
-        network = self.network(shares, self.sealed(plan.parameters).width)
+        learned = self.learned(plan, directory)
+        network = self.network(learned.shares, self.sealed(plan.parameters).width)
         load_weights(dict(network.named_parameters()), directory / NETWORK)
-        return ColumnwiseJoint(network.eval(), shares)
+        return learned, network.eval()
 
     def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
         """By the complete counts in a model directory."""

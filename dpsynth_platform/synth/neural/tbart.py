@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
+from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerator
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
@@ -23,7 +23,7 @@ SQUARES = 24
 """Weights of the three layers, about, in squares of the width."""
 
 
-class Tbart(NetworkGenerator):
+class Tbart(ColumnwiseGenerator):
     """The generator `tbart`."""
 
     method = "tbart"

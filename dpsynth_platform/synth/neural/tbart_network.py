@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.synth.neural.columnwise import Reading
-from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows, cross_entropies
+from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
+from dpsynth_platform.synth.neural.states_network import cross_entropies
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.training.interface import Batch
 

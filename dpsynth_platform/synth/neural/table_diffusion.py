@@ -1,0 +1,48 @@
+"""The generator `table_diffusion`: a variational autoencoder of rows, trained by DP-SGD.
+
+What belongs here: its parts. What does not: the network (`diffusion_network`), training and counts (`network_generator`), and
+the mixture that rows are drawn from (`mixture_generator`).
+
+A row's whole loss, reconstruction and divergence together, is one gradient, which is clipped as one. What differs from
+other such methods: a part of the budget buys counts of single columns, with which the decoder starts and which correct
+what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenerator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
+    from dpsynth_platform.synth.tabular.column_states import Array
+
+
+class TableDiffusion(MixtureNetworkGenerator):
+    """The generator `table_diffusion`."""
+
+    method = "table_diffusion"
+
+    def network(self, shares: Sequence[Array], width: int) -> StatesNetwork:
+        from dpsynth_platform.synth.neural.diffusion_network import DiffusionNetwork
+
+        return DiffusionNetwork(shares, width)
+
+    def rows(self) -> type[StateRows]:
+        from dpsynth_platform.synth.neural.diffusion_network import DiffusionRows
+
+        return DiffusionRows
+
+    def products(self, network: StatesNetwork, components: int) -> Sequence[Tensor]:
+        import torch
+
+        with torch.no_grad():
+            found: list[Tensor] = network.denoised(components)  # type: ignore[operator]
+        return found
+
+    def weights(self, sizes: Sequence[int], width: int) -> int:
+        return 2 * sum(sizes) * width + width**2 + 5 * width

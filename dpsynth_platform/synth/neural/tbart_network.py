@@ -51,9 +51,10 @@ class _Layer(nn.Module):
         rows, places, width = values.shape
         parts = self.asked(self.first(values)).view(rows, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         query, key, value = parts
+        if seen:
+            key, value = torch.cat([seen[0], key], 2), torch.cat([seen[1], value], 2)
         if seen is not None:
-            seen[:] = [torch.cat(pair, 2) for pair in zip(seen or parts[1:, :, :, :0], (key, value), strict=True)]
-            key, value = seen
+            seen[:] = [key, value]
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + later
         found = (scores.softmax(3) @ value).transpose(1, 2).reshape(rows, places, width)
         values = values + self.answered(found)

@@ -29,10 +29,12 @@ from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
     INFERENCE_METHODS,
+    MIXTURE_NETWORK_METHODS,
     NETWORK_METHODS,
     TEXT_METHODS,
     TOPIC_METHODS,
 )
+from dpsynth_platform.contracts.network_training import TableNetwork
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Quality
@@ -190,6 +192,16 @@ class Parts:
 
     def _network(self) -> Iterator[str]:
         """A network that owners cannot train, or a limit that shortens no training."""
+        if (
+            self.generate
+            and self.generate.network
+            and self.generate.method in MIXTURE_NETWORK_METHODS
+            and self.generate.network.fixed_order != TableNetwork.model_fields["fixed_order"].default
+        ):
+            yield (
+                f"generate.network.fixed_order: {self.generate.method!r} draws all columns of a row at once; accepted: "
+                "none"
+            )
         if self.generate and self.generate.network and self.privacy:
             yield from _sampled_owners("network", self.generate.network.sampled, self.privacy)
         if self.generate and self.generate.method in NETWORK_METHODS and self.generate.time_limit is not None:

@@ -46,6 +46,8 @@ WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
 NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion")
 """Methods for tables that train a network by DP-SGD."""
+MIXTURE_NETWORK_METHODS = ("dp_vae", "table_diffusion")
+"""Of these, those whose network makes distributions of rows from random points."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""
 PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")

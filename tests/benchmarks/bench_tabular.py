@@ -76,6 +76,7 @@ METHODS = (
     "arn",
     "tbart",
     "dp_vae",
+    "table_diffusion",
 )
 LIMITS = ("1s", "2s")
 PERSON = "person_id"

@@ -26,6 +26,7 @@ import yaml
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts.methods import NETWORK_METHODS
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Options, Synthesis, more_rows, run, synthesize
@@ -318,8 +319,8 @@ def check_rows(path: Path, source: Path, task: Task) -> None:
         assert may_miss or values.null_count == 0
 
 
-METHODS = [method for method in TABLE_METHODS if method not in ("jam", "tbart")]
-"""Those of an output of its own: a public table is declared in contracts alone. `tbart` counts and draws as `arn`."""
+METHODS = [method for method in TABLE_METHODS if method not in ("jam", *NETWORK_METHODS[1:])]
+"""Those of an output of its own: a public table is declared in contracts alone. Other networks count as `arn`."""
 MANY_CELLS = ("nothing in any row", "the ends of real numbers")
 """Of all columns together: more than `histogram` counts."""
 UNTRAINED = (
@@ -328,7 +329,7 @@ UNTRAINED = (
     "10,000 learned categories",
     "of owners with more rows than there are, owners are counted",
 )
-"""What networks refuse before anything is spent (`test_columnwise_networks`)."""
+"""What networks refuse before anything is spent (`test_table_networks`)."""
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ UNTRAINED = (
             if case[0] not in {"histogram": MANY_CELLS, "arn": UNTRAINED}.get(case[1], ())
         ),
         *itertools.product(PREPARED, ("aim", "mst")),
-        ("the same in all rows", "tbart"),
+        *itertools.product(["the same in all rows"], NETWORK_METHODS[1:]),
     ],
 )
 def test_what_is_odd_makes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str) -> None:

@@ -15,6 +15,7 @@ from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.audit.tables.marginal_aware import counts_attack
 from dpsynth_platform.audit.tables.shadows import as_records
 from dpsynth_platform.contracts.constraints import Constraint, gap_orders
+from dpsynth_platform.contracts.methods import NETWORK_METHODS
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
@@ -444,8 +445,8 @@ def test_what_is_placed_is_counted_in_the_same_cells(columns, constraints):
             assert np.array_equal(codes[:, index] == column.missing, again[:, index] == column.missing)
 
 
-METHODS = [method for method in TABLE_METHODS if method not in ("histogram", "tbart")]
-"""All attributes of two moments together have more cells than `histogram` counts; `tbart` counts and draws as `arn`."""
+METHODS = [method for method in TABLE_METHODS if method not in ("histogram", *NETWORK_METHODS[1:])]
+"""All attributes of two moments together have more cells than `histogram` counts; Other networks count as `arn`."""
 
 
 @pytest.mark.parametrize("method", METHODS)

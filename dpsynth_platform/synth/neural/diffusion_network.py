@@ -10,6 +10,7 @@ random level. To draw, pure noise is replaced step by step by what the network m
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Sequence
@@ -69,10 +70,11 @@ class DiffusionNetwork(StatesNetwork):
         """As `forward`, of rows that start from noise alone."""
         steps = torch.linspace(math.log(LEVELS[1]), math.log(LEVELS[0]), STEPS).exp()
         noisy = steps[0] * torch.randn(rows, len(self.shares))
-        for level, after in zip(steps, steps[1:], strict=False):
+        for level, after in itertools.pairwise(steps):
             values = torch.cat(self(noisy, level.expand(rows)), 1).exp() - self.shares
             noisy = values + (noisy - values) * (after / level)
-        return self(noisy, steps[-1].expand(rows))
+        found: list[Tensor] = self(noisy, steps[-1].expand(rows))
+        return found
 
 
 class DiffusionRows(StateRows):

@@ -1,11 +1,10 @@
-"""The generator `table_diffusion`: a variational autoencoder of rows, trained by DP-SGD.
+"""The generator `table_diffusion`: a network that takes noise off rows, trained by DP-SGD (TableDiffusion, Truda 2023).
 
-What belongs here: its parts. What does not: the network (`diffusion_network`), training and counts (`network_generator`), and
-the mixture that rows are drawn from (`mixture_generator`).
+What belongs here: its parts. What does not: the network (`diffusion_network`), training and counts
+(`network_generator`), and the mixture that rows are drawn from (`mixture_generator`).
 
-A row's whole loss, reconstruction and divergence together, is one gradient, which is clipped as one. What differs from
-other such methods: a part of the budget buys counts of single columns, with which the decoder starts and which correct
-what is drawn.
+What differs from the paper: a part of the budget buys counts of single columns, with which the network starts and which
+correct what is drawn; and the last step's distributions are kept, in place of one draw from each.
 """
 
 from __future__ import annotations

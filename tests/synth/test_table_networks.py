@@ -1,4 +1,4 @@
-"""The generators `arn` and `tbart`: event, gradients, units, interruptions, and what they draw."""
+"""The networks over a table's columns: event, gradients, units, interruptions, and what they draw."""
 
 import dataclasses
 import itertools
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
 from dpsynth_platform.privacy.events import event_from_json, leaves
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.neural import columnwise, states_network
+from dpsynth_platform.synth.neural import columnwise, diffusion_network, mixture_generator, states_network
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -44,6 +45,7 @@ CPU = torch.device("cpu")
 PROGRAM = Path(__file__).with_name("killed_network.py")
 SHARES = [np.full(3, 1 / 3), np.array([0.7, 0.3]), np.full(4, 0.25)]
 PLAN = TrainingPlan(40, 8, 1, 1.0)
+COLUMNWISE, MIXTURES = ("arn", "tbart"), ("dp_vae", "table_diffusion")
 
 
 def fix(patch):
@@ -150,7 +152,7 @@ def test_a_time_limit_would_shorten_nothing(method):
 
 
 def test_other_methods_have_no_network():
-    with pytest.raises(ContractError, match="network: is for method arn, tbart"):
+    with pytest.raises(ContractError, match="network: is for method arn, tbart, dp_vae, table_diffusion"):
         contract_with(generate__method="aim", generate__network={})
     assert "network" not in contract_with(generate__method="aim").snapshot()["generate"]
 
@@ -160,12 +162,18 @@ def test_other_methods_have_no_network():
 
 def rows_and_network(method, width=5, shares=SHARES):
     made = generator(method)
-    return made.rows()([len(share) for share in shares], 0.5, CPU), made.network(shares, width).eval()
+    rows = made.rows()([len(share) for share in shares], SimpleNamespace(fixed_order=0.5), CPU)
+    return rows, made.network(shares, width).eval()
 
 
 @pytest.mark.parametrize(
     ("method", "width", "layer", "part"),
-    [("arn", 200, "hidden", "seen"), ("tbart", 8, "layers.1.asked", "weights")],
+    [
+        ("arn", 200, "hidden", "seen"),
+        ("tbart", 8, "layers.1.asked", "weights"),
+        ("dp_vae", 64, "place", "points"),
+        ("table_diffusion", 64, "middle", "noise"),
+    ],
 )
 def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, method, width, layer, part):
     """Gradients are those of an explicit loop. A wrong rule, a row that sees others, and half the noise are found."""
@@ -187,7 +195,7 @@ def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, me
             tried()
 
     def mixed(batch):
-        return batch[part].mean(0) if method == "arn" else batch["states"].float().mean(0)
+        return batch["states"].float().mean(0) if method == "tbart" else batch[part].mean(0)
 
     with pytest.raises(TrainingRefused, match="a row depends on others"):
         tried(lambda model, batch: rows.losses(model, batch | {part: batch[part] * mixed(batch)}))
@@ -210,11 +218,12 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, s
     fewer = [unit for unit in units if 3 not in {record % 10 for record in unit}]
     assert len(units) - len(fewer) == (4 if sampled == "record" else 1)
     rows, network = rows_and_network(method)
-    places = torch.rand(40, 2, 3)
+    whole = rows.drawn({"states": torch.from_numpy(states.astype(np.int64))}, 2)
 
     def drawn(batch, draws):
-        """The same orders of a record in both tables."""
-        return rows.arranged(batch["states"].repeat_interleave(draws, 0), places[batch["number"]].flatten(0, 1))
+        """The same rows of a record in both tables."""
+        places = (2 * batch["number"][:, None] + torch.arange(draws)).flatten()
+        return {name: values[places] for name, values in whole.items()}
 
     def clipped_sum(of):
         with VectorSums(network, plan, rows.losses) as sums:
@@ -253,7 +262,7 @@ def moved(network):
     return network
 
 
-@pytest.mark.parametrize("method", NETWORK_METHODS)
+@pytest.mark.parametrize("method", COLUMNWISE)
 def test_a_prediction_sees_the_columns_before_it_alone(method):
     """For all orders of three columns: rows in training and rows that are drawn have the same predictions."""
     rows, network = rows_and_network(method)
@@ -276,7 +285,7 @@ def test_a_prediction_sees_the_columns_before_it_alone(method):
     assert len(first) == 3 and not torch.allclose(first[0], first[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("method", NETWORK_METHODS)
+@pytest.mark.parametrize("method", COLUMNWISE)
 def test_without_training_columns_have_the_shares_of_their_counts(method):
     _, network = rows_and_network(method)
     with torch.no_grad():
@@ -288,7 +297,7 @@ def test_without_training_columns_have_the_shares_of_their_counts(method):
     np.testing.assert_allclose(joint.log_likelihood(states), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", NETWORK_METHODS)
+@pytest.mark.parametrize("method", COLUMNWISE)
 def test_few_rows_at_once_change_nothing(method, monkeypatch):
     """A network that keeps much of each row reads few of them together."""
     joint = ColumnwiseJoint(moved(rows_and_network(method)[1]), SHARES)
@@ -305,6 +314,67 @@ def test_the_plan_says_about_how_many_weights_there_are(method):
     made, shares = generator(method), [np.full(20, 0.05)] * 6
     weights = sum(weight.numel() for weight in made.network(shares, 32).parameters())
     assert made.weights([20] * 6, 32) == pytest.approx(weights, rel=0.05)
+
+
+# Mixtures.
+
+
+@pytest.mark.parametrize("method", MIXTURES)
+def test_orders_of_columns_are_no_part_of_a_mixture(method):
+    with pytest.raises(ContractError, match=f"network.fixed_order: '{method}' draws all columns of a row at once"):
+        network_plan(method, network={"fixed_order": 0.5})
+
+
+def test_the_loss_of_an_autoencoder_is_that_of_its_definition():
+    """By torch's own distributions: what columns lose at the point, and the divergence from the standard normal one."""
+    rows, network = rows_and_network("dp_vae", 16)
+    moved(network)
+    batch = rows.made_up(20)
+    with torch.no_grad():
+        middle, spread = network.place(
+            torch.nn.functional.silu(network.read(network.indicators(batch["states"])))
+        ).chunk(2, 1)
+        reached = torch.distributions.Normal(middle, spread.clamp(-8, 8).exp().sqrt())
+        lost = torch.distributions.kl_divergence(reached, torch.distributions.Normal(0.0, 1.0)).sum(1)
+        for column, scores in enumerate(network.decoded(reached.mean + reached.stddev * batch["points"])):
+            lost -= torch.distributions.Categorical(logits=scores).log_prob(batch["states"][:, column])
+        assert torch.allclose(rows.losses(network, batch), lost, rtol=1e-4)
+
+
+def test_noise_hides_more_of_a_row_the_higher_its_level():
+    """Of a network that knows the rows well, by its first scores: the distance to each state's indicators."""
+    rows, network = rows_and_network("table_diffusion", 16)
+    batch = rows.made_up(4000)
+    low, high = math.log(diffusion_network.LEVELS[0]), math.log(diffusion_network.LEVELS[1])
+    assert low <= batch["levels"].log().min() < low + 0.01 and high - 0.01 < batch["levels"].log().max() <= high
+    assert abs(float(batch["noise"].std()) - 1) < 0.05
+    with torch.no_grad():
+        at_shares = rows.losses(network, batch)
+    expected = -sum(np.log(share[batch["states"][:, column]]) for column, share in enumerate(SHARES))
+    np.testing.assert_allclose(at_shares, expected, rtol=1e-4)  # first scores are zero
+
+
+@pytest.mark.parametrize("method", MIXTURES)
+def test_a_mixture_has_the_shares_of_the_noisy_counts(tmp_path, method, monkeypatch, the_same_each_time):
+    """Whatever its network makes of random points; each component is a distribution."""
+    made, plan, bounded = generator(method), short_plan(method), write_bounded(people(300), tmp_path / "table")
+    run = job(plan, bounded, tmp_path / "model")
+    monkeypatch.setattr(mixture_generator, "COMPONENTS", 300)
+    made.run(run)
+    learned = made.learned(plan, run.directory)
+    network = made.network(learned.shares, 8)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.normal_(0, 0.5)
+    monkeypatch.setattr(type(made), "trained", lambda *given: (learned, network))
+    made.estimate(plan, run.directory)
+    model, hidden = load_model(run.directory), len(plan.columns)
+    assert model.components == 300 and model.joint is None
+    for index, share in enumerate(learned.shares):
+        found = np.exp(model.potentials[(index, hidden)])
+        np.testing.assert_allclose(found.sum(axis=0), 1, atol=1e-6)
+        np.testing.assert_allclose(found.mean(axis=1), share, atol=2e-3)
+        assert len(share) == 1 or found.std(axis=1).max() > 0.02
 
 
 # Interruptions.
@@ -324,7 +394,12 @@ def killed(tmp_path, method, at):
 
 
 @pytest.mark.parametrize(
-    ("method", "at", "executed"), [("arn", "counts", [STEPS]), ("tbart", 3, [STEPS + 1, STEPS + 2, STEPS + 3])]
+    ("method", "at", "executed"),
+    [
+        ("arn", "counts", [STEPS]),
+        ("tbart", 3, [STEPS + 1, STEPS + 2, STEPS + 3]),
+        ("dp_vae", 3, [STEPS + 1, STEPS + 2, STEPS + 3]),
+    ],
 )
 def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(tmp_path, method, at, executed):
     """Between counts and training, and within the third step: every executed step is in the journal."""
@@ -338,7 +413,7 @@ def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(t
     assert generator(method).sample(directory, 30).num_rows == 30
 
 
-@pytest.mark.parametrize(("method", "sampled"), [("arn", "records"), ("tbart", "owners")])
+@pytest.mark.parametrize(("method", "sampled"), [("arn", "records"), ("tbart", "owners"), ("dp_vae", "owners")])
 def test_it_trains_on_no_record(tmp_path, method, sampled, monkeypatch):
     """Whether there is a record may not show in whether it trains."""
     monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
@@ -358,6 +433,8 @@ def test_it_trains_on_no_record(tmp_path, method, sampled, monkeypatch):
         ("arn", 2000, 0.01, False),
         ("tbart", 60, 0.3, False),
         ("tbart", 2000, 0.01, True),
+        ("dp_vae", 60, 0.3, True),
+        ("table_diffusion", 2000, 0.01, False),
     ],
 )
 def test_columns_of_one_state_stop_nothing(tmp_path, method, records, epsilon, resumable, the_same_each_time):
@@ -436,7 +513,7 @@ def test_given_values_are_in_every_row_and_others_follow(fitted, the_same_each_t
     drawn = drawn_by(fitted, 400, given={"city": "Bern"})
     assert set(drawn["city"].to_pylist()) == {"Bern"}
     members = Counter(drawn["member"].to_pylist())
-    assert members[True] > 300
+    assert members[True] > 260
     few = drawn_by(fitted, 300, given={"age": [0, 1], "member": False})
     assert set(few["age"].to_pylist()) <= {0, 1} and set(few["member"].to_pylist()) == {False}
 

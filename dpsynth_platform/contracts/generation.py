@@ -97,7 +97,8 @@ class Generate(Part):
             "graphical model of them would be too large, `privbayes` suits columns with very many values, "
             "`histogram` counts all columns of a small table together, `independent` measures no links. "
             "`arn` trains a network by DP-SGD that draws each column in the light of those before it, for what many "
-            "columns say together, `tbart` a network of attention. "
+            "columns say together, `tbart` a network of attention. `dp_vae` trains an autoencoder and "
+            "`table_diffusion` a network that takes noise off rows; both draw a row at once (for comparison). "
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
@@ -144,7 +145,7 @@ class Generate(Part):
     network: TableNetwork | None = Field(
         default=None,
         exclude_if=lambda network: network is None,
-        description="For `arn` and `tbart`.",
+        description="For `arn`, `tbart`, `dp_vae` and `table_diffusion`.",
     )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(

@@ -49,7 +49,10 @@ class TableNetwork(NetworkTraining):
         "tells apart, and correct how often it draws them.",
     )
     steps: int = Field(
-        default=100, ge=1, le=1_000_000, description=f"Steps of DP-SGD; by default of `tbart` {_TBART['steps']:g}."
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description=f"Steps of DP-SGD; by default of `arn` 100, of others {_TBART['steps']:g}.",
     )
     batch_size: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
@@ -58,18 +61,21 @@ class TableNetwork(NetworkTraining):
         default=0.05,
         gt=0,
         le=1,
-        description=f"The optimizer's highest learning rate; by default of `tbart` {_TBART['learning_rate']:g}.",
+        description=f"The optimizer's highest learning rate; by default of `tbart` "
+        f"{_TBART['learning_rate']:g}, of `dp_vae` and `table_diffusion` {_VAE['learning_rate']:g}.",
     )
     width: int = Field(
         default=16,
         ge=1,
         le=1024,
-        description=f"Units of the hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}.",
+        description=f"Units of a hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}, of `dp_vae` and "
+        f"`table_diffusion` {_VAE['width']:g}.",
     )
     fixed_order: float = Field(
         default=0.7,
         ge=0,
         le=1,
         description="The part of gradients in the columns' own order, in which rows are drawn. Others are in random "
-        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones.",
+        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones. Of `arn` and "
+        "`tbart`.",
     )

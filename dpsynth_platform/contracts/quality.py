@@ -27,7 +27,7 @@ class Paid(Part):
         gt=0,
         le=0.5,
         description="Share of the budget (zCDP) of the release's counts, for all of "
-        "them together; with `arn` and `tbart`, their counts have `network.columns_share` of the guarantee.",
+        "them together; with `arn` and other networks, their counts have `network.columns_share` of the guarantee.",
     )
 
     @field_validator("measures")

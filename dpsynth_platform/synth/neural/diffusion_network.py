@@ -66,10 +66,10 @@ class DiffusionNetwork(StatesNetwork):
         features = features + functional.silu(self.middle(features))
         return [self.predicted(column, features) for column in range(len(self.sizes))]
 
-    def denoised(self, rows: int) -> list[Tensor]:
+    def denoised(self, rows: int, source: torch.Generator) -> list[Tensor]:
         """As `forward`, of rows that start from noise alone."""
         steps = torch.linspace(math.log(LEVELS[1]), math.log(LEVELS[0]), STEPS).exp()
-        noisy = steps[0] * torch.randn(rows, len(self.shares))
+        noisy = steps[0] * torch.randn(rows, len(self.shares), generator=source)
         for level, after in itertools.pairwise(steps):
             values = torch.cat(self(noisy, level.expand(rows)), 1).exp() - self.shares
             noisy = values + (noisy - values) * (after / level)

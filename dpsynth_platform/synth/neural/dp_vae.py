@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenerator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.synth.tabular.column_states import Array
@@ -37,13 +37,13 @@ class DpVae(MixtureNetworkGenerator):
 
         return VaeRows
 
-    def products(self, network: StatesNetwork, components: int) -> Sequence[Tensor]:
+    def products(self, network: StatesNetwork, components: int, source: Generator) -> Sequence[Tensor]:
         import torch
 
         from dpsynth_platform.synth.neural.vae_network import POINTS
 
         with torch.no_grad():
-            found: list[Tensor] = network.decoded(torch.randn(components, POINTS))  # type: ignore[operator]
+            found: list[Tensor] = network.decoded(torch.randn(components, POINTS, generator=source))  # type: ignore[operator]
         return found
 
     def weights(self, sizes: Sequence[int], width: int) -> int:

@@ -23,6 +23,7 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.neural.columnwise import fitted
 from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
+from dpsynth_platform.synth.tabular import mixtures
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.synth.tabular.estimation import estimate_total
 from dpsynth_platform.synth.tabular.junction import Clique
@@ -32,7 +33,7 @@ from dpsynth_platform.synth.tabular.mixtures import EMPTY, MIXTURE_CELLS
 from dpsynth_platform.synth.tabular.model import Model, save_model
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from dpsynth_platform.synth.neural.states_network import StatesNetwork
 
@@ -44,18 +45,22 @@ class MixtureNetworkGenerator(NetworkGenerator, ABC):
     """A generator whose network makes distributions of rows from random points."""
 
     @abstractmethod
-    def products(self, network: StatesNetwork, components: int) -> Sequence[Tensor]:
+    def products(self, network: StatesNetwork, components: int, source: Generator) -> Sequence[Tensor]:
         """Of each column, logarithms of its states' probabilities at so many random points, [components, states]."""
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Keeps the mixture. Raises `MechanismFailed` if the training is incomplete."""
+        import torch
+
         super().estimate(plan, directory, device=device, progress=progress)
         learned, network = self.trained(plan, directory)
         stored = read_measurements(directory, plan.digest)
         states, groups, one_way = prepared(learned.domain, stored.one_way)
         components = min(COMPONENTS, MIXTURE_CELLS // sum(network.sizes))
+        source = torch.Generator().manual_seed(int(mixtures.fresh().integers(2**63)))
         found = [
-            _shares(part, share) for part, share in zip(self.products(network, components), learned.shares, strict=True)
+            _shares(part, share)
+            for part, share in zip(self.products(network, components, source), learned.shares, strict=True)
         ]
         hidden = len(states)
         potentials: dict[Clique, Array] = {(hidden,): np.full(components, -math.log(components))}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenerator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.synth.tabular.column_states import Array
@@ -36,11 +36,11 @@ class TableDiffusion(MixtureNetworkGenerator):
 
         return DiffusionRows
 
-    def products(self, network: StatesNetwork, components: int) -> Sequence[Tensor]:
+    def products(self, network: StatesNetwork, components: int, source: Generator) -> Sequence[Tensor]:
         import torch
 
         with torch.no_grad():
-            found: list[Tensor] = network.denoised(components)  # type: ignore[operator]
+            found: list[Tensor] = network.denoised(components, source)  # type: ignore[operator]
         return found
 
     def weights(self, sizes: Sequence[int], width: int) -> int:

@@ -68,14 +68,14 @@ class TableNetwork(NetworkTraining):
         default=16,
         ge=1,
         le=1024,
-        description=f"Units of a hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}, of `dp_vae` and "
-        f"`table_diffusion` {_VAE['width']:g}.",
+        description=f"Units of a hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}, of `dp_vae` "
+        f"and `table_diffusion` {_VAE['width']:g}.",
     )
     fixed_order: float = Field(
         default=0.7,
         ge=0,
         le=1,
         description="The part of gradients in the columns' own order, in which rows are drawn. Others are in random "
-        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones. Of `arn` and "
-        "`tbart`.",
+        "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones. Of "
+        "`arn` and `tbart`.",
     )

@@ -58,10 +58,8 @@ class MixtureNetworkGenerator(NetworkGenerator, ABC):
         states, groups, one_way = prepared(learned.domain, stored.one_way)
         components = min(COMPONENTS, MIXTURE_CELLS // sum(network.sizes))
         source = torch.Generator().manual_seed(int(mixtures.fresh().integers(2**63)))
-        found = [
-            _shares(part, share)
-            for part, share in zip(self.products(network, components, source), learned.shares, strict=True)
-        ]
+        made = self.products(network, components, source)
+        found = [_shares(part, share) for part, share in zip(made, learned.shares, strict=True)]
         hidden = len(states)
         potentials: dict[Clique, Array] = {(hidden,): np.full(components, -math.log(components))}
         potentials |= {(index, hidden): np.log(part).T for index, part in enumerate(found)}

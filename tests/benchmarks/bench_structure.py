@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_structure.py            # some ten minutes of a core
 
-What belongs here: made-up tables of twelve columns and 30,000 rows, and what `aim`, `arn` and `tbart` keep of them by
+What belongs here: made-up tables of twelve columns and 30,000 rows, and what `aim` and networks keep of them by
 contracts in their default configuration, each row its own unit, delta 1e-5, one run each. What does not: asserting;
 `tests/synth` holds what must hold. Distances are mean total variations of all marginals of so many columns from the
 training rows. Each table has a row of the same number of other real rows, which no method can be expected to exceed.
@@ -24,7 +24,7 @@ from bench_tabular import QUALITY_DELTA, QUALITY_EPSILONS, conduct, plan_of, say
 from dpsynth_platform.quality.fidelity import k_way_distance
 
 ROWS, COLUMNS, WAYS = 30_000, 12, (3, 4, 5)
-METHODS = ("aim", "arn", "tbart")
+METHODS = ("aim", "arn", "tbart", "dp_vae", "table_diffusion")
 KINDS, PADDING = 2, 4
 """Kinds of brackets, whose opening ones are even; and what follows a string."""
 STATES = 4

@@ -80,6 +80,7 @@ def compare(
     columns: Mapping[str, Any] | None = None,
     task: Literal["classification", "regression"] = "classification",
     workload: Mapping[str, Any] | None = None,
+    drop: Sequence[str] = (),
     out: str | Path | None = None,
     progress: bool = True,
     **options: Any,
@@ -96,6 +97,7 @@ def compare(
         columns: as in `synthesize`; None: types and domains are read from the table.
         task: what is done with the target.
         workload: marginals that matter, as in a contract's `generate.workload`.
+        drop: columns to leave out, such as ids.
         out: directory for the result with charts and for each synthetic table; None: they are not kept.
         progress: show a bar.
         options: of each run, such as `delta`, `expected_units` or `time_limit`, as `synthesize`.
@@ -123,6 +125,7 @@ def compare(
             target,
             options_of({"epsilon": 1.0, **options}, columns, ()),
             out=out,
+            drop=drop,
             methods=methods or METHODS,
             epsilons=epsilons,
             task=task,

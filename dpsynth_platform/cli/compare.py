@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform.cli.quality import TargetTask
-from dpsynth_platform.cli.terminal import SEVERAL, TerminalOutput, listed
+from dpsynth_platform.cli.terminal import SEVERAL, TerminalOutput, listed, workspace
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import bars
 
@@ -43,6 +43,7 @@ def compare(
             help="YAML file with `columns:` as in a contract; default: types and domains are read from the table."
         ),
     ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
     workload: Annotated[
         Path | None,
         typer.Option(help="YAML file with `workload:` as in a contract's `generate`: the marginals that matter."),
@@ -67,13 +68,14 @@ def compare(
     from dpsynth_platform.one_table.comparison import compare as compared
 
     options = Options(epsilon=1.0, delta=delta, expected_units=expected_units, schema=schema, time_limit=time_limit)
-    with bars(output.console) as progress:
+    with bars(output.console) as progress, workspace("dpsynth-compare-"):
         found = compared(
             public,
             public_why,
             target,
             options,
             out=out,
+            drop=listed(drop),
             methods=listed(method) or METHODS,
             epsilons=_numbers(listed(epsilon)) or (1.0,),
             task=task.value,

@@ -196,6 +196,7 @@ def compare(
     options: Options,
     *,
     out: str | Path | None = None,
+    drop: Sequence[str] = (),
     methods: Sequence[str] = METHODS,
     epsilons: Sequence[float] = (1.0,),
     task: Task = "classification",
@@ -210,6 +211,7 @@ def compare(
         target: the column that models predict.
         options: of each run, but for its method and epsilon. Without a schema, domains are read from the table.
         out: directory of the result and of each synthetic table; None: nothing is kept.
+        drop: columns that are left out, such as ids.
         workload: marginals that matter; their error is measured, too.
 
     Raises:
@@ -227,7 +229,7 @@ def compare(
     for fault in public_faults(Settings.from_environment(), public):
         raise ContractError(f"the public table: {fault}")
     with private_files(), scratch_directory("dpsynth-compare-") as work:
-        kept, held_out, schema = _parts(Path(table), options)
+        kept, held_out, schema = _parts(Path(table), options, drop)
         if target not in kept.column_names:
             raise SourceError(f"target: no column {target!r} in {table}; accepted: {', '.join(kept.column_names)}")
         learned = work / "learned.parquet"
@@ -270,7 +272,7 @@ def compare(
     return result
 
 
-def _parts(table: Path, options: Options) -> tuple[pa.Table, pa.Table, dict[str, Any] | None]:
+def _parts(table: Path, options: Options, drop: Sequence[str] = ()) -> tuple[pa.Table, pa.Table, dict[str, Any] | None]:
     """Rows to learn, a fifth of the rows, held out, and the schema of what is read: the same for the same table.
 
     Ids, texts and ignored columns are left out.
@@ -279,7 +281,7 @@ def _parts(table: Path, options: Options) -> tuple[pa.Table, pa.Table, dict[str,
     constraints = None if options.constraints is None else Path(options.constraints)
     columns = read_declared(schema, constraints).columns if schema is not None else {}
     coded = [name for name, item in columns.items() if item.type == "categorical"]
-    (whole,) = read_tables({"public": table}, categorical=coded, declared=columns).values()
+    (whole,) = read_tables({"public": table}, without=drop, categorical=coded, declared=columns).values()
     if whole.num_rows < LEAST_ROWS:
         raise SourceError(
             f"{table}: {whole.num_rows} rows; accepted: {LEAST_ROWS} at least, of which a fifth is held out"

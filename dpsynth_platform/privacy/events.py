@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 DpEvent: TypeAlias = dp_event.DpEvent
 
 MAX_LEAVES = 100_000
-MOST_RUNS, MOST_SHAPE = 10_000, 1000.0
+MOST_RUNS, MOST_SHAPE, LEAST_SHAPE = 10_000, 1000.0, 1e-4
+"""Of the best of runs; a shape nearer to 0 has no mean that is computed exactly."""
 # Bounds of every noise, probability and range, so that no square of one overflows, vanishes or is subnormal.
 PARAMETERS = (1e-12, 1e15)
 # Ways in which one unit can run through nested parallel branches.
@@ -309,10 +310,12 @@ class BestRunEvent(DpEvent):  # type: ignore[misc]
 
     def __attrs_post_init__(self) -> None:
         number = isinstance(self.shape, (int, float)) and not isinstance(self.shape, bool)
-        if not (number and -1 < self.shape <= MOST_SHAPE) or not self.gamma < 1 or not self.events:
+        exact = number and -1 < self.shape <= MOST_SHAPE and (self.shape == 0 or abs(self.shape) >= LEAST_SHAPE)
+        if not exact or not self.gamma < 1 or not self.events:
             raise AccountingError(
                 f"the best of runs with shape {self.shape!r} and gamma {self.gamma!r}, of {len(self.events)} "
-                f"mechanisms; accepted: shape above -1 and up to {MOST_SHAPE:g}, gamma below 1, one mechanism or more"
+                f"mechanisms; accepted: shape above -1 and up to {MOST_SHAPE:g}, 0 or at least {LEAST_SHAPE:g} from it, "
+                "gamma below 1, one mechanism or more"
             )
         if any(isinstance(leaf, ThresholdedEvent) for leaf, _ in leaves(self)):
             raise AccountingError(

@@ -138,6 +138,7 @@ def test_it_composes_as_one_part_and_keeps_its_json():
         ([counts(1.0)], -1.0, 0.5, "shape -1.0"),
         ([counts(1.0)], True, 0.5, "shape True"),
         ([counts(1.0)], math.nan, 0.5, "shape nan"),
+        ([counts(1.0)], 5e-324, 0.5, "shape 5e-324"),
         ([counts(1.0)], 1.0, 1.0, "gamma 1.0"),
         ([counts(1.0)], 1.0, 0.0, "gamma: 0.0"),
         ([ThresholdedGaussianCountsEvent(1.0, 9.0, "add-or-remove", 1)], 1.0, 0.5, "from a threshold up"),

@@ -314,7 +314,7 @@ class BestRunEvent(DpEvent):  # type: ignore[misc]
         if not exact or not self.gamma < 1 or not self.events:
             raise AccountingError(
                 f"the best of runs with shape {self.shape!r} and gamma {self.gamma!r}, of {len(self.events)} "
-                f"mechanisms; accepted: shape above -1 and up to {MOST_SHAPE:g}, 0 or at least {LEAST_SHAPE:g} from it, "
+                f"mechanisms; accepted: shape above -1, up to {MOST_SHAPE:g}, 0 or at least {LEAST_SHAPE:g} from it, "
                 "gamma below 1, one mechanism or more"
             )
         if any(isinstance(leaf, ThresholdedEvent) for leaf, _ in leaves(self)):

@@ -51,7 +51,7 @@ def synth_table(
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
             help="The generator: aim, mst, mwem, rap, gem, grem, appgm, privsyn, mrf, privbayes, histogram, "
-            "independent, arn, tbart, dp_vae, table_diffusion, or with --public also jam; auto: chosen by public "
+            "independent, arn, tbart, dp_vae, table_diffusion, dp_gan, or with --public also jam; auto: by public "
             "facts, with the reason.",
         ),
     ] = "auto",

@@ -98,7 +98,8 @@ class Generate(Part):
             "`histogram` counts all columns of a small table together, `independent` measures no links. "
             "`arn` trains a network by DP-SGD that draws each column in the light of those before it, for what many "
             "columns say together, `tbart` a network of attention. `dp_vae` trains an autoencoder and "
-            "`table_diffusion` a network that takes noise off rows; both draw a row at once (for comparison). "
+            "`table_diffusion` a network that takes noise off rows, `dp_gan` two networks against each other; these "
+            "draw a row at once (for comparison). "
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
@@ -145,7 +146,7 @@ class Generate(Part):
     network: TableNetwork | None = Field(
         default=None,
         exclude_if=lambda network: network is None,
-        description="For `arn`, `tbart`, `dp_vae` and `table_diffusion`.",
+        description="For `arn`, `tbart`, `dp_vae`, `table_diffusion` and `dp_gan`.",
     )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(

@@ -23,6 +23,7 @@ TableMethodName = Literal[
     "tbart",
     "dp_vae",
     "table_diffusion",
+    "dp_gan",
 ]
 """Methods that one table may have."""
 MethodName = Literal[
@@ -44,9 +45,9 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
-NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion")
+NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion", "dp_gan")
 """Methods for tables that train a network by DP-SGD."""
-MIXTURE_NETWORK_METHODS = ("dp_vae", "table_diffusion")
+MIXTURE_NETWORK_METHODS = ("dp_vae", "table_diffusion", "dp_gan")
 """Of these, those whose network makes distributions of rows from random points."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""

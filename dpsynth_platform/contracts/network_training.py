@@ -33,8 +33,15 @@ class NetworkTraining(Part):
 
 
 _TBART = {"width": 32, "steps": 200, "learning_rate": 0.015}
+_GAN = {"width": 64, "steps": 800, "learning_rate": 0.0005}
 _VAE = {"width": 64, "steps": 200, "learning_rate": 0.02}
-NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {"arn": {}, "tbart": _TBART, "dp_vae": _VAE, "table_diffusion": _VAE}
+NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "arn": {},
+    "tbart": _TBART,
+    "dp_vae": _VAE,
+    "table_diffusion": _VAE,
+    "dp_gan": _VAE,
+}
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 
 
@@ -52,7 +59,8 @@ class TableNetwork(NetworkTraining):
         default=100,
         ge=1,
         le=1_000_000,
-        description=f"Steps of DP-SGD; by default of `arn` 100, of others {_TBART['steps']:g}.",
+        description=f"Steps of DP-SGD; by default of `arn` 100, of `dp_gan` {_GAN['steps']:g}, of others "
+        f"{_TBART['steps']:g}.",
     )
     batch_size: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
@@ -62,14 +70,15 @@ class TableNetwork(NetworkTraining):
         gt=0,
         le=1,
         description=f"The optimizer's highest learning rate; by default of `tbart` "
-        f"{_TBART['learning_rate']:g}, of `dp_vae` and `table_diffusion` {_VAE['learning_rate']:g}.",
+        f"{_TBART['learning_rate']:g}, of `dp_vae` and `table_diffusion` "
+        f"{_VAE['learning_rate']:g}, of `dp_gan` {_GAN['learning_rate']:g}.",
     )
     width: int = Field(
         default=16,
         ge=1,
         le=1024,
-        description=f"Units of a hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}, of `dp_vae` "
-        f"and `table_diffusion` {_VAE['width']:g}.",
+        description=f"Units of a hidden layer, or of a token; by default of `tbart` {_TBART['width']:g}, of `dp_vae`, "
+        f"`table_diffusion` and `dp_gan` {_VAE['width']:g}.",
     )
     fixed_order: float = Field(
         default=0.7,

@@ -432,6 +432,7 @@ _CLASSES = {
     "tbart": "neural.tbart.Tbart",
     "dp_vae": "neural.dp_vae.DpVae",
     "table_diffusion": "neural.table_diffusion.TableDiffusion",
+    "dp_gan": "neural.dp_gan.DpGan",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",

@@ -77,6 +77,7 @@ METHODS = (
     "tbart",
     "dp_vae",
     "table_diffusion",
+    "dp_gan",
 )
 LIMITS = ("1s", "2s")
 PERSON = "person_id"

@@ -26,9 +26,18 @@ from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.methods import NETWORK_METHODS
 from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
+from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.privacy.events import event_from_json, leaves
+from dpsynth_platform.synth import network_training
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.neural import columnwise, diffusion_network, mixture_generator, states_network
+from dpsynth_platform.synth.neural import (
+    adversarial_network,
+    columnwise,
+    diffusion_network,
+    mixture_generator,
+    states_network,
+)
+from dpsynth_platform.synth.neural.adversarial_network import RowDiscriminator
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -38,6 +47,7 @@ from dpsynth_platform.training import hooked
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.rows import RowDivision
+from dpsynth_platform.training.trial import NoJournal
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.vectors import VectorSums
 
@@ -45,7 +55,7 @@ CPU = torch.device("cpu")
 PROGRAM = Path(__file__).with_name("killed_network.py")
 SHARES = [np.full(3, 1 / 3), np.array([0.7, 0.3]), np.full(4, 0.25)]
 PLAN = TrainingPlan(40, 8, 1, 1.0)
-COLUMNWISE, MIXTURES = ("arn", "tbart"), ("dp_vae", "table_diffusion")
+COLUMNWISE, MIXTURES = ("arn", "tbart"), ("dp_vae", "table_diffusion", "dp_gan")
 
 
 def fix(patch):
@@ -152,7 +162,7 @@ def test_a_time_limit_would_shorten_nothing(method):
 
 
 def test_other_methods_have_no_network():
-    with pytest.raises(ContractError, match="network: is for method arn, tbart, dp_vae, table_diffusion"):
+    with pytest.raises(ContractError, match="network: is for method arn, tbart, dp_vae, table_diffusion, dp_gan"):
         contract_with(generate__method="aim", generate__network={})
     assert "network" not in contract_with(generate__method="aim").snapshot()["generate"]
 
@@ -163,7 +173,10 @@ def test_other_methods_have_no_network():
 def rows_and_network(method, width=5, shares=SHARES):
     made = generator(method)
     rows = made.rows()([len(share) for share in shares], SimpleNamespace(fixed_order=0.5), CPU)
-    return rows, made.network(shares, width).eval()
+    network = made.network(shares, width).eval()
+    if method == "dp_gan":
+        rows.generator, network = network, RowDiscriminator(sum(network.sizes), width).eval()
+    return rows, network
 
 
 @pytest.mark.parametrize(
@@ -173,6 +186,7 @@ def rows_and_network(method, width=5, shares=SHARES):
         ("tbart", 8, "layers.1.asked", "weights"),
         ("dp_vae", 64, "place", "points"),
         ("table_diffusion", 64, "middle", "noise"),
+        ("dp_gan", 64, "read", "points"),
     ],
 )
 def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, method, width, layer, part):
@@ -341,6 +355,29 @@ def test_the_loss_of_an_autoencoder_is_that_of_its_definition():
         assert torch.allclose(rows.losses(network, batch), lost, rtol=1e-4)
 
 
+def test_the_generator_learns_from_the_discriminator_alone(monkeypatch):
+    """Two tables without a common row teach it the same, where they do not move the discriminator; else they do."""
+    parameters = SimpleNamespace(training=dataclasses.replace(PLAN, steps=4), width=8, average=0.5)
+    tables = [np.zeros((40, 3), np.int32), np.tile(np.array([[2, 1, 3]], np.int32), (40, 1))]
+
+    def learned(states, still):
+        with monkeypatch.context() as patch:
+            fix(patch)
+            patch.setattr(adversarial_network, "refuse_unsound_grid", lambda *given: None)
+            clipped = hooked.clipping_coefficients
+            patch.setattr(hooked, "clipping_coefficients", lambda *given: clipped(*given) * (0.0 if still else 1.0))
+            torch.manual_seed(1)
+            ready = adversarial_network.prepared(parameters, SHARES, "cpu")
+            weights = network_training.train_once(
+                ready, parameters.training, StateRecords(states, None, 2), NoJournal(), progress=silent
+            )
+            return torch.cat([value.flatten() for value in weights.values()])
+
+    for still, same in ((True, True), (False, False)):
+        first, second = (learned(states, still) for states in tables)
+        assert torch.equal(first, second) == same
+
+
 def test_noise_hides_more_of_a_row_the_higher_its_level():
     """Of a network that knows the rows well, by its first scores: the distance to each state's indicators."""
     rows, network = rows_and_network("table_diffusion", 16)
@@ -435,6 +472,7 @@ def test_it_trains_on_no_record(tmp_path, method, sampled, monkeypatch):
         ("tbart", 2000, 0.01, True),
         ("dp_vae", 60, 0.3, True),
         ("table_diffusion", 2000, 0.01, False),
+        ("dp_gan", 60, 0.3, False),
     ],
 )
 def test_columns_of_one_state_stop_nothing(tmp_path, method, records, epsilon, resumable, the_same_each_time):
@@ -456,7 +494,7 @@ def test_some_columns_of_one_state_are_left_out_of_training(method):
     plan = dataclasses.replace(PLAN, steps=6)
     rows, network = rows_and_network(method, shares=[SHARES[0], np.ones(1), SHARES[2]])
     refuse_unsound_grid(network, plan, rows.losses, rows.made_up, VectorSums)
-    assert set(network.heads) == {"0", "2"}
+    assert set(getattr(rows, "generator", network).heads) == {"0", "2"}
 
 
 def test_what_is_trained_is_neither_trained_nor_measured_again(tmp_path, monkeypatch):
@@ -492,7 +530,7 @@ def test_nothing_begins_again_where_records_were_read_without_a_journal(tmp_path
 # What it draws.
 
 
-@pytest.fixture(scope="module", params=NETWORK_METHODS)
+@pytest.fixture(scope="module", params=["arn", "tbart", "dp_vae", "table_diffusion"])
 def fitted(tmp_path_factory, request):
     place, made = tmp_path_factory.mktemp(request.param), generator(request.param)
     with pytest.MonkeyPatch.context() as patch:

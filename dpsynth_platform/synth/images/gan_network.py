@@ -11,7 +11,6 @@ the same classes, and its gradient is clipped (Xie et al., "Differentially Priva
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,9 +25,8 @@ from dpsynth_platform.synth.images.gan_plan import ROWS, WIDTHS, GanParameters, 
 from dpsynth_platform.synth.images.picture_codecs import AsPixels
 from dpsynth_platform.synth.images.picture_training import PreparedPictures
 from dpsynth_platform.synth.images.unet import initialize
-from dpsynth_platform.training.averages import PREFIX, ExponentialAverage
+from dpsynth_platform.training.following import Following
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.weights import load_weights
@@ -114,11 +112,8 @@ def generated(generator: PictureNetwork, latent: Tensor, classes: Tensor) -> Ten
     return 2 * pictures - 1
 
 
-class Follower:
-    """The generator's steps after each step of the discriminator: post-processing, `network_training.Kept`.
-
-    It reads the discriminator's weights, public numbers and random ones. Its own weights, Adam's averages and the
-    average of the weights are kept with the training's state. Learning rate and decay are the discriminator's.
+class Follower(Following):
+    """The generator's steps after each step of the discriminator: post-processing.
 
     Args:
         discriminator: the live one, whose weights need no gradients.
@@ -136,28 +131,10 @@ class Follower:
         steps: int,
         average: float,
     ) -> None:
+        super().__init__(dict(generator.named_parameters()), plan, steps, average)
         self._discriminator, self._generator, self._classes = discriminator, generator, classes
-        self._steps, self._of = steps, plan.steps
-        self._parameters = dict(generator.named_parameters())
-        self._optimizer = Optimizer(plan, self._parameters)
-        self._average = ExponentialAverage(self._parameters, average)
         self._device = next(generator.parameters()).device
         self._source = torch.Generator(self._device).manual_seed(secrets.randbits(63))
-
-    @property
-    def state(self) -> Mapping[str, Tensor]:
-        live = {f"live.{name}": value.detach() for name, value in self._parameters.items()} | self._optimizer.state
-        return {PREFIX + name: value for name, value in live.items()} | self._average.state
-
-    @property
-    def values(self) -> Mapping[str, Tensor]:
-        """The generator's averaged weights."""
-        return self._average.values
-
-    def step(self, number: int) -> None:
-        for _ in range(number * self._steps // self._of - (number - 1) * self._steps // self._of):
-            self._optimizer.step(number, self._gradients())
-        self._average.step(number)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Of how badly generated pictures pass for private ones (Goodfellow et al. 2014, section 3)."""

@@ -52,7 +52,7 @@ class MixtureNetworkGenerator(NetworkGenerator, ABC):
         """Keeps the mixture. Raises `MechanismFailed` if the training is incomplete."""
         import torch
 
-        super().estimate(plan, directory, device=device, progress=progress)
+        self.check_trained(directory)
         learned, network = self.trained(plan, directory)
         stored = read_measurements(directory, plan.digest)
         states, groups, one_way = prepared(learned.domain, stored.one_way)

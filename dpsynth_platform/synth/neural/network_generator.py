@@ -272,12 +272,16 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         return counted and can_continue(directory / NETWORK)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        self.check_trained(directory)
+        super().estimate(plan, directory, device=device, progress=progress)
+
+    def check_trained(self, directory: Path) -> None:
+        """Raises `MechanismFailed` if counts or training are incomplete."""
         if not self.is_complete(directory):
             raise MechanismFailed(
                 "the mechanism stopped before its network was trained; what it cost stays spent, and a new attempt is "
                 "a new spend"
             )
-        super().estimate(plan, directory, device=device, progress=progress)
 
     def trained(self, plan: SealedPlan, directory: Path) -> tuple[LearnedColumns, StatesNetwork]:
         """The network with its weights. Raises `MechanismFailed` if they are incomplete, damaged or of another plan."""

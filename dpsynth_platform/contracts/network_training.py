@@ -40,7 +40,7 @@ NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {
     "tbart": _TBART,
     "dp_vae": _VAE,
     "table_diffusion": _VAE,
-    "dp_gan": _VAE,
+    "dp_gan": _GAN,
 }
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 

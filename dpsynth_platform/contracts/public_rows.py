@@ -59,4 +59,4 @@ class PublicRows(Part):
             public, read = (Path(os.path.realpath(local_path(uri))) for uri in (self.uri, source.uri))
             overlap = read.is_relative_to(public) or public.is_relative_to(read)
         if overlap:
-            yield (f"{self.uri!r} and {called} overlap; accepted: a table that is public, apart from all sources")
+            yield f"{self.uri!r} and {called} overlap; accepted: a table that is public, apart from all sources"

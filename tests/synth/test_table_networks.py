@@ -83,10 +83,11 @@ def test_contracts_and_plans_of_arn_are_what_they_have_been():
     assert short_plan("arn").digest == "28896d8301c5455409fb3062c3f7b6daaf2cbfe291389e3b6e4443dcc2874c62"
 
 
-def test_each_method_has_its_defaults_and_seals_them():
-    found = contract_with(generate__method="tbart", generate__network={"width": 8}).snapshot()["generate"]["network"]
-    expected = TableNetwork(**(NETWORK_DEFAULTS["tbart"] | {"width": 8}))
-    assert found == expected.model_dump() != TableNetwork(width=8).model_dump()
+@pytest.mark.parametrize(("method", "steps", "learning_rate"), [("tbart", 200, 0.015), ("dp_gan", 800, 0.0005)])
+def test_each_method_has_its_defaults_and_seals_them(method, steps, learning_rate):
+    found = contract_with(generate__method=method, generate__network={"width": 8}).snapshot()["generate"]["network"]
+    expected = TableNetwork(**(NETWORK_DEFAULTS[method] | {"width": 8}))
+    assert found == expected.model_dump() == found | {"width": 8, "steps": steps, "learning_rate": learning_rate}
     with pytest.raises(ContractError, match=r"generate.network"):
         contract_with(generate__method="tbart", generate__network="wide")
 

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth.synthesis import options_of, shown
 from dpsynth.words import in_python
+from dpsynth_platform.foundation.errors import ContractError
 
 if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
 
     from dpsynth_platform.one_table.comparison import Comparison
+
+OPTIONS = ("delta", "expected_units", "time_limit", "rows", "learn_values")
+"""Of each run; others would change what is compared."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def compare(
         drop: columns to leave out, such as ids.
         out: directory for the result with charts and for each synthetic table; None: they are not kept.
         progress: show a bar.
-        options: of each run, such as `delta`, `expected_units` or `time_limit`, as `synthesize`.
+        options: of each run: `delta`, `expected_units`, `time_limit`, `rows`, `learn_values`, as `synthesize`.
 
     Raises:
         ContractError: the table is a source of the deployment, or an argument cannot be used.
@@ -117,6 +121,9 @@ def compare(
     from dpsynth_platform.one_table.comparison import LEGEND, METHODS, NOTICE
     from dpsynth_platform.one_table.comparison import compare as compared
 
+    for name in options:
+        if name not in OPTIONS:  # such as `owners`: each row is its own unit
+            raise ContractError(f"{name}: no option of a comparison; accepted: {', '.join(OPTIONS)}")
     asked = None if workload is None else workload_in({"workload": workload})
     with shown(progress) as report:
         found = compared(

@@ -110,6 +110,11 @@ def test_what_cannot_be_compared_is_refused(public: Path, change: dict, error: t
         compare(**given)
 
 
+def test_options_that_make_other_units_are_refused(public: Path) -> None:
+    with pytest.raises(ContractError, match="owners: no option of a comparison; accepted: delta, expected_units"):
+        dpsynth.compare(public, WHY, "age", owners="person", contributions=2)
+
+
 def test_a_private_table_is_not_tried_with_several_methods(public: Path) -> None:
     said = CliRunner().invoke(app, ["synth", "table", str(public), "--method", "aim,mst", "--compare"])
     words = " ".join(said.output.replace("│", " ").split())

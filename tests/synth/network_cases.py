@@ -1,4 +1,4 @@
-"""Plans and runs of networks over a table's columns (`arn`, `tbart`) for their tests."""
+"""Plans and runs of networks over a table's columns for their tests."""
 
 from __future__ import annotations
 

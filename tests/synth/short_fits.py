@@ -1,4 +1,4 @@
-"""Fits of `rap`, `gem`, `arn` and `tbart` that take a few steps, for tests of all but how well they fit.
+"""Fits of `rap`, `gem` and networks that take a few steps, for tests of all but how well they fit.
 
 A conftest imports the fixture for all tests beside it. Plans, and with them events and digests, are the product's: what
 is cut short is the optimization alone, and the trial of networks on random rows. `whole_fits` marks tests of what the

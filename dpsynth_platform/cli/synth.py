@@ -87,7 +87,9 @@ def synth_table(
         ),
     ] = False,
     *,
-    compare: Annotated[bool, typer.Option("--compare", hidden=True, is_eager=True, callback=_refuse)] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", hidden=True, is_eager=True, callback=_refuse, help="Refused, with the reason.")
+    ] = False,
     run: TableRun,
     dialect: CsvDialect,
 ) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -124,14 +127,24 @@ def new_ledgers_without_alembic() -> Iterator[None]:
         yield
 
 
+def end_fork_server() -> None:
+    """Ends multiprocessing's fork server, if one runs; the next module starts its own."""
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
+    multiprocessing.set_forkserver_preload(["__main__"])
+
+
 @pytest.fixture(autouse=True, scope="module")
 def deployment_of_module() -> Iterator[None]:
     """What runs in the tests' process makes its deployment that of processes to come: a module's fixtures for its own
     tests alone. The environment from before all tests, not from before the module: a fixture of the session may have
-    come between."""
+    come between. A fork server keeps that of its start, so that none outlives its module."""
     say_of_a_deployment(AT_FIRST)
     yield
     say_of_a_deployment(AT_FIRST)
+    end_fork_server()
 
 
 @pytest.fixture(autouse=True)

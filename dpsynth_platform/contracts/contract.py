@@ -311,6 +311,8 @@ class DataContract(Part):
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.public is None else {"public": self.generate.public.model_dump(exclude={"why"})}),
+            **({} if self.generate.network is None else {"network": self.generate.network.model_dump(mode="json")}),
+            **({} if self.generate.language is None else {"language": self.generate.language.model_dump(mode="json")}),
             **({} if self.generate.text is None else self._written_by),
             **({} if self.generate.image is None else self._pictured_by(self.generate.image)),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),

@@ -29,6 +29,7 @@ from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
     INFERENCE_METHODS,
+    LANGUAGE_METHODS,
     MIXTURE_NETWORK_METHODS,
     NETWORK_METHODS,
     TEXT_METHODS,
@@ -204,8 +205,30 @@ class Parts:
             )
         if self.generate and self.generate.network and self.privacy:
             yield from _sampled_owners("network", self.generate.network.sampled, self.privacy)
-        if self.generate and self.generate.method in NETWORK_METHODS and self.generate.time_limit is not None:
+        yield from self._language()
+        planned = (*NETWORK_METHODS, *LANGUAGE_METHODS)
+        if self.generate and self.generate.method in planned and self.generate.time_limit is not None:
             yield f"generate.time_limit: {self.generate.method!r} plans by its own parameters; accepted: none"
+
+    def _language(self) -> Iterator[str]:
+        """A first stage that the method does not have, or whose public rows are missing or not used."""
+        generate = self.generate
+        if generate is None or generate.language is None:
+            return
+        if self.privacy:
+            yield from _sampled_owners("language", generate.language.sampled, self.privacy)
+        first = generate.language.first
+        if (first is None) == (generate.method == "dp_2stage"):
+            word = "missing with" if first is None else "declared with"
+            yield (
+                f"generate.language.first: {word} method {generate.method!r}; accepted: declared with dp_2stage, and "
+                "left out with great"
+            )
+        if first and (first.rows == "public") != (generate.public is not None):
+            yield (
+                f"generate.language.first.rows: {first.rows!r} {'without' if generate.public is None else 'beside'} "
+                "generate.public; accepted: public, with such a table; or another kind of rows, without"
+            )
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""

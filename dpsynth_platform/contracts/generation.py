@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.methods import (
     ANSWERS,
     DRAWN_BY,
     IMAGE_METHODS,
+    LANGUAGE_METHODS,
     NETWORK_METHODS,
     PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
@@ -23,7 +24,7 @@ from dpsynth_platform.contracts.methods import (
     TRAINED_METHODS,
     MethodName,
 )
-from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
+from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, RowLanguage, TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
 
@@ -100,6 +101,8 @@ class Generate(Part):
             "columns say together, `tbart` a network of attention. `dp_vae` trains an autoencoder and "
             "`table_diffusion` a network that takes noise off rows, `dp_gan` two networks against each other; these "
             "draw a row at once (for comparison). "
+            "`dp_2stage` trains a language model that writes rows, first without private data; `great` without such a "
+            "first stage. "
             "`auto` chooses by public facts and gives its reason. Methods that also write a text column: "
             "`dp_finetune` fine-tunes a language model, `ctcl` does so with keywords of a public topic as prompts, "
             "`dp_inference` trains nothing and draws each token with privacy from a model that reads records, `aug_pe` "
@@ -135,7 +138,10 @@ class Generate(Part):
     public: PublicRows | None = Field(
         default=None,
         exclude_if=lambda public: public is None,
-        description="A public table with columns of the same names, as a help for `aim`, `jam`, `mwem`, `rap`, `gem`.",
+        description=(
+            "A public table with columns of the same names, as a help for `aim`, `jam`, `mwem`, `rap`, `gem`; of "
+            "`dp_2stage` one with any columns, whose rows the first stage learns."
+        ),
     )
     text: TextGeneration | None = Field(default=None, description="For methods that write texts.")
     image: ImageGeneration | None = Field(
@@ -147,6 +153,11 @@ class Generate(Part):
         default=None,
         exclude_if=lambda network: network is None,
         description="For `arn`, `tbart`, `dp_vae`, `table_diffusion` and `dp_gan`.",
+    )
+    language: RowLanguage | None = Field(
+        default=None,
+        exclude_if=lambda language: language is None,
+        description="For `great` and `dp_2stage`.",
     )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
@@ -172,6 +183,9 @@ class Generate(Part):
             return document | {"image": _with_part(document["method"], document.get("image"))}
         if isinstance(document, dict) and document.get("method") in NETWORK_METHODS:
             return document | {"network": _with_defaults(document["method"], document.get("network"))}
+        if isinstance(document, dict) and document.get("method") in LANGUAGE_METHODS:
+            language = _with_defaults(document["method"], document.get("language"))
+            return document | {"language": language, "base_model": document.get("base_model") or DEFAULT_BASE_MODEL}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         method = document["method"]
@@ -220,6 +234,7 @@ class Generate(Part):
         parts["image"] = (self.image, IMAGE_METHODS)
         parts["public"] = (self.public, PUBLIC_METHODS)
         parts["network"] = (self.network, NETWORK_METHODS)
+        parts["language"] = (self.language, LANGUAGE_METHODS)
         parts |= {
             f"image.{name}": (getattr(self.image, name, None), methods) for name, methods in PARTS_OF_IMAGE.items()
         }
@@ -290,7 +305,7 @@ def _with_part(method: str, image: Any) -> Any:
 
 
 def _with_defaults(method: str, network: Any) -> Any:
-    """The unvalidated `network` part with the defaults of a method."""
+    """The unvalidated `network` or `language` part with the defaults of a method."""
     network = {} if network is None else network
     return NETWORK_DEFAULTS[method] | network if isinstance(network, dict) else network
 

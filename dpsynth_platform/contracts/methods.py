@@ -24,6 +24,8 @@ TableMethodName = Literal[
     "dp_vae",
     "table_diffusion",
     "dp_gan",
+    "great",
+    "dp_2stage",
 ]
 """Methods that one table may have."""
 MethodName = Literal[
@@ -49,9 +51,11 @@ NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion", "dp_gan")
 """Methods for tables that train a network by DP-SGD."""
 MIXTURE_NETWORK_METHODS = ("dp_vae", "table_diffusion", "dp_gan")
 """Of these, those whose network makes distributions of rows from random points."""
+LANGUAGE_METHODS = ("great", "dp_2stage")
+"""Methods for tables that train a language model to write rows."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""
-PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")
+PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem", "dp_2stage")
 """Methods that `generate.public` helps."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""
@@ -85,7 +89,7 @@ SUMMED_METHODS = ("image_moments", "image_mixed", "image_embedding")
 """Methods that measure sums of pictures by class, which an audit can attack."""
 DENOISED_METHODS = ("image_diffusion", "image_finetune")
 """Methods that keep a diffusion model, whose loss on a picture an audit can attack."""
-BASE_MODEL_METHODS = TEXT_METHODS
+BASE_MODEL_METHODS = (*TEXT_METHODS, *LANGUAGE_METHODS)
 """Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)
 """Methods that sort texts by public topics first."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dpsynth_platform.contracts.base import Part
+from dpsynth_platform.contracts.text_generation import Adapter
 
 
 class NetworkTraining(Part):
@@ -41,6 +42,8 @@ NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp_vae": _VAE,
     "table_diffusion": _VAE,
     "dp_gan": _GAN,
+    "great": {"fixed_order": 0.0},
+    "dp_2stage": {"first": {}},
 }
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 
@@ -88,3 +91,48 @@ class TableNetwork(NetworkTraining):
         "orders, so that rows can be drawn with given values of any columns; with 1, only of the first ones. Of "
         "`arn` and `tbart`.",
     )
+
+
+class FirstStage(Part):
+    """What a language model learns before it reads a private record: the form of rows."""
+
+    rows: Literal["counted", "uniform", "public"] = Field(
+        default="counted",
+        description="`counted`: rows of independent columns by the noisy counts, `uniform`: all values equally often, "
+        "`public`: those of generate.public.",
+    )
+    steps: int = Field(default=300, ge=1, le=1_000_000)
+    batch_size: int = Field(default=64, ge=1, le=100_000)
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
+
+
+class RowLanguage(NetworkTraining):
+    """A language model that DP-SGD trains to write rows as `column is value, column is value`."""
+
+    columns_share: float = Field(
+        default=0.3,
+        gt=0,
+        lt=1,
+        description="Of epsilon and delta, for noisy counts of single columns: they decide which values the model "
+        "tells apart, and correct how often it draws them.",
+    )
+    steps: int = Field(default=100, ge=1, le=1_000_000)
+    batch_size: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
+    )
+    learning_rate: float = Field(default=2e-3, gt=0, le=1, description="The optimizer's highest learning rate.")
+    fixed_order: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="The part of gradients in the columns' own order, in which rows are drawn; by default of `great` "
+        "0. Others are in random orders, so that rows can be drawn with given values of any columns.",
+    )
+    value_weight: float = Field(
+        default=0.65,
+        gt=0,
+        le=1,
+        description="Of a value's tokens in the loss; those of names and commas have the rest.",
+    )
+    adapter: Adapter | Literal["none"] = Field(default_factory=Adapter, description="`none` trains all weights.")
+    first: FirstStage | None = Field(default=None, description="For `dp_2stage`.")

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint, Values
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -433,6 +434,8 @@ _CLASSES = {
     "dp_vae": "neural.dp_vae.DpVae",
     "table_diffusion": "neural.table_diffusion.TableDiffusion",
     "dp_gan": "neural.dp_gan.DpGan",
+    "great": "neural.great.Great",
+    "dp_2stage": "neural.dp_2stage.Dp2Stage",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
     "dp_inference": "text.inference.DpInference",
@@ -448,8 +451,12 @@ _CLASSES = {
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)
-TABLE_METHODS = tuple(method for method, place in _CLASSES.items() if place.startswith(("tabular.", "neural.")))
-"""Methods that make tables without texts."""
+TABLE_METHODS = tuple(
+    method
+    for method, place in _CLASSES.items()
+    if place.startswith(("tabular.", "neural.")) and method not in LANGUAGE_METHODS
+)
+"""Methods that make tables without texts, and need no language model."""
 
 
 def generator(method: str) -> Generator:

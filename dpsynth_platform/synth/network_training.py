@@ -33,6 +33,7 @@ from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints, newest_step
 from dpsynth_platform.training.grids import GridSums
 from dpsynth_platform.training.health import Watch
+from dpsynth_platform.training.hooked import HookedSums
 from dpsynth_platform.training.interface import Averages, Examples, Journal
 from dpsynth_platform.training.journal import StepJournal
 from dpsynth_platform.training.journal import can_resume as journal_can_resume
@@ -97,7 +98,7 @@ class Prepared:
     draws: int
     kept: Callable[[Mapping[str, Tensor]], Kept]
     warm_up: Callable[[], None] = lambda: None
-    sums: type[GridSums] = GridSums
+    sums: Callable[[nn.Module, TrainingPlan, Losses], HookedSums] = GridSums
     most_rows: int = MOST_ROWS["cpu"]
 
 

@@ -26,21 +26,24 @@ from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lowered
 
 
-def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy over each example's labelled tokens, each predicted from those before it; 0 without any.
+def example_losses(logits: Tensor, labels: Tensor, token_weights: Tensor | None = None) -> Tensor:
+    """The weighted sum of the cross-entropies of each example's labelled tokens, each predicted from those before it.
 
     From logits [examples, tokens, vocabulary] and labels [examples, tokens], where -100 is not predicted, to [examples]
-    in single precision.
+    in single precision. Without weights, [examples, tokens], it is their mean; 0 without any label.
     """
-    targets, counts = _predictions(labels)
+    targets, shares = _predictions(labels, token_weights)
     losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return losses.view_as(targets).sum(1) / counts
+    return (losses.view_as(targets) * shares).sum(1)
 
 
-def _predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The target of each position, [examples, tokens], and the number of targets in each example, at least 1."""
+def _predictions(labels: Tensor, token_weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The target of each position, and its share of its example's loss: [examples, tokens]."""
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    return targets, (targets != IGNORED).sum(1).clamp(min=1)
+    predicted = targets != IGNORED
+    if token_weights is None:
+        return targets, predicted / predicted.sum(1, keepdim=True).clamp(min=1)
+    return targets, predicted * functional.pad(token_weights[:, 1:], (0, 1))
 
 
 class ClippedSums(HookedSums):
@@ -113,17 +116,18 @@ class ClippedSums(HookedSums):
 
     def _backward(self, batch: Batch, weights: Tensor) -> None:
         inputs, labels = self._inputs(batch)
-        targets, counts = _predictions(labels)
+        token_weights = batch.get("token_weights")
+        targets, shares = _predictions(labels, token_weights)
         logits = self._forward(inputs)
         if self._head is not None and not self._head.gave(logits):
             # The model processes its head's scores further, so it needs them.
             self._restore_head()
             logits = self._forward(inputs)
         if self._head is not None:
-            parts = (targets != IGNORED) * (weights.flatten() / counts)[:, None]
+            parts = shares * weights.flatten()[:, None]
             logits.backward(self._head.gradients(targets, parts))  # type: ignore[no-untyped-call]
         else:
-            (example_losses(logits, labels) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
+            (example_losses(logits, labels, token_weights) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
 
     def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Arguments of the model, and the labels of its scores."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Batch = Mapping[str, "Tensor"]
 """Of a language model: `input_ids`, `attention_mask`, `labels` (-100: no loss), `position_ids`: [examples, tokens],
-whole numbers. Of other networks: whatever their loss takes, with rows in the first dimension."""
+whole numbers; and, of causal ones, perhaps `token_weights` of the labels. Of other networks: whatever their loss takes,
+with rows in the first dimension."""
 
 
 class Examples(Protocol):

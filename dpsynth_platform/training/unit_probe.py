@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dpsynth_platform.training import probe, trial, validators
 from dpsynth_platform.training.grids import GridSums
+from dpsynth_platform.training.hooked import HookedSums
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.loop import train_by
 from dpsynth_platform.training.plan import TrainingPlan
@@ -63,7 +64,7 @@ def refuse_unsound_grid(
     validators.refuse(faults)
 
 
-def unit_sums(losses: Losses, kind: type[GridSums] = GridSums) -> UnitSums:
+def unit_sums(losses: Losses, kind: Callable[[nn.Module, TrainingPlan, Losses], HookedSums] = GridSums) -> UnitSums:
     """The clipped sums that training takes of one physical batch."""
 
     def sums_of(model: nn.Module, plan: TrainingPlan, batch: Batch, weights: Tensor) -> Sums:

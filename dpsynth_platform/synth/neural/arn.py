@@ -24,6 +24,7 @@ from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerat
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
+    from dpsynth_platform.synth.neural.network_plan import NetworkParameters
     from dpsynth_platform.synth.tabular.column_states import Array
 
 
@@ -42,6 +43,6 @@ class Arn(ColumnwiseGenerator):
 
         return Rows
 
-    def weights(self, sizes: Sequence[int], width: int) -> int:
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         states = sum(sizes)
-        return states**2 + (2 * states + len(sizes)) * width
+        return states**2 + (2 * states + len(sizes)) * parameters.width

@@ -23,9 +23,9 @@ from dpsynth_platform.synth.tabular.junction import Clique
 TOGETHER = 2**13
 """Rows of a pass."""
 CORRECTED_ROWS = 2**14
-"""Drawn rows by which columns are corrected."""
-MOST_KEPT = 2**25
-"""Numbers that readings keep together: of large networks, fewer rows are drawn at once, and to correct columns by."""
+"""Drawn rows by which columns are corrected, of quick networks."""
+MOST_KEPT = 2**27
+"""Numbers that readings keep together: of large networks, fewer rows are drawn at once."""
 ROUNDS, MOST_STEP = 30, 5.0
 """Of fitting a column's weights to its shares, and the most that one changes a weight."""
 
@@ -47,6 +47,10 @@ class Columnwise(Protocol):
     def kept(self) -> int:
         """Numbers that a reading keeps of each row."""
 
+    @property
+    def corrected(self) -> int:
+        """Drawn rows by which columns are corrected."""
+
     def reading(self, rows: int) -> Reading:
         """A reading of so many rows, on a CPU."""
 
@@ -57,21 +61,27 @@ class ColumnwiseJoint:
 
     Attributes:
         shares: of each column's states by the noisy counts, which drawn rows have.
+        order: in which columns are drawn; empty: their own.
     """
 
     network: Columnwise
     shares: Sequence[Array]
+    order: Sequence[int] = ()
 
     @property
     def columns(self) -> int:
         return len(self.shares)
+
+    @property
+    def _in_order(self) -> Sequence[int]:
+        return self.order or range(self.columns)
 
     def log_likelihood(self, states: Codes) -> Array:
         """By the order of the columns, without the correction."""
         found = np.zeros(len(states))
         for rows in self._passes(len(states)):
             reading, part = self.network.reading(rows.stop - rows.start), states[rows]
-            for column in range(self.columns):
+            for column in self._in_order:
                 found[rows] += _predicted(reading, column)[np.arange(len(part)), part[:, column]]
                 _read(reading, part[:, column])
         return found
@@ -79,13 +89,15 @@ class ColumnwiseJoint:
     @cached_property
     def correction(self) -> list[Array]:
         """Logarithms of weights by which a sample, drawn in the order of the columns, has their shares."""
-        rng, rows = np.random.default_rng(), min(CORRECTED_ROWS, self._most_rows)
-        reading = self.network.reading(rows)
-        found: list[Array] = []
-        for column, share in enumerate(self.shares):
-            values = _predicted(reading, column)
-            found.append(np.log(fitted(np.exp(values), share)))
-            _read(reading, _drawn(values + found[-1], rng))
+        rng, size = np.random.default_rng(), min(self.network.corrected, self._most_rows)
+        found: list[Array] = [np.zeros_like(share) for share in self.shares]
+        predicted: list[list[Array]] = [[] for _ in self.shares]
+        for _ in range(-(-self.network.corrected // size)):
+            reading = self.network.reading(size)
+            for column in self._in_order:
+                predicted[column].append(_predicted(reading, column))
+                found[column] = np.log(fitted(np.exp(np.concatenate(predicted[column])), self.shares[column]))
+                _read(reading, _drawn(predicted[column][-1] + found[column], rng))
         return found
 
     def draw(
@@ -111,7 +123,7 @@ class ColumnwiseJoint:
         rng: np.random.Generator,
     ) -> None:
         reading, known = self.network.reading(len(parts)), set[int]()
-        for column in [*first, *(index for index in range(self.columns) if index not in first)]:
+        for column in [*first, *(index for index in self._in_order if index not in first)]:
             known.add(column)
             scores = (_predicted(reading, column) + self.correction[column])[:, parents[column]]
             scores += weights.get((column,), 0.0)

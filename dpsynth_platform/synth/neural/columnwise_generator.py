@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
+from dpsynth_platform.synth.neural.states_generator import StatesGenerator
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.tabular.joint import Joint
 
 
-class ColumnwiseGenerator(NetworkGenerator):
+class ColumnwiseGenerator(StatesGenerator):
     """A generator whose network is a `columnwise_network.ColumnwiseNetwork`."""
 
     def joint(self, plan: SealedPlan, directory: Path) -> Joint:

@@ -11,13 +11,15 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from dpsynth_platform.synth.neural.columnwise import Reading
+from dpsynth_platform.synth.neural.columnwise import CORRECTED_ROWS, Reading
 from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
 from dpsynth_platform.training.interface import Batch
 
 
 class ColumnwiseNetwork(StatesNetwork, ABC):
     """A network that predicts each column by those that it has read."""
+
+    corrected = CORRECTED_ROWS
 
     @property
     @abstractmethod
@@ -32,6 +34,11 @@ class ColumnwiseNetwork(StatesNetwork, ABC):
 class OrderedRows(StateRows):
     """Rows of records, each with an order of the columns: the one in which rows are drawn, or a random one."""
 
+    @property
+    def ranks(self) -> Tensor:
+        """The place of each column in the order in which rows are drawn."""
+        return torch.arange(len(self.sizes), device=self.device)
+
     @abstractmethod
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
         """What the network takes of states [rows, columns], where a column sees those of smaller places."""
@@ -41,10 +48,10 @@ class OrderedRows(StateRows):
         rows, columns = states.shape
         places = torch.rand(rows, columns, generator=self.source, device=self.device)
         in_order = torch.rand(rows, 1, generator=self.source, device=self.device) < self.parameters.fixed_order
-        places = torch.where(in_order, torch.arange(columns, device=self.device) / columns, places)
+        places = torch.where(in_order, self.ranks / columns, places)
         return self.arranged(states, places)
 
     def made_up(self, rows: int) -> Batch:
         """Rows of random states, which read no record, in the columns' order and its reverse by turns."""
         signs = 1 - 2 * (torch.arange(rows, device=self.device)[:, None] % 2)
-        return self.arranged(self.random_states(rows), signs * torch.arange(len(self.sizes), device=self.device))
+        return self.arranged(self.random_states(rows), signs * self.ranks)

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenerator
+from dpsynth_platform.synth.neural.network_generator import LearnedColumns
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -38,10 +40,12 @@ class DpGan(MixtureNetworkGenerator):
 
         return PairedRows
 
-    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
+    def ready(
+        self, parameters: NetworkParameters, learned: LearnedColumns, device: str, progress: Progress = silent
+    ) -> Prepared:
         from dpsynth_platform.synth.neural.adversarial_network import prepared
 
-        return prepared(parameters, shares, device)
+        return prepared(parameters, learned.shares, device)
 
     def products(self, network: StatesNetwork, components: int, source: Generator) -> Sequence[Tensor]:
         import torch
@@ -54,5 +58,5 @@ class DpGan(MixtureNetworkGenerator):
                 part[given.sum(1) > 0] = given[given.sum(1) > 0].log()
         return found
 
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        return 2 * sum(sizes) * width + 18 * width
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
+        return 2 * sum(sizes) * parameters.width + 18 * parameters.width

@@ -18,6 +18,7 @@ from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenera
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from dpsynth_platform.synth.neural.network_plan import NetworkParameters
     from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.synth.tabular.column_states import Array
 
@@ -46,5 +47,5 @@ class DpVae(MixtureNetworkGenerator):
             found: list[Tensor] = network.decoded(torch.randn(components, POINTS, generator=source))  # type: ignore[operator]
         return found
 
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        return 2 * sum(sizes) * width + 24 * width
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
+        return 2 * sum(sizes) * parameters.width + 24 * parameters.width

@@ -22,7 +22,7 @@ import numpy as np
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.neural.columnwise import fitted
-from dpsynth_platform.synth.neural.network_generator import NetworkGenerator
+from dpsynth_platform.synth.neural.states_generator import StatesGenerator
 from dpsynth_platform.synth.tabular import mixtures
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.synth.tabular.estimation import estimate_total
@@ -41,7 +41,7 @@ COMPONENTS = 4096
 """Of a mixture, or as many as its states permit."""
 
 
-class MixtureNetworkGenerator(NetworkGenerator, ABC):
+class MixtureNetworkGenerator(StatesGenerator, ABC):
     """A generator whose network makes distributions of rows from random points."""
 
     @abstractmethod

@@ -38,8 +38,9 @@ from dpsynth_platform.synth.tabular.paid import of_mechanism
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dpsynth_platform.synth.network_training import Prepared
-    from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.training.interface import Batch
     from dpsynth_platform.training.plan import TrainingPlan
 
@@ -99,35 +100,27 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     parameters_type = NetworkParameters
 
     @abstractmethod
-    def network(self, shares: Sequence[Array], width: int) -> StatesNetwork:
-        """The network with its first weights.
-
-        Args:
-            shares: of each column's states, by the noisy counts, without zeros.
-        """
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
+        """Number of trained weights, about."""
 
     @abstractmethod
-    def rows(self) -> type[StateRows]:
-        """What the network takes of rows."""
-
-    @abstractmethod
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        """Of the network, about."""
-
-    def ready(self, parameters: NetworkParameters, shares: Sequence[Array], device: str) -> Prepared:
+    def ready(
+        self, parameters: NetworkParameters, learned: LearnedColumns, device: str, progress: Progress = silent
+    ) -> Prepared:
         """The network, tried on random rows before any record is read for training.
 
         Raises:
             TrainingRefused: training it would not be differentially private.
         """
-        from dpsynth_platform.synth.neural.states_network import prepared
 
-        return prepared(self.network(shares, parameters.width), self.rows(), parameters, device)
+    @abstractmethod
+    def unlinked(self, parameters: NetworkParameters, learned: LearnedColumns) -> Mapping[str, Tensor]:
+        """Weights of a network that knows nothing but the noisy counts."""
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Calibrates counts and training together, and tries a network of the largest size on random rows."""
         found = NetworkParameters.calibrated(contract, domain, guarantee)
-        self.ready(found, [np.full(size, 1 / size) for size in domain.most_states], "cpu")
+        self.ready(found, LearnedColumns.planned(domain), "cpu")
         return asdict(found)
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> NetworkParameters:
@@ -148,7 +141,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         domain, sealed = Domain.from_json(plan.columns), self.sealed(plan.parameters)
         training, one = sealed.training, sealed.noise(1 / len(domain))
         what = "owners" if training.sampled == "user" else "records"
-        weights = self.weights(domain.most_states, sealed.width)
+        weights = self.weights(sealed, domain.most_states)
         event = (
             f"{len(domain)} one-way marginals with rounded Gaussian noise, then DP-SGD of a network with about "
             f"{weights:,} weights: {training.paid_steps} paid steps, each with a Poisson sample of about "
@@ -214,7 +207,8 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         sealed, learned = self.sealed(plan.parameters), self.learned(plan, directory)
         if self._left_untrained(sealed, learned, private_directory(directory / NETWORK)):
             return
-        ready = self.ready(sealed, learned.shares, device)
+        ready = self.ready(sealed, learned, device, progress)
+        ready.warm_up()
         records = learned.records(sealed, bounded)
         weights = network_training.train_once(
             ready, sealed.training, records, NoJournal(), progress=progress, device=device
@@ -231,10 +225,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         if sum(len(share) > 1 for share in learned.shares) > 1:
             return False
         if not is_trained(place):
-            network = self.network(learned.shares, sealed.width)
-            for head in network.heads.parameters():
-                head.detach().zero_()
-            save_weights(dict(network.named_parameters()), place, 0)
+            save_weights(self.unlinked(sealed, learned), place, 0)
         return True
 
     def _train_resumably(self, run: MechanismRun) -> None:
@@ -252,7 +243,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             run,
             _Trained(self, run.plan, sealed),
             place,
-            lambda: self.ready(sealed, learned.shares, run.device),
+            lambda: self.ready(sealed, learned, run.device, run.progress),
             lambda _: learned.records(sealed, run.bounded),
         )
 
@@ -283,15 +274,6 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
                 "a new spend"
             )
 
-    def trained(self, plan: SealedPlan, directory: Path) -> tuple[LearnedColumns, StatesNetwork]:
-        """The network with its weights. Raises `MechanismFailed` if they are incomplete, damaged or of another plan."""
-        from dpsynth_platform.training.weights import load_weights
-
-        learned = self.learned(plan, directory)
-        network = self.network(learned.shares, self.sealed(plan.parameters).width)
-        load_weights(dict(network.named_parameters()), directory / NETWORK)
-        return learned, network.eval()
-
     def learned(self, plan: SealedPlan, directory: Path) -> LearnedColumns:
         """By the complete counts in a model directory."""
         stored = read_measurements(directory, plan.digest)
@@ -308,6 +290,18 @@ class LearnedColumns:
     domain: Domain
     states: tuple[ColumnStates, ...]
     shares: list[Array]
+
+    @classmethod
+    def planned(cls, domain: Domain) -> LearnedColumns:
+        """As many states as columns may have, equally often, before anything is counted."""
+        states = []
+        for column in domain:
+            most, cells = column.most_states, column.size
+            state_of = np.arange(cells)
+            if most < cells:  # fine cells, which are put together by their counts
+                state_of = np.append(np.arange(cells - 1) * (most - 1) // (cells - 1), most - 1)
+            states.append(ColumnStates(state_of.astype(np.int32), 1 / np.bincount(state_of)[state_of]))
+        return cls(domain, tuple(states), [np.full(item.size, 1 / item.size) for item in states])
 
     def records(self, sealed: NetworkParameters, bounded: Path) -> StateRecords:
         """The records of the bounded table."""

@@ -9,13 +9,14 @@ apart (`tabular.compression`), and how often each is drawn. Training costs what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.network_training import TableNetwork
+from dpsynth_platform.contracts.network_training import RowLanguage, TableNetwork
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -49,7 +50,28 @@ class NetworkParameters(SelectionParameters):
 
     @classmethod
     def calibrated(cls, contract: DataContract, domain: Domain, guarantee: Guarantee) -> Self:
+        """The parameters with the least noise of the guarantee; raises as `trained_with`."""
+        declared = contract.generate.network or TableNetwork()
+        return cls.trained_with(
+            contract, domain, guarantee, declared, width=declared.width, fixed_order=declared.fixed_order
+        )
+
+    @classmethod
+    def trained_with(
+        cls,
+        contract: DataContract,
+        domain: Domain,
+        guarantee: Guarantee,
+        declared: TableNetwork | RowLanguage,
+        *,
+        training: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> Self:
         """The parameters with the least noise of the guarantee.
+
+        Args:
+            training: further parameters of the training.
+            others: further parameters of the class.
 
         Raises:
             ContractError: owners weigh equally, which training does not do, or one column is modelled.
@@ -58,8 +80,8 @@ class NetworkParameters(SelectionParameters):
         if guarantee.weighting != "rows":
             raise ContractError(
                 f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with {contract.generate.method}, "
-                "whose training takes records in full; accepted: rows (in a contract, with generate.network.sampled: "
-                "owners, which gives owners equal weight)"
+                f"whose training takes records in full; accepted: rows (in a contract, with "
+                f"generate.{part_of(declared)}.sampled: owners, which gives owners equal weight)"
             )
         if len(domain) < 2:
             raise ContractError(
@@ -73,7 +95,6 @@ class NetworkParameters(SelectionParameters):
                 f"{largest.name}, by method {contract.generate.method}; accepted: up to {MOST_STATES}; declare "
                 "fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
-        declared = contract.generate.network or TableNetwork()
         share, beside = declared.columns_share, partitions_of(contract, domain)
         part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
         budget = calibrate_selection(part, 0, 0.0, beside)
@@ -81,18 +102,12 @@ class NetworkParameters(SelectionParameters):
         options = TrainingOptions.declared(declared)
         units = units_of(contract, options.sampled)
         options = replace(options, batch_size=options.batch_size or max(1, units // BATCHES))
-        training = TrainingPlan.calibrated(
+        planned = TrainingPlan.calibrated(
             guarantee,
             beside=lambda trained: beside.beside(_together(counts, trained), guarantee, budget.rho),
-            **options.training(units),
+            **(options.training(units) | dict(training or {})),
         )
-        return cls(
-            **asdict(budget),
-            training=training,
-            width=declared.width,
-            fixed_order=declared.fixed_order,
-            average=options.average,
-        )
+        return cls(**asdict(budget), training=planned, average=options.average, **others)
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
@@ -115,6 +130,11 @@ class NetworkParameters(SelectionParameters):
             raise GrantRefused("the plan's training is for another adjacency or b than its guarantee; materialize raw")
         counts = selection_event(self, guarantee.adjacency, guarantee.max_contributions)
         return _together(counts, self.training.event if steps is None else self.training.event_of(steps))
+
+
+def part_of(declared: TableNetwork | RowLanguage) -> str:
+    """The key of `generate` that declares a training."""
+    return "language" if isinstance(declared, RowLanguage) else "network"
 
 
 def _together(counts: DpEvent, trained: DpEvent) -> DpEvent:

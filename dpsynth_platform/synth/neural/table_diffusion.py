@@ -17,6 +17,7 @@ from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenera
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from dpsynth_platform.synth.neural.network_plan import NetworkParameters
     from dpsynth_platform.synth.neural.states_network import StateRows, StatesNetwork
     from dpsynth_platform.synth.tabular.column_states import Array
 
@@ -43,5 +44,5 @@ class TableDiffusion(MixtureNetworkGenerator):
             found: list[Tensor] = network.denoised(components, source)  # type: ignore[operator]
         return found
 
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        return 2 * sum(sizes) * width + width**2 + 5 * width
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
+        return 2 * sum(sizes) * parameters.width + parameters.width**2 + 5 * parameters.width

@@ -17,6 +17,7 @@ from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerat
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
+    from dpsynth_platform.synth.neural.network_plan import NetworkParameters
     from dpsynth_platform.synth.tabular.column_states import Array
 
 SQUARES = 24
@@ -38,5 +39,5 @@ class Tbart(ColumnwiseGenerator):
 
         return Sequences
 
-    def weights(self, sizes: Sequence[int], width: int) -> int:
-        return SQUARES * width**2 + (2 * sum(sizes) + len(sizes)) * width
+    def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
+        return SQUARES * parameters.width**2 + (2 * sum(sizes) + len(sizes)) * parameters.width

@@ -51,8 +51,8 @@ def synth_table(
         typer.Option(
             metavar="<name>",  # the list of them would leave no room for the options' names
             help="The generator: aim, mst, mwem, rap, gem, grem, appgm, privsyn, mrf, privbayes, histogram, "
-            "independent, arn, tbart, dp_vae, table_diffusion, dp_gan, or with --public also jam; auto: by public "
-            "facts, with the reason.",
+            "independent, arn, tbart, dp_vae, table_diffusion, dp_gan, great, dp_2stage, or with --public also jam; "
+            "auto: by public facts, with the reason.",
         ),
     ] = "auto",
     target: Annotated[
@@ -64,11 +64,15 @@ def synth_table(
     public: Annotated[
         Path | None,
         typer.Option(
-            help="A public table with some of the columns, which helps --method aim, jam, mwem, rap or gem. No "
-            "mechanism protects its rows."
+            help="A public table with some of the columns, which helps --method aim, jam, mwem, rap or gem; or with "
+            "any columns, for dp_2stage. No mechanism protects its rows."
         ),
     ] = None,
     public_why: Annotated[str | None, typer.Option(help="Why --public is public; the statement says it.")] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(help="The language model of --method great or dp_2stage, by name or path; default: smollm2-135m."),
+    ] = None,
     time_limit: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +109,7 @@ def synth_table(
         target=target,
         public=public,
         public_why=public_why,
+        base_model=base_model,
         time_limit=time_limit,
         rows=rows,
         learn_values=learn_values,

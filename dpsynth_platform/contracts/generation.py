@@ -19,7 +19,7 @@ from dpsynth_platform.contracts.methods import (
     NETWORK_METHODS,
     PARTS_OF_IMAGE,
     PARTS_OF_TEXT,
-    PUBLIC_METHODS,
+    PUBLIC_ROWS_METHODS,
     TEXT_METHODS,
     TRAINED_METHODS,
     MethodName,
@@ -185,6 +185,9 @@ class Generate(Part):
             return document | {"network": _with_defaults(document["method"], document.get("network"))}
         if isinstance(document, dict) and document.get("method") in LANGUAGE_METHODS:
             language = _with_defaults(document["method"], document.get("language"))
+            first = language.get("first") if isinstance(language, dict) else None
+            if isinstance(first, dict) and document.get("public") is not None:
+                language = language | {"first": {"rows": "public"} | first}
             return document | {"language": language, "base_model": document.get("base_model") or DEFAULT_BASE_MODEL}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
@@ -232,7 +235,7 @@ class Generate(Part):
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
-        parts["public"] = (self.public, PUBLIC_METHODS)
+        parts["public"] = (self.public, PUBLIC_ROWS_METHODS)
         parts["network"] = (self.network, NETWORK_METHODS)
         parts["language"] = (self.language, LANGUAGE_METHODS)
         parts |= {

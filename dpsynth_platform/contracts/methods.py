@@ -55,8 +55,10 @@ LANGUAGE_METHODS = ("great", "dp_2stage")
 """Methods for tables that train a language model to write rows."""
 TARGET_METHODS = ("aim", "jam")
 """Methods that heed `generate.workload.target`."""
-PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem", "dp_2stage")
-"""Methods that `generate.public` helps."""
+PUBLIC_METHODS = ("aim", "jam", "mwem", "rap", "gem")
+"""Methods that counts of `generate.public` help."""
+PUBLIC_ROWS_METHODS = (*PUBLIC_METHODS, "dp_2stage")
+"""Methods that may have `generate.public`."""
 TRAINED_METHODS = ("dp_finetune", "ctcl")
 """Methods that train a language model and keep it, so that it can score texts."""
 INFERENCE_METHODS = ("dp_inference",)

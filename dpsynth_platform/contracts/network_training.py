@@ -99,7 +99,7 @@ class FirstStage(Part):
     rows: Literal["counted", "uniform", "public"] = Field(
         default="counted",
         description="`counted`: rows of independent columns by the noisy counts, `uniform`: all values equally often, "
-        "`public`: those of generate.public.",
+        "`public`: those of generate.public (the default with such a table).",
     )
     steps: int = Field(default=300, ge=1, le=1_000_000)
     batch_size: int = Field(default=64, ge=1, le=100_000)

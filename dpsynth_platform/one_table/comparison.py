@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsynth_platform.contracts.generation import Workload
-from dpsynth_platform.contracts.methods import TARGET_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
@@ -45,8 +45,11 @@ from dpsynth_platform.quality.plots import Chart
 from dpsynth_platform.quality.report import QualityReport, Task, markdown_row, measure_tables
 from dpsynth_platform.synth.guarded_sources import public_faults
 
-METHODS: tuple[str, ...] = tuple(name for name in get_args(TableMethodName) if name not in ("auto", "jam"))
-"""All that one table may have; `jam` needs a second public one."""
+METHODS: tuple[str, ...] = tuple(
+    name for name in get_args(TableMethodName) if name not in ("auto", "jam", *LANGUAGE_METHODS)
+)
+"""All that one table may have; `jam` needs a second public one, and language models take hours."""
+_ACCEPTED = ("auto", *METHODS, *LANGUAGE_METHODS)
 _FOR_TARGET = (*TARGET_METHODS, "auto")
 LEAST_ROWS = 200
 HELD_OUT = 0.2
@@ -220,10 +223,10 @@ def compare(
         SourceError: the table cannot be read, has too few rows, or lacks the target.
         MechanismFailed: no method has made a table; the message has each reason.
     """
-    unknown = sorted({*methods} - {*METHODS, "auto"})
+    unknown = sorted({*methods} - {*_ACCEPTED})
     if unknown or not methods or not epsilons:
         raise ContractError(
-            f"methods: {', '.join(unknown) or 'none'}; accepted: auto, {', '.join(METHODS)}; and one epsilon at least"
+            f"methods: {', '.join(unknown) or 'none'}; accepted: {', '.join(_ACCEPTED)}; and one epsilon at least"
         )
     public = validated(PublicRows, declared_public(table, why), "the public table")
     for fault in public_faults(Settings.from_environment(), public):

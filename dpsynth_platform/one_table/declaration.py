@@ -61,6 +61,7 @@ _OPTIONS = {
     "(expected_units: ": "(n: --expected-units ",
     "accepted: auto, which is": "accepted: no --delta, which makes it",
     "generate.method": "--method",
+    "generate.base_model": "--base-model",
     "generate.rows": "--rows",
     "generate.public": "--public",
     "generate.public.uri": "--public",

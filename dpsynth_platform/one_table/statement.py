@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.one_table.task import Task
@@ -246,6 +247,11 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
     return [
         *([task.not_covered] if task.not_covered else []),
         *([of_public_rows(public)] if (public := task.contract.generate.public) is not None else []),
+        *(
+            [f"What the base model {published_name(named)} was trained on before: no ledger here knows it."]
+            if (named := task.contract.generate.base_model) is not None
+            else []
+        ),
         "Whether the table can be read as declared (present, readable, with a header, not empty, of these types, with "
         "an owner in some row), whether a column of ordinary values looks like personal data, whether none or hardly "
         "any of a column's values is listed, and whether values are listed except for blanks or quotes around them, "

@@ -19,7 +19,7 @@ from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS, Part
 from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import NETWORK_METHODS, TARGET_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, NETWORK_METHODS, TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
@@ -60,8 +60,10 @@ class Options:
         target: the column that models of the synthetic rows shall predict well; for `jam` and `aim`, which `auto` may
             choose.
         public: a public table (Parquet, CSV or Delta) with some of the columns, which helps `aim`, `jam`, `mwem`, `rap`
-            and `gem`. Its columns have the same names, of letters, digits, `_` and `-`; others do not help.
+            and `gem`. Its columns have the same names, of letters, digits, `_` and `-`; others do not help. Of
+            `dp_2stage` one with any columns.
         public_why: why it is public; with `public`, and in the statement.
+        base_model: the language model of `great` and `dp_2stage`, by name or path; None: the deployment's default.
         time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`.
         rows: number of synthetic rows; None: estimated from the noisy counts.
         ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
@@ -92,6 +94,7 @@ class Options:
     target: str | None = None
     public: str | Path | None = None
     public_why: str | None = None
+    base_model: str | None = None
     time_limit: str | None = None
     rows: int | None = None
     format: Format = "parquet"
@@ -308,6 +311,8 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "time_limit": options.time_limit,
         # An interrupted training of one table is not resumed, so nothing is paid for repeats.
         **({"network": {"replay_steps": 0}} if options.method in NETWORK_METHODS else {}),
+        **({"language": {"replay_steps": 0}} if options.method in LANGUAGE_METHODS else {}),
+        **({} if options.base_model is None else {"base_model": options.base_model}),
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
 
@@ -315,7 +320,7 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
 def _check_options(options: Options) -> None:
     """Refuses what the contract's own checks would not refuse. Raises `ContractError`."""
     if options.queries is not None:
-        rowwise = ("method", "target", "public", "public_why", "time_limit", "rows", "constraints")
+        rowwise = ("method", "target", "public", "public_why", "base_model", "time_limit", "rows", "constraints")
         defaults = {item.name: item.default for item in fields(Options)}
         for name in rowwise:
             if getattr(options, name) != defaults[name]:

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +115,12 @@ def plan_of(
     target: str | None = None,
     limit: str | None = None,
     public: Path | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> SealedPlan:
-    """The sealed plan of a contract with these columns, one record a person; with a public table, if one is given."""
+    """The sealed plan of a contract with these columns, one record a person; with a public table, if one is given.
+
+    `more` are further keys of `generate`; with any, the target is declared as that of quality.
+    """
     document = {
         "dataset": "benchmark",
         "description": "A table of a benchmark.",
@@ -138,7 +142,9 @@ def plan_of(
             "time_limit": limit,
             **({"workload": {"target": target}} if target and method in WORKLOAD_METHODS else {}),
             **({"public": {"uri": str(public), "why": "rows of a benchmark"}} if public else {}),
+            **(more or {}),
         },
+        **({"quality": {"target": target}} if target and more else {}),
         "release": {"uri": "/nowhere/public"},
     }
     contract = parse_contract(document, where="benchmark", variables={})

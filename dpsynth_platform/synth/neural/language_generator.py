@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.network_training import Prepared
     from dpsynth_platform.synth.neural.row_reading import LanguageRows
     from dpsynth_platform.synth.neural.row_tokens import RowTokens
-    from dpsynth_platform.synth.neural.row_training import States
+    from dpsynth_platform.synth.neural.row_training import LanguageBatches, States
     from dpsynth_platform.synth.tabular.joint import Joint
     from dpsynth_platform.synth.text.base_models import BaseModel
 
@@ -94,8 +94,8 @@ class LanguageGenerator(NetworkGenerator):
         found, sealed = super().description(plan), self.sealed(plan.parameters)
         first = "" if sealed.first is None else f"; {_first_in_words(sealed)}"
         return found | {
-            "event": f"{found['event']}; the network is {published_name(sealed.base_model)}, which writes rows of up to "
-            f"{sealed.most_tokens} tokens{first}",
+            "event": f"{found['event']}; the network is {published_name(sealed.base_model)}, which writes rows of up "
+            f"to {sealed.most_tokens} tokens{first}",
             "base_model": sealed.base_model,
             "predicted_memory_bytes": found["predicted_memory_bytes"] + sealed.base_bytes,
         }
@@ -188,17 +188,14 @@ def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParam
     import torch
 
     from dpsynth_platform.synth.network_training import Prepared
-    from dpsynth_platform.synth.neural.row_reading import LanguageRows, refuse_unreadable
-    from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums, refuse_unsound_rows
+    from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums
     from dpsynth_platform.training.averages import ExponentialAverage
     from dpsynth_platform.training.physical import MOST_TOKENS
 
-    refuse_unreadable(LanguageRows(model, tokens))
     rows = LanguageBatches(tokens, sealed, torch.device(device))
-    model = model.to(device)
-    refuse_unsound_rows(model, sealed.training, rows, vocabulary, tokens.longest)
+    _try(model, vocabulary, tokens, rows, sealed)
     return Prepared(
-        network=model,
+        network=model.to(device),
         losses=rows.losses,
         drawn=rows.drawn,
         made_up=rows.made_up,
@@ -207,6 +204,15 @@ def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParam
         sums=RowSums,
         most_rows=max(1, MOST_TOKENS["cpu"] // tokens.longest),
     )
+
+
+def _try(model: Any, vocabulary: int, tokens: RowTokens, rows: LanguageBatches, sealed: LanguageParameters) -> None:
+    """Refuses a model that cannot be read in parts, or not be trained; then it is on the device of the rows."""
+    from dpsynth_platform.synth.neural.row_reading import LanguageRows, refuse_unreadable
+    from dpsynth_platform.synth.neural.row_training import refuse_unsound_rows
+
+    refuse_unreadable(LanguageRows(model, tokens))
+    refuse_unsound_rows(model.to(rows.device), sealed.training, rows, vocabulary, tokens.longest)
 
 
 def _first_stage(

@@ -24,6 +24,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import PUBLIC_METHODS
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.events import event_to_json
@@ -212,7 +213,7 @@ class MarginalGenerator(Generator):
         plain = domain_of(contract, period)
         check_possible(plain, Conditions.of(plain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)
-        if (public := contract.generate.public) is not None:
+        if (public := contract.generate.public) is not None and self.method in PUBLIC_METHODS:
             parameters[PUBLIC] = asdict(SealedRows.of(public, contract, domain))
         if (measures := SealedMeasures.of(contract, domain, guarantee, parameters["rho"])) is not None:
             parameters[PAID] = measures

@@ -1,0 +1,134 @@
+"""Language models that write rows, beside DP-2Stage's published figures: quality, perplexity and time. Not a test.
+
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_language.py --source adult --epsilon 1
+    ... --method great --base smollm2-135m --keys '{"steps": 40, "adapter": {"rank": 16}}' --rows 5000
+
+What belongs here: adult and texas in the cut of the DP-2Stage benchmark, and a small model with weights at random, made
+here from public words: the columns' names and declared values. What does not: asserting. Delta is 1e-5, and each row is
+a unit. Figures are those of `bench_tabular`; perplexities are of the tokens of names, values and commas of test rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_methods import table_of
+from bench_tabular import QUALITY_DELTA, conduct, figures, plan_of, say, stored
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from dpsynth_platform.quality.columns import align, cells
+from dpsynth_platform.quality.fidelity import k_way_distance
+
+PUBLISHED = {
+    ("adult", 1.0): {
+        "GPT-2, DP only": (27.8, 58.5, 65.2, 55.0, 68.4, 85.7),
+        "DP-2Stage-U": (21.2, 48.9, 61.9, 55.0, 76.1, 86.7),
+        "DP-2Stage-O, first": (30.4, 61.6, 66.7, 55.4, 72.3, 88.5),
+        "DP-2Stage-O, second": (31.6, 60.5, 66.4, 55.6, 71.3, 86.9),
+        "AIM": (59.6, 86.8, 80.3, 86.4, 77.1, 88.4),
+    },
+    ("texas", 1.0): {
+        "GPT-2, DP only": (55.4, 90.2, 77.1, 70.3, 60.6, 92.3),
+        "DP-2Stage-U": (23.5, 59.8, 67.3, 68.2, 80.7, 93.4),
+        "DP-2Stage-O, first": (74.8, 96.7, 89.1, 69.9, 60.5, 91.7),
+        "DP-2Stage-O, second": (74.3, 96.4, 88.8, 70.9, 62.0, 93.2),
+        "AIM": (84.5, 98.3, 94.2, 81.0, 93.0, 98.9),
+    },
+}
+"""DP-2Stage, table 8: F1, AUC, accuracy, CorAcc, Pair, HIST."""
+VOCABULARY = 1000
+
+
+def small_model(directory: Path, columns: dict[str, Any], width: int = 128, layers: int = 4) -> Path:
+    """A Llama with weights at random, and a tokenizer of bytes that knows the columns' names and declared values."""
+    words = [f" {name} is" for name in columns]
+    words += [f" {value}" for column in columns.values() for value in column.get("values", ())]
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(words * 4, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=1024,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def run(options: argparse.Namespace) -> None:
+    torch.set_num_threads(options.threads)
+    train, test, columns, target = table_of(options.source)
+    with tempfile.TemporaryDirectory() as place, stored(train) as bounded:
+        base, keys = options.base, json.loads(options.keys)
+        if base == "small":
+            base, keys = str(small_model(Path(place) / "base", columns)), {"adapter": "none"} | keys
+        more: dict[str, Any] = {"base_model": base, "language": keys}
+        if options.public:
+            more["public"] = {"uri": options.public, "why": "a table of a benchmark"}
+        plan = plan_of(options.method, columns, train.schema, options.epsilon, QUALITY_DELTA, target, more=more)
+        began = time.monotonic(), time.process_time()
+        timed = conduct(plan, bounded, options.rows or train.num_rows, "cpu")
+        wall, own = time.monotonic() - began[0], time.process_time() - began[1]
+    made = timed.rows
+    (real, other), sizes = cells(align({"real": train, "synthetic": made}))
+    found = {
+        "source": options.source,
+        "method": options.method,
+        "epsilon": options.epsilon,
+        "base": options.base,
+        "keys": keys,
+        "pairs": k_way_distance(real, other, sizes, 2).mean,
+        "triples": k_way_distance(real, other, sizes, 3).mean,
+        "seconds": own,
+        "wall": wall,
+        "drawing": float(timed.sampling),
+    }
+    say(json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}))
+    say(f"{'':24}      F1     AUC     ACC  CorAcc    Pair    HIST")
+    for name, values in PUBLISHED.get((options.source, options.epsilon), {}).items():
+        say(f"{name:24}" + "".join(f"{value:8.1f}" for value in values))
+    assert test is not None and target is not None
+    f1, auc, accuracy, corr, pair, hist, *_ = figures(test, made, target)
+    say(f"{options.method:24}" + "".join(f"{value:8.1f}" for value in (f1, auc, accuracy, corr, pair, hist)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", default="adult", choices=("adult", "texas"))
+    parser.add_argument("--method", default="dp_2stage", choices=("great", "dp_2stage"))
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--base", default="small")
+    parser.add_argument("--keys", default="{}")
+    parser.add_argument("--public")
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--threads", type=int, default=1)
+    run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

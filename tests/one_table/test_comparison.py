@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,45 @@ def test_a_source_of_the_deployment_is_not_compared(public: Path, monkeypatch: p
     (contracts / "people.yaml").write_text(f"source: {{uri: {public}, format: parquet, key: [age]}}\n")
     with pytest.raises(ContractError, match="overlap; accepted: a table that is public"):
         compare(public, WHY, "city", Options(epsilon=1))
+
+
+@pytest.mark.parametrize("way", ["copy", "hard link", "among", "linked in a directory"])
+def test_a_copy_of_a_source_that_never_ran_is_not_compared(
+    public: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Another table beside it is."""
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    place = public.parent
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(place / "deploy"))
+    (place / "deploy/contracts").mkdir(parents=True)
+    source = f"source: {{uri: {public}, format: parquet, key: [age]}}\n"
+    (place / "deploy/contracts/people.yaml").write_text(source)
+    (place / "other").mkdir()
+    other = place / "other" / "rows.parquet"
+    make = {"hard link": os.link, "linked in a directory": os.symlink}.get(way, shutil.copy)
+    make(public, other)
+    table = other.parent if way in ("among", "linked in a directory") else other
+    with pytest.raises(ContractError, match="has a file of the source of dataset people, or a copy of one"):
+        compare(table, WHY, "city", Options(epsilon=1))
+    other.unlink()
+    pq.write_table(people(199), other)
+    with pytest.raises(SourceError, match="199 rows"):
+        compare(table, WHY, "city", Options(epsilon=1), drop=["person", "note"])
+
+
+@pytest.mark.parametrize("way", ["file", "directory", "link", "above"])
+def test_the_platforms_own_rows_are_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    home = public.parent / "home"
+    inside = home / "restricted" / "people" / "bounded"
+    inside.mkdir(parents=True)
+    shutil.copy(public, inside / "part.parquet")
+    places = {"file": inside / "part.parquet", "directory": inside, "link": public.parent / "linked", "above": home}
+    if way == "link":
+        places[way].mkdir()
+        (places[way] / "part.parquet").symlink_to(inside / "part.parquet")
+    with pytest.raises(ContractError, match="and the restricted zone overlap; accepted: a table that is public"):
+        compare(places[way], WHY, "city", Options(epsilon=1))
 
 
 @pytest.mark.parametrize(

@@ -42,18 +42,19 @@ def public_faults(settings: Settings, public: PublicRows) -> Iterator[str]:
         own = kept.resolve()
         if own.is_relative_to(place) or any(each.is_relative_to(own) for each in (place, *files)):
             yield f"{public.uri!r} and the {name} overlap; accepted: a table that is public"
-    for dataset, source in _deployed(settings):
-        faults = [*public.faults(source, f"the source of dataset {dataset}")]
-        if not faults and source.format != "sql" and _has_one_of(files, _files(source)[1]):
-            faults = [
-                f"{public.uri!r} has a file of the source of dataset {dataset}, or a copy of one; accepted: a table "
-                "that is public, apart from all sources"
-            ]
-        yield from faults
+    deployed = [*_deployed(settings)]
+    for dataset, source in deployed:
+        yield from public.faults(source, f"the source of dataset {dataset}")
     if _is_pinned(settings, public.source):
         yield (
             f"{public.uri!r} has the content of a source that this deployment guards; accepted: a table that is public"
         )
+    for dataset, source in deployed:
+        if source.format != "sql" and _has_one_of(files, _files(source)[1]):
+            yield (
+                f"{public.uri!r} has a file of the source of dataset {dataset}, or a copy of one; accepted: a table "
+                "that is public, apart from all sources"
+            )
 
 
 def _files(table: Source) -> tuple[Path, list[Path]]:

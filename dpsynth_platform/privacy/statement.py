@@ -28,6 +28,7 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     LEAF_KINDS,
+    BestRunEvent,
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
     DpEvent,
@@ -38,6 +39,7 @@ from dpsynth_platform.privacy.events import (
     SampledGaussianEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
+    atoms,
     counts_owners,
     event_from_json,
     event_to_json,
@@ -443,6 +445,10 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
         ),
         *([_text("weighted")] if counts_owners(event) else []),
         *(
+            _text("best_run", mean=best.mean, number=number_of(len(best.events), "mechanism"))
+            for best in _best_runs(event)
+        ),
+        *(
             _text(
                 "training_steps",
                 times=times,
@@ -462,8 +468,15 @@ def _analysis(leaf: SampledGaussianEvent) -> str:
     return "DP-SGD" if leaf.max_contributions == 1 else "DP-SGD-ELS"
 
 
+def _best_runs(event: DpEvent) -> list[BestRunEvent]:
+    """Those in the event, once each, also inside of the runs of others."""
+    found = dict.fromkeys(atom for atom, _ in atoms(event) if isinstance(atom, BestRunEvent))
+    return [*found, *(inner for best in found for part in best.events for inner in _best_runs(part))]
+
+
 def _verification(event: DpEvent) -> str:
     steps = {_analysis(leaf) for leaf, _ in leaves(event) if isinstance(leaf, SampledGaussianEvent)}
+    steps |= {"best-run"} if _best_runs(event) else set()
     return _text(
         "verification",
         slack=_text("verification_slack") if cost(event).delta_slack else "",
@@ -560,7 +573,8 @@ def _has_parallel(event: DpEvent) -> bool:
         return True
     if isinstance(event, dp_event.SelfComposedDpEvent):
         return _has_parallel(event.event)
-    return isinstance(event, dp_event.ComposedDpEvent) and any(_has_parallel(part) for part in event.events)
+    parts = event.events if isinstance(event, dp_event.ComposedDpEvent | BestRunEvent) else ()
+    return any(_has_parallel(part) for part in parts)
 
 
 def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:

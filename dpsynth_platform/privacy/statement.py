@@ -445,8 +445,13 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
         ),
         *([_text("weighted")] if counts_owners(event) else []),
         *(
-            _text("best_run", mean=best.mean, number=number_of(len(best.events), "mechanism"))
-            for best in _best_runs(event)
+            _text(
+                "best_run",
+                choices=number_of(times, "choice"),
+                mean=best.mean,
+                number=number_of(len(best.events), "mechanism"),
+            )
+            for best, times in _best_runs(event).items()
         ),
         *(
             _text(
@@ -468,10 +473,16 @@ def _analysis(leaf: SampledGaussianEvent) -> str:
     return "DP-SGD" if leaf.max_contributions == 1 else "DP-SGD-ELS"
 
 
-def _best_runs(event: DpEvent) -> list[BestRunEvent]:
-    """Those in the event, once each, also inside of the runs of others."""
-    found = dict.fromkeys(atom for atom, _ in atoms(event) if isinstance(atom, BestRunEvent))
-    return [*found, *(inner for best in found for part in best.events for inner in _best_runs(part))]
+def _best_runs(event: DpEvent) -> Counter[BestRunEvent]:
+    """Those in the event, also inside of the runs of others, and how often each is made in one run of these."""
+    found: Counter[BestRunEvent] = Counter()
+    for atom, times in atoms(event):
+        if isinstance(atom, BestRunEvent):
+            found[atom] += times
+            for part in atom.events:
+                for inner, inside in _best_runs(part).items():
+                    found[inner] += times * inside
+    return found
 
 
 def _verification(event: DpEvent) -> str:

@@ -21,6 +21,7 @@ from dpsynth_platform.privacy.events import (
     event_to_json,
     histogram_event,
     token_selection_event,
+    twice,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst, mst_event
@@ -81,7 +82,7 @@ MECHANISMS = {
     "best of runs": lambda: dp_event.ComposedDpEvent(
         [
             histogram_event(90.0, max_contributions=B),
-            best_run_event([training(9.0), ParallelDpEvent([tokens(90.0), tokens(50.0)])], 3),
+            twice(best_run_event([training(9.0), ParallelDpEvent([tokens(90.0), tokens(50.0)])], 3)),
         ]
     ),
 }
@@ -106,7 +107,7 @@ SAID = {
         "Continuous noise",
     ),
     "best of runs": (
-        "The best of a random number of runs, 3 in expectation. Each takes one of 2 mechanisms at random",
+        "2 choices of the best of a random number of runs, 3 in expectation. Each takes one of 2 mechanisms at random",
         "Neither the other results nor the number of runs are shown",
         "theorem 2 of Papernot & Steinke (2022)",
         "All records of one unit are in one parallel branch",

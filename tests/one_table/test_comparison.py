@@ -10,12 +10,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from event_cases import own
 from synthesis_cases import SCHEMA, people
 from typer.testing import CliRunner
 
 import dpsynth
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.one_table import Options, comparison
 from dpsynth_platform.one_table.comparison import HELD_OUT, REAL, compare
 
@@ -114,6 +118,23 @@ def test_a_copy_of_a_source_that_never_ran_is_not_compared(
     pq.write_table(people(199), other)
     with pytest.raises(SourceError, match="199 rows"):
         compare(table, WHY, "city", Options(epsilon=1), drop=["person", "note"])
+
+
+def test_a_table_that_lineage_knows_as_guarded_is_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its contract is gone, and its rows are others than those that a run has read."""
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    settings = Settings.from_environment()
+    settings.home.joinpath("ledger").mkdir(parents=True)
+    restricted = {"tags": {"tags": [{"key": "zone", "value": "restricted"}]}}
+    rows = {"namespace": "file", "name": str(public), "facets": restricted}
+    Ledger(settings.ledger_url)
+    assert LineageStore(settings.ledger_url).record(own("COMPLETE", ["source"], [rows], job="people.raw")).new
+    with pytest.raises(ContractError, match="is, holds or was made from a guarded table, by lineage"):
+        compare(public, WHY, "city", Options(epsilon=1))
+    other = public.with_name("other.parquet")
+    pq.write_table(people(199), other)
+    with pytest.raises(SourceError, match="199 rows"):
+        compare(other, WHY, "city", Options(epsilon=1), drop=["person", "note"])
 
 
 @pytest.mark.parametrize("way", ["file", "directory", "link", "above"])

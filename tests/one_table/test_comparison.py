@@ -51,7 +51,8 @@ def test_methods_are_measured_beside_real_rows(public: Path, capfd: pytest.Captu
     assert "--time-limit" in tries["arn"]["refused"] and tries["arn"]["measures"] is None
     better, worse = tries["mst"]["measures"], tries["independent"]["measures"]
     assert list(better) == ["pairs", "triples", "CorAcc", "F1", "AUC", "accuracy"] == list(found["real"])
-    assert better["pairs"] < worse["pairs"] and better["AUC"] > 0.9 > 0.7 > worse["AUC"]
+    # Of models that learn from independent columns the AUC is noise, sometimes high: it decides nothing.
+    assert better["pairs"] < worse["pairs"] and better["AUC"] > 0.9
     assert found["real"]["AUC"] > 0.99 and found["real"]["pairs"] < better["pairs"]
     assert all(
         10 < tries[name]["megabytes"] < 10_000 and tries[name]["seconds"] > 0.1 for name in ("independent", "mst")

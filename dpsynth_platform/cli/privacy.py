@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -185,11 +185,25 @@ def privacy_tuning(
         "epsilon_of_one_run": dict(zip(map(str, files), ones, strict=True)),
         "epsilon_of_all_shown": composed.epsilon,
     }
-    _show(output, best, result, more, units=units)
+    unscored = [str(file) for file, event in zip(files, events, strict=True) if not _has_measures(event)]
+    notes = [f"{', '.join(unscored)}: {_NO_SCORE}"] if unscored else []
+    _show(output, best, result, more, units=units, notes=notes)
     rows = [(f"one run of {file}", _rounded(one)) for file, one in zip(files, ones, strict=True)]
     rows.append((f"one run of each file ({len(files)}), all results shown", _rounded(composed.epsilon)))
     rows.append((f"the best of {runs:g} runs in expectation, nothing else shown", _rounded(result.epsilon)))
     output.table(("what", "epsilon"), rows)
+
+
+_NO_SCORE = (
+    "no measure of quality is part of it; the bound holds only if what decides follows from a run's own result, with "
+    "no further look at the data"
+)
+
+
+def _has_measures(event: DpEvent) -> bool:
+    from dpsynth_platform.privacy.events import GaussianMeasuresEvent, leaves
+
+    return any(isinstance(leaf, GaussianMeasuresEvent) for leaf, _ in leaves(event))
 
 
 def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
@@ -367,14 +381,20 @@ _ADJACENCY_WORDS = {
 
 
 def _show(
-    output: TerminalOutput, event: DpEvent, result: EpsilonResult, more: Mapping[str, Any], *, units: int | None = None
+    output: TerminalOutput,
+    event: DpEvent,
+    result: EpsilonResult,
+    more: Mapping[str, Any],
+    *,
+    units: int | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     from dpsynth_platform.privacy.events import adjacency_of, event_to_json
     from dpsynth_platform.privacy.guarantee import tier
 
     too_large = _delta_notes(result.delta, units)
     level = None if too_large else tier(result.epsilon)
-    notes = [*too_large, *_loose_notes(event, result)]
+    notes = [*too_large, *_loose_notes(event, result), *notes]
     output.json(
         {
             "epsilon": result.epsilon,

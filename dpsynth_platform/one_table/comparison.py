@@ -4,8 +4,8 @@ What belongs here: the tries, what is measured of them, and the result for peopl
 measures (`quality`).
 
 On a private table each method reads the rows and is paid for, and the choice by its results is a further loss. So the
-table is declared public, with a reason, and is none of a deployment's sources. Nothing here is paid for: what is drawn
-is of public rows, and its statement and ledger are not kept.
+table is declared public, with a reason, and is none that a deployment guards, as far as its files and its lineage know.
+Nothing here is paid for: what is drawn is of public rows, and its statement and ledger are not kept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpsynth_platform.contracts.bases import PublicBase
 from dpsynth_platform.contracts.generation import Workload
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.public_rows import PublicRows
@@ -218,8 +219,9 @@ def compare(
         workload: marginals that matter; their error is measured, too.
 
     Raises:
-        ContractError: the table is not declared as it should be or is a source of the deployment, or methods or
-            epsilons cannot be run.
+        ContractError: the table is not declared as it should be or is guarded by the deployment, or methods or epsilons
+            cannot be run.
+        LedgerError: the deployment's ledger, which knows the lineage of tables, is out of reach.
         SourceError: the table cannot be read, has too few rows, or lacks the target.
         MechanismFailed: no method has made a table; the message has each reason.
     """
@@ -229,7 +231,7 @@ def compare(
             f"methods: {', '.join(unknown) or 'none'}; accepted: {', '.join(_ACCEPTED)}; and one epsilon at least"
         )
     public = validated(PublicRows, declared_public(table, why), "the public table")
-    for fault in public_faults(Settings.from_environment(), public):
+    for fault in _faults(Settings.from_environment(), public):
         raise ContractError(f"the public table: {fault}")
     with private_files(), scratch_directory("dpsynth-compare-") as work:
         kept, held_out, schema = _parts(Path(table), options, drop)
@@ -273,6 +275,21 @@ def compare(
     if place is not None:
         _write(result, place)
     return result
+
+
+def _faults(settings: Settings, public: PublicRows) -> Iterator[str]:
+    """Why a deployment guards a table: a line each. Raises `LedgerError` if its ledger is out of reach."""
+    yield from public_faults(settings, public)
+    if settings.has_ledger:
+        from dpsynth_platform.lineage.store import LineageStore
+        from dpsynth_platform.lineage.survey import survey
+
+        base = PublicBase("table", public.uri, public.why)
+        for lead in survey(LineageStore(settings.ledger_url), public.uri, [base]).unprotected:
+            yield (
+                f"{public.uri!r} is, holds or was made from a guarded table, by lineage ({', '.join(lead.path)}); "
+                "accepted: a table that is public"
+            )
 
 
 def _parts(table: Path, options: Options, drop: Sequence[str] = ()) -> tuple[pa.Table, pa.Table, dict[str, Any] | None]:

@@ -295,7 +295,8 @@ class BestRunEvent(DpEvent):  # type: ignore[misc]
     """The best of a random number of runs, by a score that is part of each run's event (Papernot & Steinke 2022).
 
     Each run takes one of several mechanisms at random, all alike. Only the best run's result is shown, and neither the
-    others nor their number. That number K has the truncated negative binomial distribution: P[K = k] is in proportion
+    others nor their number. What decides is a function of each run's result alone, and so is the order of equal scores,
+    unless a coin decides it. That number K has the truncated negative binomial distribution: P[K = k] is in proportion
     to (1 - gamma)^k Gamma(k + shape) / k!, for k from 1.
 
     Attributes:
@@ -338,10 +339,15 @@ def best_run_event(events: Sequence[DpEvent], runs: float, shape: float = 1.0) -
     """The event of the best of `runs` runs in expectation, each of one of these mechanisms.
 
     Raises:
-        AccountingError: `runs` is not above 1, or a parameter is impossible.
+        AccountingError: `runs` is not above 1 or more than the shape can have, or a parameter is impossible.
     """
     if isinstance(runs, bool) or not isinstance(runs, (int, float)) or not 1 < runs <= MOST_RUNS:
         raise AccountingError(f"the best of {runs!r} runs; accepted: above 1, at most {MOST_RUNS:,}")
+    if (most := BestRunEvent(events, shape, PARAMETERS[0]).mean) < runs:
+        raise AccountingError(
+            f"the best of {runs:g} runs with shape {shape:g}, which has at most {most:.3g} in expectation; accepted: "
+            "fewer runs, or a larger shape"
+        )
     low, high = math.log(PARAMETERS[0]), -PARAMETERS[0]
     for _ in range(100):
         middle = (low + high) / 2

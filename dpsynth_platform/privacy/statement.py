@@ -28,6 +28,7 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     LEAF_KINDS,
+    BestRunEvent,
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
     DpEvent,
@@ -38,6 +39,7 @@ from dpsynth_platform.privacy.events import (
     SampledGaussianEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
+    atoms,
     counts_owners,
     event_from_json,
     event_to_json,
@@ -444,6 +446,15 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
         *([_text("weighted")] if counts_owners(event) else []),
         *(
             _text(
+                "best_run",
+                choices=number_of(times, "choice"),
+                mean=best.mean,
+                number=number_of(len(best.events), "mechanism"),
+            )
+            for best, times in _best_runs(event).items()
+        ),
+        *(
+            _text(
                 "training_steps",
                 times=times,
                 analysis=_analysis(leaf),
@@ -462,8 +473,21 @@ def _analysis(leaf: SampledGaussianEvent) -> str:
     return "DP-SGD" if leaf.max_contributions == 1 else "DP-SGD-ELS"
 
 
+def _best_runs(event: DpEvent) -> Counter[BestRunEvent]:
+    """Those in the event, also inside of the runs of others, and how often each is made in one run of these."""
+    found: Counter[BestRunEvent] = Counter()
+    for atom, times in atoms(event):
+        if isinstance(atom, BestRunEvent):
+            found[atom] += times
+            for part in atom.events:
+                for inner, inside in _best_runs(part).items():
+                    found[inner] += times * inside
+    return found
+
+
 def _verification(event: DpEvent) -> str:
     steps = {_analysis(leaf) for leaf, _ in leaves(event) if isinstance(leaf, SampledGaussianEvent)}
+    steps |= {"best-run"} if _best_runs(event) else set()
     return _text(
         "verification",
         slack=_text("verification_slack") if cost(event).delta_slack else "",
@@ -560,7 +584,8 @@ def _has_parallel(event: DpEvent) -> bool:
         return True
     if isinstance(event, dp_event.SelfComposedDpEvent):
         return _has_parallel(event.event)
-    return isinstance(event, dp_event.ComposedDpEvent) and any(_has_parallel(part) for part in event.events)
+    parts = event.events if isinstance(event, dp_event.ComposedDpEvent | BestRunEvent) else ()
+    return any(_has_parallel(part) for part in parts)
 
 
 def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:

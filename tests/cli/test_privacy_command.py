@@ -2,12 +2,18 @@ import json
 
 import pytest
 import typer
+from dp_accounting import dp_event
 from line_cases import small_deployment
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli.privacy import privacy_app
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.events import (
+    GaussianCountsEvent,
+    GaussianMeasuresEvent,
+    event_from_json,
+    event_to_json,
+)
 
 CTCL = ["dp-sgd", "--records", "75316", "--batch-size", "4096", "--delta", "1.18e-6"]
 STEPS = ["--steps", "2000"]
@@ -397,3 +403,15 @@ def test_the_best_of_several_runs(use, tmp_path):
     assert status == 0 and "note: PLD does not reach the best of several runs" in text
     assert "one run of each file (2), all results shown" in text and "nothing else shown" in text
     assert "accepted: above 1" in refusal(use("tuning", *files, "--runs", 1, "--json"))["message"]
+    assert "larger shape" in refusal(use("tuning", *files, "--runs", 5, "--shape", -0.99, "--json"))["message"]
+
+
+def test_a_run_without_a_noisy_score_is_named(use, tmp_path):
+    """What decides would be a look at the data that nobody has paid for."""
+    plain, scored = tmp_path / "plain.json", tmp_path / "scored.json"
+    plain.write_text(use("epsilon", "histogram", "--noise", 8, "--delta", 1e-6, "--json")[1])
+    parts = [GaussianCountsEvent(8.0, "add-or-remove", 1), GaussianMeasuresEvent(20.0, "add-or-remove", 1)]
+    scored.write_text(json.dumps(event_to_json(dp_event.ComposedDpEvent(parts))))
+    notes = answer(use("tuning", plain, scored, "--delta", 1e-6, "--json"))["notes"]
+    assert [note for note in notes if note.startswith(f"{plain}: no measure of quality is part of it")]
+    assert not [note for note in answer(use("tuning", scored, "--delta", 1e-6, "--json"))["notes"] if "quality" in note]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from event_cases import own
 from synthesis_cases import SCHEMA, people
 from typer.testing import CliRunner
 
 import dpsynth
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.one_table import Options, comparison
 from dpsynth_platform.one_table.comparison import HELD_OUT, REAL, compare
 
@@ -45,7 +51,8 @@ def test_methods_are_measured_beside_real_rows(public: Path, capfd: pytest.Captu
     assert "--time-limit" in tries["arn"]["refused"] and tries["arn"]["measures"] is None
     better, worse = tries["mst"]["measures"], tries["independent"]["measures"]
     assert list(better) == ["pairs", "triples", "CorAcc", "F1", "AUC", "accuracy"] == list(found["real"])
-    assert better["pairs"] < worse["pairs"] and better["AUC"] > 0.9 > 0.7 > worse["AUC"]
+    # Of models that learn from independent columns the AUC is noise, sometimes high: it decides nothing.
+    assert better["pairs"] < worse["pairs"] and better["AUC"] > 0.9
     assert found["real"]["AUC"] > 0.99 and found["real"]["pairs"] < better["pairs"]
     assert all(
         10 < tries[name]["megabytes"] < 10_000 and tries[name]["seconds"] > 0.1 for name in ("independent", "mst")
@@ -88,6 +95,62 @@ def test_a_source_of_the_deployment_is_not_compared(public: Path, monkeypatch: p
     (contracts / "people.yaml").write_text(f"source: {{uri: {public}, format: parquet, key: [age]}}\n")
     with pytest.raises(ContractError, match="overlap; accepted: a table that is public"):
         compare(public, WHY, "city", Options(epsilon=1))
+
+
+@pytest.mark.parametrize("way", ["copy", "hard link", "among", "linked in a directory"])
+def test_a_copy_of_a_source_that_never_ran_is_not_compared(
+    public: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Another table beside it is."""
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    place = public.parent
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(place / "deploy"))
+    (place / "deploy/contracts").mkdir(parents=True)
+    source = f"source: {{uri: {public}, format: parquet, key: [age]}}\n"
+    (place / "deploy/contracts/people.yaml").write_text(source)
+    (place / "other").mkdir()
+    other = place / "other" / "rows.parquet"
+    make = {"hard link": os.link, "linked in a directory": os.symlink}.get(way, shutil.copy)
+    make(public, other)
+    table = other.parent if way in ("among", "linked in a directory") else other
+    with pytest.raises(ContractError, match="has a file of the source of dataset people, or a copy of one"):
+        compare(table, WHY, "city", Options(epsilon=1))
+    other.unlink()
+    pq.write_table(people(199), other)
+    with pytest.raises(SourceError, match="199 rows"):
+        compare(table, WHY, "city", Options(epsilon=1), drop=["person", "note"])
+
+
+def test_a_table_that_lineage_knows_as_guarded_is_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its contract is gone, and its rows are others than those that a run has read."""
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    settings = Settings.from_environment()
+    settings.home.joinpath("ledger").mkdir(parents=True)
+    restricted = {"tags": {"tags": [{"key": "zone", "value": "restricted"}]}}
+    rows = {"namespace": "file", "name": str(public), "facets": restricted}
+    Ledger(settings.ledger_url)
+    assert LineageStore(settings.ledger_url).record(own("COMPLETE", ["source"], [rows], job="people.raw")).new
+    with pytest.raises(ContractError, match="is, holds or was made from a guarded table, by lineage"):
+        compare(public, WHY, "city", Options(epsilon=1))
+    other = public.with_name("other.parquet")
+    pq.write_table(people(199), other)
+    with pytest.raises(SourceError, match="199 rows"):
+        compare(other, WHY, "city", Options(epsilon=1), drop=["person", "note"])
+
+
+@pytest.mark.parametrize("way", ["file", "directory", "link", "above"])
+def test_the_platforms_own_rows_are_not_compared(public: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(comparison, "_tried", lambda *given: pytest.fail("it was learned"))
+    home = public.parent / "home"
+    inside = home / "restricted" / "people" / "bounded"
+    inside.mkdir(parents=True)
+    shutil.copy(public, inside / "part.parquet")
+    places = {"file": inside / "part.parquet", "directory": inside, "link": public.parent / "linked", "above": home}
+    if way == "link":
+        places[way].mkdir()
+        (places[way] / "part.parquet").symlink_to(inside / "part.parquet")
+    with pytest.raises(ContractError, match="and the restricted zone overlap; accepted: a table that is public"):
+        compare(places[way], WHY, "city", Options(epsilon=1))
 
 
 @pytest.mark.parametrize(

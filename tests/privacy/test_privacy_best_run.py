@@ -153,3 +153,10 @@ def test_what_has_no_cost_is_refused(events, shape, gamma, said):
 def test_an_impossible_number_of_runs_is_refused(runs):
     with pytest.raises(AccountingError, match="accepted: above 1, at most 10,000"):
         best_run_event([counts(1.0)], runs)
+
+
+@pytest.mark.parametrize(("runs", "shape"), [(5, -0.99), (500, -0.9), (10_000, -0.8)])
+def test_more_runs_than_a_shape_can_have_are_refused(runs, shape):
+    """Else an event of fewer runs would stand for them."""
+    with pytest.raises(AccountingError, match=f"the best of {runs} runs with shape {shape}, which has at most"):
+        best_run_event([counts(1.0)], runs, shape)

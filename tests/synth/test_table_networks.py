@@ -28,6 +28,7 @@ from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, ResumeRefused, TrainingRefused
 from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.privacy.events import event_from_json, leaves
+from dpsynth_platform.privacy.statement import WORDS
 from dpsynth_platform.synth import network_training
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural import (
@@ -255,6 +256,31 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, s
     assert (0.999 * bound if sampled == "user" else 0) < moved() <= bound * (1 + 1e-5)
     monkeypatch.setattr(hooked, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
     assert moved() > bound  # what clips nothing is found
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_others_records_change_a_sum_by_no_more_than_the_statement_says(method):
+    """Kernels depend on the number of rows, so that one more record rounds all others anew; equal ones err alike."""
+    assert "by less than 1/1,000 of the clipping norm as measured" in str(WORDS[method].clipping)
+    draws = 2 if method == "dp_gan" else 1
+    rows, network = rows_and_network(method, 32, [np.full(10, 0.1)] * 8)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.normal_(generator=torch.Generator().manual_seed(1))
+    one = rows.drawn({"states": torch.arange(8)[None]}, draws)
+
+    def clipped_sum(sums, records):
+        sums.reset()
+        batch = {name: values.repeat(records, *[1] * (values.dim() - 1)) for name, values in one.items()}
+        sums.add(batch, torch.full((records, draws), 1 / draws))
+        return torch.cat([total.flatten() for total in sums.totals.values()])
+
+    with VectorSums(network, PLAN, rows.losses) as sums:
+        alone = clipped_sum(sums, 1)
+        for records in (64, 128, 192, 256, 384, 511):
+            moved = clipped_sum(sums, records + 1) - clipped_sum(sums, records)
+            assert float((moved - alone).norm()) < PLAN.clipping_norm / 1000
+            assert float(moved.norm()) < PLAN.clipping_norm * (1 + 1 / 1000)
 
 
 def test_owners_are_sampled_with_all_their_records(tmp_path):

@@ -19,12 +19,15 @@ from typing import Any
 
 import torch
 from bench_methods import table_of
-from bench_tabular import QUALITY_DELTA, conduct, figures, plan_of, say, stored
+from bench_tabular import PERSON, QUALITY_DELTA, figures, plan_of, say, stored
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dpsynth_platform.quality.columns import align, cells
 from dpsynth_platform.quality.fidelity import k_way_distance
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.neural.language_generator import LanguageGenerator
+from dpsynth_platform.synth.neural.row_training import perplexities
 
 PUBLISHED = {
     ("adult", 1.0): {
@@ -43,16 +46,19 @@ PUBLISHED = {
     },
 }
 """DP-2Stage, table 8: F1, AUC, accuracy, CorAcc, Pair, HIST."""
-VOCABULARY = 1000
+VOCABULARY, MOST_TEST = 2000, 500
 
 
-def small_model(directory: Path, columns: dict[str, Any], width: int = 128, layers: int = 4) -> Path:
+def small_model(directory: Path, columns: dict[str, Any], width: int = 128, layers: int = 3) -> Path:
     """A Llama with weights at random, and a tokenizer of bytes that knows the columns' names and declared values."""
     words = [f" {name} is" for name in columns]
     words += [f" {value}" for column in columns.values() for value in column.get("values", ())]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -83,6 +89,7 @@ def small_model(directory: Path, columns: dict[str, Any], width: int = 128, laye
 def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     train, test, columns, target = table_of(options.source)
+    assert test is not None and target is not None
     with tempfile.TemporaryDirectory() as place, stored(train) as bounded:
         base, keys = options.base, json.loads(options.keys)
         if base == "small":
@@ -91,10 +98,18 @@ def run(options: argparse.Namespace) -> None:
         if options.public:
             more["public"] = {"uri": options.public, "why": "a table of a benchmark"}
         plan = plan_of(options.method, columns, train.schema, options.epsilon, QUALITY_DELTA, target, more=more)
-        began = time.monotonic(), time.process_time()
-        timed = conduct(plan, bounded, options.rows or train.num_rows, "cpu")
-        wall, own = time.monotonic() - began[0], time.process_time() - began[1]
-    made = timed.rows
+        began, model, method = [time.process_time()], Path(place) / "model", generator(options.method)
+        model.mkdir()
+        method.measure(plan, bounded, model)
+        method.estimate(plan, model)
+        began.append(time.process_time())
+        made = method.sample(model, options.rows or train.num_rows).drop([PERSON])
+        began.append(time.process_time())
+        assert isinstance(method, LanguageGenerator)
+        learned, rows = method.rows_model(plan, model)
+        codes = learned.domain.encode(test.slice(0, MOST_TEST))
+        states = np.stack([item.state_of[codes[:, at]] for at, item in enumerate(learned.states)], axis=1)
+        perplexity = perplexities(rows.model, rows.tokens, torch.from_numpy(states).long())
     (real, other), sizes = cells(align({"real": train, "synthetic": made}))
     found = {
         "source": options.source,
@@ -104,15 +119,14 @@ def run(options: argparse.Namespace) -> None:
         "keys": keys,
         "pairs": k_way_distance(real, other, sizes, 2).mean,
         "triples": k_way_distance(real, other, sizes, 3).mean,
-        "seconds": own,
-        "wall": wall,
-        "drawing": float(timed.sampling),
+        "training": began[1] - began[0],
+        "drawing": began[2] - began[1],
+        **{f"perplexity of {name}": value for name, value in perplexity.items()},
     }
     say(json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}))
     say(f"{'':24}      F1     AUC     ACC  CorAcc    Pair    HIST")
     for name, values in PUBLISHED.get((options.source, options.epsilon), {}).items():
         say(f"{name:24}" + "".join(f"{value:8.1f}" for value in values))
-    assert test is not None and target is not None
     f1, auc, accuracy, corr, pair, hist, *_ = figures(test, made, target)
     say(f"{options.method:24}" + "".join(f"{value:8.1f}" for value in (f1, auc, accuracy, corr, pair, hist)))
 

@@ -25,6 +25,10 @@ MOST_VALUE_TOKENS = 24
 """Longer values are cut off there, and numbered where that makes two alike."""
 
 
+KINDS = ("names", "values", "commas")
+"""Of tokens."""
+
+
 @dataclass(frozen=True)
 class Choices:
     """The tree of a column's values, without what they have in common at their beginning.
@@ -198,8 +202,8 @@ class RowTokens:
             value_weight: of the loss of a value's tokens, as far as the comma; other tokens have the rest.
 
         Returns:
-            `input_ids`, `position_ids`, `labels` and `token_weights`, [rows, tokens]. Weights are divided by the number
-            of columns, which all rows have.
+            `input_ids`, `position_ids`, `labels`, `token_weights` and `kinds` (of `KINDS`, -1: none), [rows, tokens].
+            Weights are divided by the number of columns, which all rows have.
         """
         device = states.device
         tokens, kinds = (part.to(device) for part in self._padded)
@@ -210,26 +214,25 @@ class RowTokens:
         kinds, tokens = kinds.gather(1, places), tokens.gather(1, places)
         begin = torch.full_like(tokens[:, :1], self.begin)
         kinds, tokens = torch.cat([torch.full_like(begin, -1), kinds], 1), torch.cat([begin, tokens], 1)
-        weights = torch.where(kinds == 1, value_weight, 1 - value_weight) / len(self.columns)
+        weights = torch.where(kinds == KINDS.index("values"), value_weight, 1 - value_weight) / len(self.columns)
         return {
             "input_ids": tokens,
             "position_ids": torch.arange(tokens.shape[1], device=device).expand_as(tokens),
             "labels": torch.where(kinds < 0, IGNORED, tokens),
             "token_weights": torch.where(kinds < 0, 0.0, weights),
+            "kinds": kinds,
         }
 
     @cached_property
     def _padded(self) -> tuple[Tensor, Tensor]:
-        """Of all states of all columns, the tokens of name, value and comma, and the kind of each: 1 of a value, 0 of
-        others, -1 of padding; [all states, tokens].
-        """
+        """Of all states of all columns, the tokens of name, value and comma, and their kinds; [all states, tokens]."""
         longest = max(len(column.name) + column.longest for column in self.columns)
         tokens, kinds = [], []
         for column in self.columns:
             for value in column.values:
                 filler = longest - len(column.name) - len(value)
                 tokens.append([*column.name, *value, *[self.begin] * filler])
-                kinds.append([0] * len(column.name) + [1] * (len(value) - 1) + [0] + [-1] * filler)
+                kinds.append([0] * len(column.name) + [1] * (len(value) - 1) + [2] + [-1] * filler)
         return torch.tensor(tokens), torch.tensor(kinds)
 
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from bench_methods import table_of
 from bench_tabular import PERSON, QUALITY_DELTA, figures, plan_of, say, stored
@@ -54,12 +55,8 @@ def small_model(directory: Path, columns: dict[str, Any], width: int = 128, laye
     words = [f" {name} is" for name in columns]
     words += [f" {value}" for column in columns.values() for value in column.get("values", ())]
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,

@@ -62,7 +62,7 @@ def test_all_lists_of_methods_agree():
     assert set(WORDS) == set(METHODS)
     assert {*AUDITED, "independent", *NETWORK_METHODS} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    for method in (AUTO, *TABLE_METHODS):
+    for method in (AUTO, *TABLE_METHODS, *LANGUAGE_METHODS):
         assert any(line.startswith(f"| `{method}` |") for line in rows), method
 
 

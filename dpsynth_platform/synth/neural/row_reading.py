@@ -4,8 +4,8 @@ What belongs here: passes that keep what was read, and the probabilities of all 
 does not: which values there are (`row_tokens`), training, and the order of columns (`columnwise`).
 
 A pass reads the value before, the column's name, and the whole tree of the column's values, in which each place sees
-what led to it. So each value's probability is exact, with all tokens ruled out that continue no value: nothing that is
-drawn has to be rejected. (DP-2Stage and GReaT draw tokens freely and reject rows with values that do not exist.)
+what led to it. A value's probability is the product of those of its tokens, where at each place all tokens are ruled
+out that continue no value: so nothing that is drawn has to be rejected. (DP-2Stage and GReaT draw tokens freely and reject rows with values that do not exist.)
 """
 
 from __future__ import annotations

@@ -445,6 +445,7 @@ _CLASSES = {
     "image_embedding": "images.image_embedding.ImageEmbedding",
     "image_gan": "images.image_gan.ImageGan",
     "answers": "answers.generator.AnswerGenerator",
+    "tuned": "tuning.generator.Tuned",
 }
 """The class of each method."""
 METHODS = tuple(_CLASSES)

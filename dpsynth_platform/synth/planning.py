@@ -361,7 +361,9 @@ def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:
     yield from constraint_faults(parts)
     modelled = modelled_columns(parts.columns, parts.privacy)
     if parts.generate is not None and parts.generate.text is None and all(parts.columns.values()) and modelled:
-        yield from workload_faults(parts.generate, modelled)
+        for path, each in parts.generate.settings:
+            for fault in workload_faults(each, modelled):
+                yield fault.replace("generate.", f"generate.{path}", 1)
     if parts.source is not None:
         yield from _dialect_faults(parts.source)
         yield from _format_faults(parts.source)

@@ -221,6 +221,16 @@ def read_drawn(directory: Path, sealed: SealedMeasures | None) -> dict[str, Any]
     return document
 
 
+def score_of(directory: Path) -> int:
+    """How good a complete model is by its one noisy measure; more is better. Free, and comparable within one plan.
+
+    The negative distance of pairs, or how many records (or parts of them) a model of the target predicts right.
+    """
+    (measured,) = json.loads((directory / FILE).read_text(encoding="utf-8"))["measures"]
+    noisy = measured["noisy"]
+    return -int(noisy) if measured["name"] == "pairs" else int(sum(noisy[1]))
+
+
 def noisy_accuracy(records: Records, sample: pa.Table, target: str, sigma: float) -> dict[str, Any]:
     """Records by whether a classifier (rows) and the most frequent value (columns) are right: no, yes; with noise."""
     noisy = sample_rounded_gaussian(exact_accuracy(records, sample, target), sigma * records.parts)

@@ -1,4 +1,4 @@
-"""Settings among which a mechanism chooses: what it costs, what is drawn, what is left, and what stops and continues."""
+"""Settings among which a mechanism chooses: what it costs, what is drawn, what is left, and interruptions."""
 
 import dataclasses
 import functools
@@ -158,7 +158,7 @@ def test_learned_values_are_learned_in_each_run():
     MADE.check(plan)
     kinds = {type(leaf).__name__ for leaf, _ in leaves(event_from_json(plan.event))}
     assert "ThresholdedGaussianCountsEvent" in kinds
-    with pytest.raises(ContractError, match="generate.tune.runs: 3, but the values of city are learned"):
+    with pytest.raises(ContractError, match=r"generate\.tune\.runs: 3, but the values of city are learned"):
         tuned_plan(how=3, columns__city=learned)
 
 
@@ -230,7 +230,11 @@ def test_an_auditor_who_sees_the_best_run_stays_below_its_cost():
 
 
 def test_the_auditor_finds_a_score_that_nobody_paid_for():
-    """The planted mistake: the exact count decides whether the highest or the lowest noisy count is best."""
+    """The planted mistake: the exact count decides whether the highest or the lowest noisy count is best.
+
+    By arithmetic the auditor is right 48% of the time, and wrong 2.1%: epsilon 3.1, where .99 is claimed. With both off
+    by six deviations of 4000 choices, the intervals still prove 1.97.
+    """
     sigmas, number = (8.0, 12.0), 4000
     event = best_run_event([GaussianCountsEvent(sigma, "add-or-remove", 1) for sigma in sigmas], 6.0)
     rng = np.random.default_rng(8)
@@ -302,7 +306,11 @@ def test_a_kept_model_is_one_of_its_method(tmp_path, method, monkeypatch):
     assert (kept.method, load_model(run.directory).plan) == (method, kept)
     assert np.isfinite(log_likelihood(load_model(run.directory), people(30))).all()
     drawing = MADE.draw(run.directory, 40, given={"city": "Bern"})
-    assert drawing.paid is None and drawing.table().column("city").to_pylist() == ["Bern"] * 40
+    assert (
+        drawing.paid is None
+        and drawing.measured is None
+        and drawing.table().column("city").to_pylist() == ["Bern"] * 40
+    )
     MADE.estimate(plan, run.directory)
     assert MADE.sample(run.directory, 20).num_rows == 20
     with pytest.raises(GrantRefused, match="another plan"):
@@ -310,7 +318,8 @@ def test_a_kept_model_is_one_of_its_method(tmp_path, method, monkeypatch):
 
 
 def test_a_better_setting_wins(tmp_path):
-    """By its noisy distance of pairs: `independent` keeps no relation of city and age, which are close."""
+    """By its noisy distance of pairs: `independent` keeps no relation of city and age. The scores differ by 18 times
+    the deviation of that, as measured; those of the next test by 8 times and more."""
     plan, bounded = tuned_plan(), write_bounded(people(3000), tmp_path / "table")
     MADE.run(run := job(plan, bounded, tmp_path / "model"))
     assert runs.kept_setting(run.directory) == (0, "mst")
@@ -422,6 +431,13 @@ def test_interrupted_counts_are_not_counted_again(tmp_path, monkeypatch):
         MADE.estimate(short_plan(), tmp_path / "model")
 
 
+def test_each_run_has_a_key_of_its_own(tmp_path):
+    """So that no run opens a checkpoint of another one."""
+    run = job(short_plan(), tmp_path / "table", tmp_path / "model")
+    keys = {tuned._inner(run, run.plan, number).checkpoints.key for number in range(20)}
+    assert len(keys | {run.checkpoints.key}) == 21 and {len(key) for key in keys} == {32}
+
+
 def test_nothing_continues_where_nothing_was_drawn(tmp_path):
     """Such as in the place of a model that retention has deleted."""
     assert not MADE.can_resume(tmp_path / "model") and not MADE.is_complete(tmp_path / "model")
@@ -475,11 +491,6 @@ def test_killed_within_a_training_it_continues_within_what_is_paid_for(tmp_path,
     assert MADE.can_resume(directory) and not MADE.is_complete(directory)
     stopped = runs.place(directory, step // 6)
     counts = (stopped / "measurements.jsonl").read_bytes()
-    with monkeypatch.context() as patch:  # another run's key opens no checkpoint of this one
-        patch.setattr(tuned, "_checkpoints", lambda given, number, resume: dataclasses.replace(given, resume=resume))
-        if any((stopped / "network" / "training" / "checkpoints").glob("*")):
-            with pytest.raises(Exception, match="a run of generate.tune stopped"):
-                MADE.run(job(plan, bounded, directory, resume=True))
     trained, finish = {}, runs.finish
 
     def watched(place):

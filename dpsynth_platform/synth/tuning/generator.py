@@ -118,9 +118,11 @@ class Tuned(Generator):
         return plans[setting]
 
     def drawn(self, request: DrawRequest) -> Drawing:
-        """Rows of the best run's model; without its score, which is the best of several, and thus biased."""
+        """Rows of the best run's model, without its score and noisy counts: the noise of a run that is kept for its
+        score does not have the distribution that intervals assume.
+        """
         _, method = runs.kept_setting(request.directory)
-        return replace(generator(method).drawn(request), paid=None)
+        return replace(generator(method).drawn(request), paid=None, measured=None)
 
 
 def _keys(described: list[dict[str, Any]], prefix: str) -> list[str]:

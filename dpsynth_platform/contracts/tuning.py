@@ -84,7 +84,7 @@ class Tune(Part):
         description="Of the random number's distribution, a truncated negative binomial one: 1 geometric, 0 "
         "logarithmic, which costs less and varies more.",
     )
-    score: Score = Score()
+    score: Score = Field(default=Score(), description="What decides; each run pays for its own.")
 
     @model_validator(mode="after")
     def _valid(self) -> Tune:
@@ -123,6 +123,6 @@ def _whole(candidate: Mapping[str, Any], generate: Mapping[str, Any]) -> dict[st
         parts = [NETWORK_DEFAULTS[found["method"]], {} if common is None else common, found.get("network") or {}]
         if all(isinstance(part, dict) for part in parts):
             found["network"] = {key: value for part in parts for key, value in part.items()}
-    elif found["method"] in WORKLOAD_METHODS and found.get("workload") is None and generate.get("workload") is not None:
-        found["workload"] = generate["workload"]
+    elif found["method"] in WORKLOAD_METHODS and found.get("workload") is None:
+        found["workload"] = generate.get("workload") or {}
     return found

@@ -61,6 +61,8 @@ def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert names == {"claim.json", "measurements.jsonl", "model.json", "model.npz", paid.FILE, runs.TUNED_FILE}
     assert (model / "network").exists() == (kept["method"] == "arn")
     assert [said for said in ran.said["model"] if "setting" in said] == ["choosing a setting: 1 of 1"]
+    shown = ran.materializations["model"]["setting"]
+    assert shown == f"generate.tune.candidates.{kept['candidate']} ({kept['method']})"
     folder = released(deployment)
     assert verify_release(folder).ok
     dossier = json.loads((folder / "dossier.json").read_text())

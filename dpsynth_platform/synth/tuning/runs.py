@@ -168,6 +168,17 @@ def finish(directory: Path) -> None:
         sync(directory)
 
 
+def kept_setting_in_words(directory: Path) -> dict[str, str]:
+    """Which setting's model is in a directory, for people; empty where none was chosen.
+
+    It is a part of what the mechanism shows, and covered as its other results are.
+    """
+    if not (directory / TUNED_FILE).is_file():
+        return {}
+    setting, method = kept_setting(directory)
+    return {"setting": f"generate.tune.candidates.{setting} ({method})"}
+
+
 def kept_setting(directory: Path) -> tuple[int, str]:
     """Number and method of the setting whose model is in a directory. Raises `MechanismFailed` if there is none."""
     try:

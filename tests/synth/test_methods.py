@@ -14,7 +14,14 @@ from audit_cases import categories, claim_of, plan_for, run, table_of
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.methods import ANSWERS, IMAGE_METHODS, NETWORK_METHODS, TEXT_METHODS, TableMethodName
+from dpsynth_platform.contracts.methods import (
+    ANSWERS,
+    IMAGE_METHODS,
+    NETWORK_METHODS,
+    TEXT_METHODS,
+    TUNED,
+    TableMethodName,
+)
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS
@@ -52,7 +59,7 @@ def test_all_lists_of_methods_agree():
     assert set(get_args(Generate.model_fields["method"].annotation)) == {AUTO, *METHODS}
     assert {*TABLE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
     assert set(get_args(TableMethodName)) == {AUTO, *TABLE_METHODS}
-    assert set(WORDS) == set(METHODS)
+    assert set(WORDS) == {*METHODS, TUNED}
     assert {*AUDITED, "independent", *NETWORK_METHODS} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     for method in (AUTO, *TABLE_METHODS):

@@ -69,6 +69,13 @@ def synth_table(
         ),
     ] = None,
     public_why: Annotated[str | None, typer.Option(help="Why --public is public; the statement says it.")] = None,
+    tune: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with `tune:` as in a contract's `generate`: settings among which the mechanism chooses by "
+            "a noisy score. The guarantee covers all runs and the choice."
+        ),
+    ] = None,
     time_limit: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +101,7 @@ def synth_table(
     dialect: CsvDialect,
 ) -> None:
     """Makes a synthetic table, its privacy statement and a ledger of the spent budget. Repeating it costs nothing."""
-    from dpsynth_platform.contracts.methods import TARGET_METHODS
+    from dpsynth_platform.contracts.methods import TARGET_METHODS, TUNED
 
     made = run.made(
         output,
@@ -105,14 +112,15 @@ def synth_table(
         target=target,
         public=public,
         public_why=public_why,
+        tune=tune,
         time_limit=time_limit,
         rows=rows,
         learn_values=learn_values,
     )
     _show(output, made)
-    if target is not None and made.method not in TARGET_METHODS:
+    if target is not None and made.method not in (*TARGET_METHODS, TUNED):
         output.print(f"--target {target} had no effect on method {made.method}; --method aim uses it")
-    if method == "auto" and run.expected_units is None:
+    if method == "auto" and tune is None and run.expected_units is None:
         output.print("The method was chosen for 1/delta units; declare their number with --expected-units.")
 
 

@@ -6,6 +6,7 @@ What belongs here: the settings, how often they run, and the score. What does no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -14,6 +15,7 @@ from dpsynth_platform.contracts.base import Part, refuse
 from dpsynth_platform.contracts.methods import NETWORK_METHODS, WORKLOAD_METHODS, TableMethodName
 from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
 from dpsynth_platform.contracts.workload import Workload
+from dpsynth_platform.foundation.yaml_files import read_yaml
 
 TUNED_METHODS = tuple(name for name in get_args(TableMethodName) if name not in ("auto", "jam"))
 """Methods that a candidate may have: `auto` has no settings, and `jam` needs a public table."""
@@ -103,6 +105,29 @@ class Tune(Part):
             if candidate in self.candidates[:number]:
                 first = self.candidates.index(candidate)
                 yield f"candidates.{number}: is the same setting as candidates.{first}; accepted: each once"
+
+
+class TuneFile(Part):
+    """A file with `tune:`, as in a contract's `generate`."""
+
+    tune: Tune
+
+
+def read_tune(declared: Path | Mapping[str, Any], generate: Mapping[str, Any]) -> Tune:
+    """The settings in a YAML file, or in a mapping of what stands below `tune`.
+
+    Args:
+        generate: what candidates leave out, as in a contract.
+
+    Raises:
+        ContractError: with a line for each fault.
+    """
+    from dpsynth_platform.contracts.validation import validated  # late: a contract is made of these
+
+    document = read_yaml(declared) if isinstance(declared, Path) else {"tune": dict(declared)}
+    if isinstance(document.get("tune"), dict):
+        document = document | {"tune": with_settings({**generate, "tune": document["tune"]})["tune"]}
+    return validated(TuneFile, document, str(declared) if isinstance(declared, Path) else "tune").tune
 
 
 def with_settings(generate: Any) -> Any:

@@ -37,6 +37,22 @@ class Workload(Part):
     weights: dict[ColumnName, Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=dict)
     queries: list[Query] = Field(default_factory=list, max_length=1000)
 
+    def renamed(self, names: Mapping[str, str]) -> Workload:
+        """The same workload of columns under other names; a name that is not in `names` stays."""
+
+        def of(name: str) -> str:
+            return names.get(name, name)
+
+        return self.model_copy(
+            update={
+                "target": None if self.target is None else of(self.target),
+                "weights": {of(name): weight for name, weight in self.weights.items()},
+                "queries": [
+                    query.model_copy(update={"columns": [of(name) for name in query.columns]}) for query in self.queries
+                ],
+            }
+        )
+
 
 class WorkloadFile(Part):
     """A file with `workload:`, as in a contract's `generate`."""

@@ -99,7 +99,7 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
     `AccountingError` if no noise scale meets the guarantee.
     """
     if contract.generate.tune is not None:
-        return Choice(TUNED, DECLARED)
+        return Choice(TUNED, f"it chooses one of {len(contract.generate.settings)} declared settings")
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
     if contract.generate.method_unresolved:

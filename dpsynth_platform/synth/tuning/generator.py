@@ -59,11 +59,11 @@ class Tuned(Generator):
         described = [generator(each.method).describe(each) for each in sealed.plans(plan)]
         errors = {key: max(found.get(key, 0.0) for found in described) for key in _keys(described, _ERRORS)}
         settings = "; ".join(
-            f"setting {number + 1}, {method}: {found['event']}"
-            for number, (method, found) in enumerate(zip(sealed.methods, described, strict=True))
+            f"setting {number} ({method}): {found['event']}"
+            for number, (method, found) in enumerate(zip(sealed.methods, described, strict=True), 1)
         )
         return {
-            "event": f"{_in_words(sealed)}. {settings}",
+            "event": f"{_in_words(sealed)}. What a run does: {settings}",
             "columns": described[0]["columns"],
             "epsilon_of_a_run": sealed.epsilon,
             "settings": sealed.methods,
@@ -130,15 +130,18 @@ def _keys(described: list[dict[str, Any]], prefix: str) -> list[str]:
 
 
 def _in_words(sealed: SealedTuning) -> str:
-    score = f"whose noisy score is best ({sealed.measure}), and of which alone anything is kept"
+    best = f"the run with the best noisy score ({sealed.measure})"
     if sealed.number is None:
-        return f"each of {len(sealed.candidates)} settings once, all paid for; then the one {score}"
+        return (
+            f"{best} of {len(sealed.candidates)} settings, each of which runs once; all are paid for, and nothing of "
+            "the others is kept"
+        )
     event: Any = sealed.event
     rarely = runs.rarely_above(*sealed.number)
     return (
-        f"of a random number of runs ({event.mean:.3g} in expectation, once in a hundred times more than {rarely}; "
-        f"truncated negative binomial distribution of shape {event.shape:g}), each of one of {len(sealed.candidates)} "
-        f"settings at random, the one {score}"
+        f"{best} of a random number of runs, each of one of {len(sealed.candidates)} settings at random: "
+        f"{event.mean:.3g} in expectation, more than {rarely} once in a hundred times (truncated negative binomial "
+        f"distribution of shape {event.shape:g}); nothing of the others is kept"
     )
 
 

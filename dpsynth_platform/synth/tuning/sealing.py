@@ -110,10 +110,7 @@ def calibrated(inputs: PlanInputs) -> tuple[SealedTuning, list[SealedPlan]]:
     found: dict[float, tuple[SealedTuning, list[SealedPlan]]] = {}
 
     def spent(part: float) -> float:
-        plans = [
-            _planned(inputs, f"{contract.dataset}: generate.{path.removesuffix('.')}", setting, part)
-            for path, setting in contract.generate.settings
-        ]
+        plans = [_planned(inputs, f"generate.{path}", setting, part) for path, setting in contract.generate.settings]
         sealed = SealedTuning([_own(plan, plans[0]) for plan in plans], part, tune.score.measure, *_number(tune, plans))
         found[part] = sealed, plans
         return epsilon(sealed.event, whole.delta).epsilon
@@ -165,8 +162,18 @@ def _planned(inputs: PlanInputs, where: str, setting: Generate, part: float) -> 
     try:
         return generator(setting.method).plan(contract, inputs.schema, guarantee, period=inputs.period)
     except (ContractError, AccountingError) as error:
-        problem, kind = str(error).replace("quality.paid.measures", "generate.tune.score.measure"), type(error)
-    raise kind(f"{where}: {problem}")
+        problem, kind = str(error), type(error)
+    start = f"{inputs.contract.dataset}: "
+    raise kind("\n".join(start + _at(where, line.removeprefix(start)) for line in problem.split("\n")))
+
+
+def _at(where: str, fault: str) -> str:
+    """A fault of a setting, by the key in the contract that has it."""
+    if fault.startswith("quality.paid.measures"):
+        return fault.replace("quality.paid.measures", "generate.tune.score.measure", 1)
+    if fault.startswith("generate."):
+        return where + fault.removeprefix("generate.")
+    return f"{where.removesuffix('.')}: {fault}"
 
 
 def _alone(contract: DataContract, setting: Generate, part: float) -> DataContract:

@@ -183,6 +183,7 @@ def statement(
     attempts: int,
     rows: int,
     mostly_missing: tuple[str, ...],
+    setting: str | None = None,
 ) -> Statement:
     """The statement of a run, from public inputs.
 
@@ -190,6 +191,7 @@ def statement(
         others: number of other runs that this ledger has paid for.
         attempts: number of starts of this run's mechanism.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
+        setting: the one that the mechanism kept, where it chose.
     """
     contract, plan, source = task.contract, task.plan, task.source
     tuning, words = Tuning(others), words_of(plan.method, plan.event)
@@ -226,6 +228,7 @@ def statement(
             ),
             *([f"The data were read as {source.dialect.in_words}."] if source.format == "csv" else []),
             *([f"The public table that helped: {public}."] if public is not None else []),
+            *([f"Which setting was kept: {setting}."] if setting is not None else []),
         ),
         table=(
             f"{number_of(rows, 'answer')}; {OF_INTERVALS}."

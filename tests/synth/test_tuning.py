@@ -443,6 +443,15 @@ def test_nothing_continues_where_nothing_was_drawn(tmp_path):
     assert not MADE.can_resume(tmp_path / "model") and not MADE.is_complete(tmp_path / "model")
 
 
+def test_damaged_runs_are_not_drawn_again(tmp_path):
+    run = job(short_plan(), tmp_path / "table", tmp_path / "model")
+    Runs.of(run.directory, run.plan.digest, ["mst", "independent"], (1.0, 0.3))
+    (run.directory / runs.TUNING / runs.RUNS).write_text("{")
+    assert not MADE.can_resume(run.directory)
+    with pytest.raises(MechanismFailed, match="not drawn twice"):
+        MADE.run(run)
+
+
 def test_another_plan_does_not_continue_it(tmp_path, monkeypatch):
     bounded = write_bounded(people(300), tmp_path / "table")
     with monkeypatch.context() as patch:

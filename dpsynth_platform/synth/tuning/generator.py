@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.contracts.methods import TUNED
-from dpsynth_platform.foundation.errors import DpsynthError, GrantRefused
+from dpsynth_platform.foundation.errors import DpsynthError, GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import (
@@ -93,7 +93,12 @@ class Tuned(Generator):
 
     def can_resume(self, directory: Path) -> bool:
         """Whether runs were drawn, and each can still get its score."""
-        drawn = None if self.is_complete(directory) else Runs.kept(directory)
+        if self.is_complete(directory):
+            return False
+        try:
+            drawn = Runs.kept(directory)
+        except MechanismFailed:
+            return False
         return drawn is not None and all(
             _can_be_scored(drawn.methods[setting], runs.place(directory, number))
             for number, setting in enumerate(drawn.settings)

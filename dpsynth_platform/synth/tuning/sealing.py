@@ -3,14 +3,15 @@
 What belongs here: the settings' own plans, calibrated so that all runs and the choice together meet the guarantee, and
 the event of the whole. What does not: the runs (`runs`, `generator`), and the cost of events (`privacy.accounting`).
 
-Every setting gets the same part of the guarantee, which includes its score. The whole is one of
+Every setting gets the same part of the guarantee, which includes its score. The whole is one of these:
 
 - **each once**: all results and scores are paid for, in one composition; the choice is post-processing.
 - **the best of a random number of runs**, each of a random setting (Papernot & Steinke 2022): `BestRunEvent`, whose
-  run costs at each order what the dearest setting does. The order matters: K and the settings of all K runs are drawn
-  first and from nothing but the plan; a run's score is part of its event; only the best run is kept.
+  run costs at each order what the costliest setting does. That holds since the number K and the settings of all K runs
+  are drawn first, from nothing but the plan; since a run's score is part of its event; and since only the best run is
+  kept.
 
-What a setting costs as one run says little of what it costs here, so that its part is found by inverting the whole.
+A setting's part of epsilon is found by inverting the cost of the whole.
 """
 
 from __future__ import annotations

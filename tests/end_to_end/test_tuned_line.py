@@ -62,7 +62,7 @@ def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (model / "network").exists() == (kept["method"] == "arn")
     assert [said for said in ran.said["model"] if "setting" in said] == ["choosing a setting: 1 of 1"]
     shown = ran.materializations["model"]["setting"]
-    assert shown == f"generate.tune.candidates.{kept['candidate']} ({kept['method']})"
+    assert shown == f"{kept['candidate'] + 1} ({kept['method']})"
     folder = released(deployment)
     assert verify_release(folder).ok
     dossier = json.loads((folder / "dossier.json").read_text())

@@ -169,14 +169,14 @@ def finish(directory: Path) -> None:
 
 
 def kept_setting_in_words(directory: Path) -> dict[str, str]:
-    """Which setting's model is in a directory, for people; empty where none was chosen.
+    """Which setting's model is in a directory, counted from 1 as in the plan's words; empty where none was chosen.
 
     It is a part of what the mechanism shows, and covered as its other results are.
     """
     if not (directory / TUNED_FILE).is_file():
         return {}
     setting, method = kept_setting(directory)
-    return {"setting": f"generate.tune.candidates.{setting} ({method})"}
+    return {"setting": f"{setting + 1} ({method})"}
 
 
 def kept_setting(directory: Path) -> tuple[int, str]:

@@ -72,6 +72,7 @@ def _outcome(
     from dpsynth_platform.operations.step_lineage import paid_by
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.events import event_from_json
+    from dpsynth_platform.synth.tuning.runs import kept_setting_in_words
 
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     shown = {
@@ -82,6 +83,7 @@ def _outcome(
         "epsilon_left_after": step.ledger.left_for(contract.family, entry.request, contract.mechanisms),
         "ledger_entry": entry.entry_id,
         "ledger_state": entry.state,
+        **kept_setting_in_words(record.directory),
     }
     return Outcome(record, reused=reused, metadata=shown, facets=paid_by(contract, plan, entry.entry_id))
 

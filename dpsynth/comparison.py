@@ -117,7 +117,7 @@ def compare(
         >>> found.frame.columns.to_list()[:3]
         ['epsilon', 'method', 'pairs']
     """
-    from dpsynth_platform.contracts.generation import workload_in
+    from dpsynth_platform.contracts.workload import workload_in
     from dpsynth_platform.one_table.comparison import LEGEND, METHODS, NOTICE
     from dpsynth_platform.one_table.comparison import compare as compared
 

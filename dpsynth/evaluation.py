@@ -110,7 +110,7 @@ def evaluate(
         'one-way distance, mean'
     """
     from dpsynth_platform.contracts.findings import findings_of, read_findings
-    from dpsynth_platform.contracts.generation import read_workload, workload_in
+    from dpsynth_platform.contracts.workload import read_workload, workload_in
     from dpsynth_platform.quality.files import flat_without, read_file
     from dpsynth_platform.quality.one_type import in_one_type
     from dpsynth_platform.quality.report import measure_tables

@@ -62,7 +62,7 @@ def compare(
     A fifth of the rows is held out for the measures. On a private table each method would be paid for, and so would
     the choice: there, take the method that does best on a public table like it.
     """
-    from dpsynth_platform.contracts.generation import read_workload
+    from dpsynth_platform.contracts.workload import read_workload
     from dpsynth_platform.one_table import Options
     from dpsynth_platform.one_table.comparison import LEGEND, METHODS, NOTICE
     from dpsynth_platform.one_table.comparison import compare as compared

@@ -79,7 +79,7 @@ def quality_table(
     Compares with real data: restricted.
     """
     from dpsynth_platform.contracts.findings import read_findings
-    from dpsynth_platform.contracts.generation import read_workload
+    from dpsynth_platform.contracts.workload import read_workload
     from dpsynth_platform.one_table.declaration import read_declared
     from dpsynth_platform.quality.one_type import read_tables
     from dpsynth_platform.quality.report import measure_tables

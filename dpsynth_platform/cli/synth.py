@@ -73,6 +73,13 @@ def synth_table(
         str | None,
         typer.Option(help="The language model of --method great or dp_2stage, by name or path; default: smollm2-135m."),
     ] = None,
+    tune: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with `tune:` as in a contract's `generate`: settings among which the mechanism chooses by "
+            "a noisy score. The guarantee covers all runs and the choice."
+        ),
+    ] = None,
     time_limit: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +105,7 @@ def synth_table(
     dialect: CsvDialect,
 ) -> None:
     """Makes a synthetic table, its privacy statement and a ledger of the spent budget. Repeating it costs nothing."""
-    from dpsynth_platform.contracts.methods import TARGET_METHODS
+    from dpsynth_platform.contracts.methods import TARGET_METHODS, TUNED
 
     made = run.made(
         output,
@@ -110,14 +117,15 @@ def synth_table(
         public=public,
         public_why=public_why,
         base_model=base_model,
+        tune=tune,
         time_limit=time_limit,
         rows=rows,
         learn_values=learn_values,
     )
     _show(output, made)
-    if target is not None and made.method not in TARGET_METHODS:
+    if target is not None and made.method not in (*TARGET_METHODS, TUNED):
         output.print(f"--target {target} had no effect on method {made.method}; --method aim uses it")
-    if method == "auto" and run.expected_units is None:
+    if method == "auto" and tune is None and run.expected_units is None:
         output.print("The method was chosen for 1/delta units; declare their number with --expected-units.")
 
 

@@ -326,6 +326,18 @@ class DataContract(Part):
             **({"audit_model": self.audit.model} if self.separate_audit_model else {}),
             **({"gaps": gaps} if (gaps := self.gaps) else {}),
             **self._paid_measures,
+            **self._tuned,
+        }
+
+    @property
+    def _tuned(self) -> dict[str, Any]:
+        """What decides which settings run, and their scores; nothing without `generate.tune`."""
+        if self.generate.tune is None:
+            return {}
+        return {
+            "tune": self.generate.tune.model_dump(mode="json"),
+            "tune_target": None if self.generate.tune.score.measure == "pairs" else self.quality.target,
+            "tune_constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
         }
 
     @property

@@ -23,7 +23,7 @@ from dpsynth_platform.contracts.columns import (
     conditioning_values,
     modelled_columns,
 )
-from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, Workload, with_generate
+from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
 from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
@@ -51,7 +51,9 @@ from dpsynth_platform.contracts.text_generation import (
     training_units,
 )
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.contracts.tuning import Tune
 from dpsynth_platform.contracts.uris import local_path
+from dpsynth_platform.contracts.workload import Workload
 
 _NO_NUMBERS = frozenset({"categorical", "boolean"})
 
@@ -175,36 +177,58 @@ class Parts:
 
     def _paid_measures(self) -> Iterator[str]:
         """Bought measures that the method cannot take, or without what they measure."""
-        paid = self.quality and self.quality.paid
-        if not self.quality or not paid:
+        paid, tune = self.quality and self.quality.paid, self.generate and self.generate.tune
+        if tune and paid:
+            yield (
+                "quality.paid: with generate.tune; measures of the run that scored best would be biased; accepted: one "
+                "of both"
+            )
+        if tune:
+            yield from self._measured_target("generate.tune.score.measure", [tune.score.measure])
+            yield from self._learned_in_runs(tune)
+        if not paid:
             return
         if self.generate and (self.generate.text or self.generate.image):
             yield "quality.paid: with generate.text or generate.image; accepted: for tables without texts and pictures"
-        if "accuracy" in paid.measures and (self.quality.target is None or self.quality.task == "regression"):
-            yield (
-                "quality.paid.measures: accuracy, which needs a target of cells; accepted: with quality.target and "
-                "task: classification, or pairs alone"
-            )
-        if "regression" in paid.measures and (self.quality.target is None or self.quality.task != "regression"):
-            yield (
-                "quality.paid.measures: regression, which needs a target of numbers; accepted: with quality.target and "
-                "task: regression, or pairs alone"
-            )
+        yield from self._measured_target("quality.paid.measures", paid.measures)
+
+    def _measured_target(self, path: str, measures: Sequence[str]) -> Iterator[str]:
+        """Measures of a target of another kind, or of none."""
+        if not self.quality:
+            return
+        for measure, task, what in (
+            ("accuracy", "classification", "cells"),
+            ("regression", "regression", "numbers"),
+        ):
+            if measure in measures and (self.quality.target is None or self.quality.task != task):
+                yield (
+                    f"{path}: {measure}, which needs a target of {what}; accepted: with quality.target and "
+                    f"task: {task}, or pairs alone"
+                )
+
+    def _learned_in_runs(self, tune: Tune) -> Iterator[str]:
+        """Values that a random number of runs cannot learn: a threshold has no finite Renyi curve."""
+        for name in modelled_columns(self.columns, self.privacy) if tune.runs != "each" else ():
+            column = self.columns[name]
+            if column is not None and column.type == "categorical" and column.most_learned is not None:
+                yield (
+                    f"generate.tune.runs: {tune.runs:g}, but the values of {name} are learned, which a random number "
+                    "of runs cannot pay for; accepted: each, or the values of all columns declared"
+                )
 
     def _network(self) -> Iterator[str]:
         """A network that owners cannot train, or a limit that shortens no training."""
-        if (
-            self.generate
-            and self.generate.network
-            and self.generate.method in MIXTURE_NETWORK_METHODS
-            and self.generate.network.fixed_order != TableNetwork.model_fields["fixed_order"].default
-        ):
-            yield (
-                f"generate.network.fixed_order: {self.generate.method!r} draws all columns of a row at once; accepted: "
-                "none"
-            )
-        if self.generate and self.generate.network and self.privacy:
-            yield from _sampled_owners("network", self.generate.network.sampled, self.privacy)
+        for path, each in self.generate.settings if self.generate else ():
+            if each.network is None:
+                continue
+            default = TableNetwork.model_fields["fixed_order"].default
+            if each.method in MIXTURE_NETWORK_METHODS and each.network.fixed_order != default:
+                yield (
+                    f"generate.{path}network.fixed_order: {each.method!r} draws all columns of a row at once; "
+                    "accepted: none"
+                )
+            if self.privacy:
+                yield from _sampled_owners(f"{path}network", each.network.sampled, self.privacy)
         yield from self._language()
         planned = (*NETWORK_METHODS, *LANGUAGE_METHODS)
         if self.generate and self.generate.method in planned and self.generate.time_limit is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from dpsynth_platform.contracts.base import MOST_ROWS, ColumnName, Part, TimeLimit, refuse
+from dpsynth_platform.contracts.base import MOST_ROWS, Part, TimeLimit, refuse
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.contracts.image_generation import ImageGeneration
 from dpsynth_platform.contracts.methods import (
@@ -23,60 +22,16 @@ from dpsynth_platform.contracts.methods import (
     TEXT_METHODS,
     TRAINED_METHODS,
     MethodName,
+    TableMethodName,
 )
 from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, RowLanguage, TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
+from dpsynth_platform.contracts.tuning import Candidate, Tune, with_settings
+from dpsynth_platform.contracts.workload import Workload
 
 NO_COLUMN = "none, so leave the key out"
 DEFAULT_BASE_MODEL = "smollm2-135m"
-
-
-class Query(Part):
-    """A marginal of the workload: counts of every combination of its columns' values."""
-
-    columns: list[ColumnName] = Field(min_length=2, max_length=6)
-    weight: float = Field(default=1.0, gt=0, le=1000)
-
-    @field_validator("columns")
-    @classmethod
-    def _distinct(cls, columns: list[str]) -> list[str]:
-        if len(set(columns)) < len(columns):
-            raise ValueError("a column is listed twice; accepted: distinct columns")
-        return columns
-
-
-class Workload(Part):
-    """The marginals that `aim` chooses from, and their weights.
-
-    All combinations of `ways` columns; `target` gives each column's marginal with it priority; `weights` are by column,
-    1 by default; `queries` are further combinations.
-    """
-
-    ways: Literal[2, 3] = 2
-    target: ColumnName | None = None
-    weights: dict[ColumnName, Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=dict)
-    queries: list[Query] = Field(default_factory=list, max_length=1000)
-
-
-class WorkloadFile(Part):
-    """A file with `workload:`, as in a contract's `generate`."""
-
-    workload: Workload
-
-
-def read_workload(path: Path) -> Workload:
-    """The workload that a YAML file declares. Raises `ContractError` with a line for each fault."""
-    from dpsynth_platform.foundation.yaml_files import read_yaml
-
-    return workload_in(read_yaml(path), str(path))
-
-
-def workload_in(document: Mapping[str, Any], where: str = "workload") -> Workload:
-    """The workload of a mapping with `workload:`. Raises `ContractError` with a line for each fault."""
-    from dpsynth_platform.contracts.validation import validated  # late: a contract is made of these
-
-    return validated(WorkloadFile, document, where).workload
 
 
 class Generate(Part):
@@ -160,6 +115,11 @@ class Generate(Part):
         description="For `great` and `dp_2stage`.",
     )
     training: Training | None = Field(default=None, description="For `dp_finetune` and `ctcl`.")
+    tune: Tune | None = Field(
+        default=None,
+        exclude_if=lambda tune: tune is None,
+        description="Settings of methods for tables among which the mechanism chooses, within the guarantee.",
+    )
     time_limit: TimeLimit | None = Field(
         default=None,
         description=(
@@ -179,6 +139,7 @@ class Generate(Part):
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
         """Fills in the defaults of methods for texts, pictures and networks, so that the sealed contract holds them."""
+        document = with_settings(document)
         if isinstance(document, dict) and document.get("method") in IMAGE_METHODS:
             return document | {"image": _with_part(document["method"], document.get("image"))}
         if isinstance(document, dict) and document.get("method") in NETWORK_METHODS:
@@ -227,8 +188,40 @@ class Generate(Part):
 
     @model_validator(mode="after")
     def _of_the_method(self) -> Generate:
-        refuse([*self._parts_of_other_methods(), *self._drawing_faults()])
+        refuse([*self._parts_of_other_methods(), *self._drawing_faults(), *self._tuning_faults()])
         return self
+
+    @property
+    def settings(self) -> tuple[tuple[str, Generate], ...]:
+        """What a mechanism may run, each with its path in `generate`: the candidates, or the only setting there is."""
+        if self.tune is None:
+            return (("", self),)
+        return tuple(
+            (f"tune.candidates.{number}.", self._with(candidate))
+            for number, candidate in enumerate(self.tune.candidates)
+        )
+
+    def _with(self, candidate: Candidate) -> Generate:
+        settings = {
+            "method": candidate.method,
+            "network": candidate.network,
+            "workload": candidate.workload or Workload(),
+            "tune": None,
+        }
+        return self.model_copy(update=settings)
+
+    def _tuning_faults(self) -> Iterator[str]:
+        """Settings beside `tune` that its runs cannot have."""
+        if self.tune is None:
+            return
+        if self.method not in get_args(TableMethodName) or self.text is not None or self.image is not None:
+            yield (
+                "tune: is for tables without texts and pictures; accepted: with a method for tables, without text and "
+                "image"
+            )
+        for name in ("public", "time_limit"):
+            if getattr(self, name) is not None:
+                yield f"{name}: with tune, which runs a method several times without it; accepted: one of both"
 
     def _parts_of_other_methods(self) -> Iterator[str]:
         parts: dict[str, tuple[Part | None, tuple[str, ...]]]

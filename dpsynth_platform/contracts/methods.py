@@ -45,6 +45,8 @@ MethodName = Literal[
 ]
 ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
+TUNED = "tuned"
+"""The method of plans for `generate.tune`, whose runs have methods of their own. No contract names it."""
 WORKLOAD_METHODS = ("auto", "aim", "jam", "mwem", "rap", "gem")
 """Methods for which `generate.workload` matters."""
 NETWORK_METHODS = ("arn", "tbart", "dp_vae", "table_diffusion", "dp_gan")

@@ -152,7 +152,7 @@ def explain(model: type[BaseModel], problem: Any) -> list[str]:
 
 def _below(path: str, text: str) -> str:
     """Joins the path of a part with a fault of its own check, which may start with a key ("guarantee.epsilon: ...")."""
-    names_a_key = re.match(r"[a-z_.]+:", text) is not None
+    names_a_key = re.match(r"[a-z_][a-z0-9_.]*:", text) is not None
     separator = "." if path and names_a_key else ": " if path else ""
     return f"{path}{separator}{text}"
 

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsynth_platform.contracts.bases import PublicBase
-from dpsynth_platform.contracts.generation import Workload
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TARGET_METHODS, TableMethodName
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.contracts.workload import Workload
 from dpsynth_platform.foundation.errors import ContractError, MechanismFailed, SourceError
 from dpsynth_platform.foundation.figures import rounded
 from dpsynth_platform.foundation.markdown import cell, plain

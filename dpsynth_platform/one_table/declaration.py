@@ -68,6 +68,8 @@ _OPTIONS = {
     "generate.public.why": "--public-why",
     "two columns of the contract's names": "two modelled columns, under the names that the private table has",
     "generate.time_limit": "--time-limit",
+    "generate.tune": "--tune",
+    "accepted: each, or the values of all columns declared": "accepted: runs: each, or no --learn-values",
     "generate.constraints": "constraints",
 }
 

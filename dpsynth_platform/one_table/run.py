@@ -254,6 +254,7 @@ def _measured(
 def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, progress: Progress) -> Synthesis:
     """Post-processing: rows from the model under its constraints, and the statement."""
     from dpsynth_platform.one_table.output import write_rows, write_statement
+    from dpsynth_platform.synth.tuning.runs import kept_setting_in_words
 
     options, constraints = task.options, task.contract.generate.constraints
     drawing = generator(task.plan.method).draw(
@@ -273,6 +274,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         attempts=attempts,
         rows=drawing.rows,
         mostly_missing=missing,
+        setting=kept_setting_in_words(place.model(entry.entry_id)).get("setting"),
     )
     if not task.answers:  # there is no model of rows
         _keep(task, budget, entry, place, names, stated)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.methods import TUNED
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.records import Head
@@ -142,7 +143,7 @@ class Further:
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning(self.others)
+        return Tuning(self.others, within=self.earlier["method"] == TUNED)
 
     def to_json(self) -> dict[str, Any]:
         """The model's statement, with the description of these rows."""
@@ -183,6 +184,7 @@ def statement(
     attempts: int,
     rows: int,
     mostly_missing: tuple[str, ...],
+    setting: str | None = None,
 ) -> Statement:
     """The statement of a run, from public inputs.
 
@@ -190,6 +192,7 @@ def statement(
         others: number of other runs that this ledger has paid for.
         attempts: number of starts of this run's mechanism.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
+        setting: the one that the mechanism kept, where it chose.
     """
     contract, plan, source = task.contract, task.plan, task.source
     tuning, words = Tuning(others), words_of(plan.method, plan.event)
@@ -226,6 +229,7 @@ def statement(
             ),
             *([f"The data were read as {source.dialect.in_words}."] if source.format == "csv" else []),
             *([f"The public table that helped: {public}."] if public is not None else []),
+            *([f"Which setting was kept: {setting}."] if setting is not None else []),
         ),
         table=(
             f"{number_of(rows, 'answer')}; {OF_INTERVALS}."
@@ -244,6 +248,7 @@ def statement(
 
 
 def _not_covered(task: Task, attempts: int) -> list[str]:
+    tune = task.contract.generate.tune
     return [
         *([task.not_covered] if task.not_covered else []),
         *([of_public_rows(public)] if (public := task.contract.generate.public) is not None else []),
@@ -256,7 +261,8 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
         "an owner in some row), whether a column of ordinary values looks like personal data, whether none or hardly "
         "any of a column's values is listed, and whether values are listed except for blanks or quotes around them, "
         "which stop a run: visible to the user who runs it.",
-        "When the run took place and how long its steps took: visible to the user who runs it.",
+        "When the run took place and how long its steps took: visible to the user who runs it."
+        + (" That shows about how many runs the choice of a setting made." if tune and tune.runs != "each" else ""),
         "Whether the table has the same content as in an earlier run with these options, and so whether the run was "
         "paid for again or refused: visible to the user who runs it, and in the statement's number of runs.",
         "Other knowledge of the data that influenced the options (domains, bound, epsilon, the choice among several "

@@ -20,6 +20,7 @@ from dpsynth_platform.contracts.columns import IdentifierColumn, IgnoredColumn
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, NETWORK_METHODS, TARGET_METHODS, TableMethodName
+from dpsynth_platform.contracts.tuning import Candidate, read_tune
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
@@ -64,6 +65,8 @@ class Options:
             `dp_2stage` one with any columns.
         public_why: why it is public; with `public`, and in the statement.
         base_model: the language model of `great` and `dp_2stage`, by name or path; None: the deployment's default.
+        tune: a file with `tune:` as in a contract's `generate`, or a mapping of what stands below it: settings of
+            methods among which the mechanism chooses, within the guarantee.
         time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`.
         rows: number of synthetic rows; None: estimated from the noisy counts.
         ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
@@ -95,6 +98,7 @@ class Options:
     public: str | Path | None = None
     public_why: str | None = None
     base_model: str | None = None
+    tune: str | Path | Mapping[str, Any] | None = None
     time_limit: str | None = None
     rows: int | None = None
     format: Format = "parquet"
@@ -309,18 +313,55 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "workload": {"target": target},
         "public": declared_public(options.public, options.public_why),
         "time_limit": options.time_limit,
-        # An interrupted training of one table is not resumed, so nothing is paid for repeats.
-        **({"network": {"replay_steps": 0}} if options.method in NETWORK_METHODS else {}),
-        **({"language": {"replay_steps": 0}} if options.method in LANGUAGE_METHODS else {}),
+        **({"network": _UNREPEATED} if options.method in NETWORK_METHODS else {}),
+        **({"language": _UNREPEATED} if options.method in LANGUAGE_METHODS else {}),
         **({} if options.base_model is None else {"base_model": options.base_model}),
+        **({} if options.tune is None else {"tune": _tune(options, options.tune, source)}),
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
+
+
+_UNREPEATED = {"replay_steps": 0}
+"""An interrupted training of one table is not resumed, so nothing is paid for repeats."""
+
+
+def _tune(options: Options, declared: str | Path | Mapping[str, Any], source: Source) -> dict[str, Any]:
+    """The settings as part of a contract, by its names of columns."""
+    left_out = {"method": options.method, "workload": {"target": options.target}}
+    tune = read_tune(Path(declared) if isinstance(declared, str) else declared, left_out)
+    if options.target is not None and not any(_heeds(each, options.target) for each in tune.candidates):
+        raise ContractError(
+            f"--target {options.target!r}: no candidate of --tune has it; accepted: one of method "
+            f"{', '.join(TARGET_METHODS[:1])} without a workload of its own, or no target"
+        )
+    document = tune.model_dump(mode="json")
+    for candidate, made in zip(tune.candidates, document["candidates"], strict=True):
+        if candidate.network is not None and candidate.network.replay_steps is None:
+            made["network"] |= _UNREPEATED
+        if candidate.workload is not None:
+            made["workload"] = candidate.workload.renamed(source.names).model_dump(mode="json")
+    return document
+
+
+def _heeds(candidate: Candidate, target: str) -> bool:
+    workload = candidate.workload
+    return candidate.method in TARGET_METHODS and workload is not None and workload.target == target
 
 
 def _check_options(options: Options) -> None:
     """Refuses what the contract's own checks would not refuse. Raises `ContractError`."""
     if options.queries is not None:
-        rowwise = ("method", "target", "public", "public_why", "base_model", "time_limit", "rows", "constraints")
+        rowwise = (
+            "method",
+            "target",
+            "public",
+            "public_why",
+            "base_model",
+            "tune",
+            "time_limit",
+            "rows",
+            "constraints",
+        )
         defaults = {item.name: item.default for item in fields(Options)}
         for name in rowwise:
             if getattr(options, name) != defaults[name]:
@@ -331,7 +372,7 @@ def _check_options(options: Options) -> None:
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
     heeding = (AUTO, *TARGET_METHODS)
-    if options.target is not None and options.method not in heeding:
+    if options.target is not None and options.method not in heeding and options.tune is None:
         raise ContractError(
             f"--target {options.target!r} is for --method {', '.join(heeding)}; accepted: one of them, or no target"
         )

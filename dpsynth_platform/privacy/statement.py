@@ -155,10 +155,12 @@ class Tuning:
     Attributes:
         runs: how many started, whatever their outcome.
         covered: whether their events are parts of this statement's event, so that the guarantee holds for the choice.
+        within: whether the mechanism itself chose among settings (`generate.tune`), which its event covers.
     """
 
     runs: int = 0
     covered: bool = False
+    within: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 0:
@@ -166,8 +168,9 @@ class Tuning:
 
     @property
     def words(self) -> str:
-        kind = ("covered" if self.covered else "not_covered") if self.runs else "none"
-        return _text("tuning", kind, runs=number_of(self.runs, "other run"), charged=_text("tuning", "charged"))
+        kind = ("covered" if self.covered else "not_covered") if self.runs else "only_within" if self.within else "none"
+        words = _text("tuning", kind, runs=number_of(self.runs, "other run"), charged=_text("tuning", "charged"))
+        return f"{_text('tuning', 'within')} {words}" if self.within else words
 
 
 UNTUNED = Tuning()
@@ -328,7 +331,7 @@ def privacy_statement(
     if attempts < 1:
         raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
     tree = event_from_json(event) if isinstance(event, dict) else event
-    target = Guarantee.target(contract)
+    target, tuning = Guarantee.target(contract), replace(tuning, within=contract.generate.tune is not None)
     if not matches_claim(tree, target):
         raise AccountingError(
             f"{contract.dataset}: the plan's event is not for the contract's adjacency, bound and weighting"
@@ -427,11 +430,16 @@ def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     total: Counter[type[DpEvent]] = Counter()
     steps: Counter[SampledGaussianEvent] = Counter()
+    choices = [atom for atom, _ in atoms(event) if isinstance(atom, BestRunEvent)]
     for leaf, times in leaves(event):
         total[type(leaf)] += times
         if isinstance(leaf, SampledGaussianEvent):
             steps[leaf] += times
     return (
+        *(
+            _text("best_run", mean=choice.mean, shape=choice.shape, settings=len(choice.events))
+            for choice in dict.fromkeys(choices)
+        ),
         *(
             template.format(
                 number=total[LEAF_KINDS[kind]],
@@ -536,6 +544,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
         yield _text("not_covered", "endpoint_model", model=published_name(named), host=urlsplit(endpoint.url).hostname)
     if contract.privacy.adjacency == "fixed-graph":
         yield _text("not_covered", "graph", graph=_text("graph"), columns=_graph_columns(contract))
+    if contract.generate.tune is not None and contract.generate.tune.runs != "each":
+        yield texts["time_of_runs"]
     if tuning.runs and not tuning.covered:
         yield _text("not_covered", "tuning", runs=number_of(tuning.runs, "other run"))
     if attempts > 1:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.findings import Finding
-from dpsynth_platform.contracts.generation import Workload
+from dpsynth_platform.contracts.workload import Workload
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.quality import purpose_rows, report_rows
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness

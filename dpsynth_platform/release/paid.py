@@ -102,7 +102,7 @@ def in_words(part: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def breaches(
-    quality: Mapping[str, Any], event: Mapping[str, Any], counted: Mapping[str, Any] | None
+    quality: Mapping[str, Any], event: Mapping[str, Any], counted: Mapping[str, Any] | None, *, chosen: bool = False
 ) -> Iterator[tuple[str, str]]:
     """Where a dossier's bought measures do not follow from its noisy numbers, or are not in the statement's event.
 
@@ -110,8 +110,15 @@ def breaches(
 
     Args:
         counted: the dossier's `fidelity`.
+        chosen: whether the mechanism kept one run of several (`generate.tune`), so that its noise is none of known
+            intervals: then there are no such figures.
     """
     where, paid = "$.quality.paid", quality.get("paid")
+    if chosen:
+        for place, part in ((where, paid), ("$.fidelity", counted)):
+            if part is not None:
+                yield place, "has noisy numbers of a run that was kept for its score, whose intervals do not hold"
+        return
     try:
         bought = precision_of(event, _OF_MEASURES)
         if (paid is None) != (bought == 0):

@@ -239,7 +239,10 @@ class _Verification:
             if dossier is not None:
                 head = self._check_names(dossier, statement["predicate"])
                 for where, message in paid.breaches(
-                    dossier["quality"], dossier["statement"]["event"], dossier.get("fidelity")
+                    dossier["quality"],
+                    dossier["statement"]["event"],
+                    dossier.get("fidelity"),
+                    chosen="tune" in dossier["contract"]["generate"],
                 ):
                     self._report("schema", layout.DOSSIER, message, where)
                 whole = self.reads_rows and not self.withdrawn

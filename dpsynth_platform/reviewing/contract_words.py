@@ -12,6 +12,7 @@ from typing import Any
 from dpsynth_platform.contracts import columns
 from dpsynth_platform.contracts.answers import Query
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.release import Release
@@ -60,7 +61,7 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "source", f"{source.place} ({source.format}); a record is known by {', '.join(source.key)}"
     if source.query is not None:
         yield "query of the source", source.query
-    yield "method", contract.generate.method
+    yield "method", contract.generate.method if contract.generate.tune is None else _tuned(contract.generate)
     if contract.generate.checkpoint:
         yield "base model", contract.generate.checkpoint
     if (model := contract.public_model) is not None:
@@ -88,6 +89,15 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "copied to", "; ".join(f"{target.place} ({target.format})" for target in release.publish)
     kept = contract.retention
     yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
+
+
+def _tuned(generate: Generate) -> str:
+    """The settings among which the mechanism chooses, in words."""
+    tune = generate.tune
+    assert tune is not None  # noqa: S101  (asked with one)
+    settings = f"{len(tune.candidates)} settings ({', '.join(str(each.method) for _, each in generate.settings)})"
+    runs = "each runs once" if tune.runs == "each" else f"{tune.runs:g} runs in expectation, each of a random one"
+    return f"the best of {settings} by a noisy score ({tune.score.measure}), which the mechanism chooses: {runs}"
 
 
 def query_words(query: Query) -> str:

@@ -36,6 +36,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import TUNED
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.figures import rounded, upper_bound
@@ -97,6 +98,8 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
     Raises `ContractError` for a period outside of the declared range, or a workload with an unmodelled column, and
     `AccountingError` if no noise scale meets the guarantee.
     """
+    if contract.generate.tune is not None:
+        return Choice(TUNED, f"it chooses one of {len(contract.generate.settings)} declared settings")
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
     if contract.generate.method_unresolved:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint, Values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TUNED
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -448,9 +448,11 @@ _CLASSES = {
     "image_embedding": "images.image_embedding.ImageEmbedding",
     "image_gan": "images.image_gan.ImageGan",
     "answers": "answers.generator.AnswerGenerator",
+    TUNED: "tuning.generator.Tuned",
 }
 """The class of each method."""
-METHODS = tuple(_CLASSES)
+METHODS = tuple(method for method in _CLASSES if method != TUNED)
+"""Those that a contract can name."""
 TABLE_METHODS = tuple(
     method
     for method, place in _CLASSES.items()

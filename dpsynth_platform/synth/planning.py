@@ -211,14 +211,20 @@ def check_period(contract: DataContract, period: str | None) -> None:
         )
 
 
-_OF_MEASURES = {"paid.target": "quality.target", "paid.constraints": "generate.constraints"}
+_OF_MEASURES = {
+    "paid.target": "quality.target",
+    "paid.constraints": "generate.constraints",
+    "tune_target": "quality.target",
+    "tune_constraints": "generate.constraints",
+}
 """Keys of a contract, by the part of a snapshot that has them for bought measures."""
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
     found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
-    return [re.sub("^paid", "quality.paid", _OF_MEASURES.get(path, path)) for path in found]
+    named = (_OF_MEASURES.get(path, path) for path in found)
+    return [re.sub("^paid", "quality.paid", re.sub("^tune", "generate.tune", path)) for path in named]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -361,7 +367,9 @@ def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:
     yield from constraint_faults(parts)
     modelled = modelled_columns(parts.columns, parts.privacy)
     if parts.generate is not None and parts.generate.text is None and all(parts.columns.values()) and modelled:
-        yield from workload_faults(parts.generate, modelled)
+        for path, each in parts.generate.settings:
+            for fault in workload_faults(each, modelled):
+                yield fault.replace("generate.", f"generate.{path}", 1)
     if parts.source is not None:
         yield from _dialect_faults(parts.source)
         yield from _format_faults(parts.source)

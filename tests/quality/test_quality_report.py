@@ -10,8 +10,8 @@ import pytest
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.findings import findings_of
-from dpsynth_platform.contracts.generation import Workload
 from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.workload import Workload
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.quality import report as module
 from dpsynth_platform.quality.completeness import missing_comparisons

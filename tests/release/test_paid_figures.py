@@ -166,6 +166,11 @@ def test_breaches() -> None:
         return (message for _, message in paid.breaches(other, EVENT, None))
 
     assert "in one of both only" in next(paid.breaches({}, EVENT, None))[1]
+    assert list(paid.breaches({}, EVENT, None, chosen=True)) == []
+    assert [where for where, _ in paid.breaches(quality, EVENT, COUNTED, chosen=True)] == [
+        "$.quality.paid",
+        "$.fidelity",
+    ]
     assert "in one of both only" in next(paid.breaches(quality, EVENT["events"][0], None))[1]  # type: ignore[arg-type]
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(sigma=SIGMA / 2)))
     assert "less noise" in next(changed(lambda part: part["measures"][1].update(noise=SIGMA / 2)))

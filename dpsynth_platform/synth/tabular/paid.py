@@ -36,7 +36,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ from pydantic import TypeAdapter
 
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Paid
+from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.storage import write_durably
@@ -110,7 +110,7 @@ class SealedMeasures:
         paid = contract.quality.paid
         if paid is None:
             return None
-        _check_cells(contract, paid, domain)
+        _check_cells(contract, paid.measures, domain)
         sealed = cls(
             measures=sorted(paid.measures),
             share=paid.share,
@@ -157,8 +157,12 @@ def check_measures(contract: DataContract) -> None:
 
     Raises `ContractError`.
     """
-    if contract.quality.paid is not None and contract.source.period_column is None:
-        _check_cells(contract, contract.quality.paid, planned_domain(contract))
+    if contract.source.period_column is not None:
+        return
+    if contract.quality.paid is not None:
+        _check_cells(contract, contract.quality.paid.measures, planned_domain(contract))
+    if (tune := contract.generate.tune) is not None:
+        _check_cells(contract, [tune.score.measure], planned_domain(contract), "generate.tune.score.measure")
 
 
 def partitions_of(contract: DataContract, domain: Domain) -> Partitions:
@@ -219,6 +223,16 @@ def read_drawn(directory: Path, sealed: SealedMeasures | None) -> dict[str, Any]
         lost = "the model was fitted again since, so that the figures are of another one"
         return {"share": sealed.share, "rows": sealed.rows, "not_available": lost}
     return document
+
+
+def score_of(directory: Path) -> int:
+    """How good a complete model is by its one noisy measure; more is better. Free, and comparable within one plan.
+
+    The negative distance of pairs, or how many records (or parts of them) a model of the target predicts right.
+    """
+    (measured,) = json.loads((directory / FILE).read_text(encoding="utf-8"))["measures"]
+    noisy = measured["noisy"]
+    return -int(noisy) if measured["name"] == "pairs" else int(sum(noisy[1]))
 
 
 def noisy_accuracy(records: Records, sample: pa.Table, target: str, sigma: float) -> dict[str, Any]:
@@ -373,11 +387,13 @@ def _is_small(domain: Domain, name: str) -> bool:
     return domain.columns[domain.names.index(name)].missing <= MOST_TARGET_VALUES and bool(_predicting(domain, name))
 
 
-def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
-    where = f"{contract.dataset}: quality.paid.measures"
+def _check_cells(
+    contract: DataContract, measures: Sequence[str], domain: Domain, path: str = "quality.paid.measures"
+) -> None:
+    where = f"{contract.dataset}: {path}"
     if len(domain) < 2:
         raise ContractError(f"{where}: one column is modelled; accepted: with two or more")
-    if "accuracy" in paid.measures:
+    if "accuracy" in measures:
         size = domain.columns[domain.names.index(str(contract.quality.target))].missing
         if size > MOST_TARGET_VALUES:
             few = [name for name in contract.modelled if name in domain.names and _is_small(domain, name)]
@@ -385,13 +401,13 @@ def _check_cells(contract: DataContract, paid: Paid, domain: Domain) -> None:
                 f"{where}: accuracy of {contract.quality.target}, which has {size} values or bins; accepted: up to "
                 f"{MOST_TARGET_VALUES}, so {', '.join(few) or 'a target of fewer'}; or pairs alone"
             )
-    for name in sorted(OF_TARGET.intersection(paid.measures)):
+    for name in sorted(OF_TARGET.intersection(measures)):
         if not _predicting(domain, str(contract.quality.target)):
             raise ContractError(
                 f"{where}: {name} of {contract.quality.target}, beside which no column is modelled; accepted: with "
                 "another column, or pairs alone"
             )
-    if "pairs" in paid.measures and (cells := _pair_cells(domain)) > MOST_PAIR_CELLS:
+    if "pairs" in measures and (cells := _pair_cells(domain)) > MOST_PAIR_CELLS:
         raise ContractError(
             f"{where}: pairs, which have {cells} cells together; accepted: up to {MOST_PAIR_CELLS}, so fewer bins or "
             "shorter lists of values, or accuracy alone"

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.generation import Workload as Asked
 from dpsynth_platform.contracts.methods import TARGET_METHODS, WORKLOAD_METHODS
+from dpsynth_platform.contracts.workload import Workload as Asked
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.interface import TABLE_METHODS
 from dpsynth_platform.synth.tabular.junction import Clique

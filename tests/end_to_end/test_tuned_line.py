@@ -1,0 +1,115 @@
+"""The whole line with settings among which the mechanism chooses: from the table to a verified release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import Deployment
+from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
+
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import BestRunEvent, event_from_json
+from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.synth.tabular import paid
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.tuning import runs
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
+
+CANDIDATES = [
+    {"method": "mst"},
+    {"method": "independent"},
+    {"method": "arn", "network": {"steps": 6, "replay_steps": 2}},
+]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paid, "ROWS", 1000)
+
+
+def tuning(tmp_path: Path, **tune: Any) -> Deployment:
+    generate = {"rows": 200, "tune": {"candidates": CANDIDATES, **tune}}
+    deployment = Deployment(tmp_path, contract={**SMALL, "generate": generate})
+    deployment.family["cap"]["epsilon"] = 8.0  # an account's orders suit counts better than a short training
+    return deployment.write().with_source(small_table())
+
+
+def draw_runs(monkeypatch: pytest.MonkeyPatch, *settings: int) -> None:
+    """Makes the runs of these settings, as if they had been drawn."""
+    made = runs.Runs("", ("mst", "independent", "arn"), settings)
+    monkeypatch.setattr(runs.Runs, "draw", lambda plan, methods, number: runs.Runs(plan, made.methods, made.settings))
+
+
+def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_runs(monkeypatch, 2, 0, 1, 2, 2)
+    deployment = tuning(tmp_path, runs=4)
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    (entry,) = ledger_of(deployment).entries()
+    event = event_from_json(entry.request.event)
+    assert isinstance(event, BestRunEvent) and len(event.events) == 3 and event.mean == pytest.approx(4)
+    assert 0.97 < epsilon(event, 1e-6).epsilon <= 1.0
+    model = storage_of(deployment).require(PEOPLE, "model").directory
+    kept = json.loads((model / runs.TUNED_FILE).read_text())
+    names = {path.name for path in model.iterdir()} - {"network"}
+    assert names == {"claim.json", "measurements.jsonl", "model.json", "model.npz", paid.FILE, runs.TUNED_FILE}
+    assert (model / "network").exists() == (kept["method"] == "arn")
+    assert [said for said in ran.said["model"] if "setting" in said] == ["choosing a setting: 1 of 1"]
+    shown = ran.materializations["model"]["setting"]
+    assert shown == f"{kept['candidate'] + 1} ({kept['method']})"
+    folder = released(deployment)
+    assert verify_release(folder).ok
+    dossier = json.loads((folder / "dossier.json").read_text())
+    assert dossier["mechanism"]["method"] == "tuned"
+    statement = dossier["statement"]
+    assert (statement["tuning"]["runs"], statement["tuning"]["covered"]) == (0, True)
+    assert statement["tuning"]["words"].startswith("The mechanism chose its setting itself")
+    assert statement["covered"][0].startswith("The choice of a setting: a random number of runs is made (4 in")
+    assert [said for said in statement["not_covered"] if said.startswith("How long the mechanism takes")]
+    # The noise of a run that is kept for its score has no known intervals.
+    assert (dossier["fidelity"], dossier["quality"].get("paid")) == (None, None)
+    events = json.dumps([item.payload for item in LineageStore(deployment.settings.ledger_url).events()])
+    assert runs.TUNING + "/" not in events and runs.RUNS not in events
+
+
+def test_an_interrupted_line_continues_with_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same entry; what has its score is not made again."""
+    deployment = tuning(tmp_path, runs=4)
+    made: list[str] = []
+    run = MarginalGenerator.run
+
+    def stopped(self: MarginalGenerator, given: Any) -> None:
+        made.append(given.directory.name)
+        if len(made) == 2:
+            raise MechanismFailed("in the second run")
+        run(self, given)
+
+    with monkeypatch.context() as patch:
+        draw_runs(patch, 0, 1, 0)
+        patch.setattr(MarginalGenerator, "run", stopped)
+        failure = run_here(deployment).failures["model"]
+    assert "which has paid: run again" in failure and "second" not in failure
+    monkeypatch.setattr(runs.Runs, "draw", lambda *given: pytest.fail("drawn a second time"))
+    monkeypatch.setattr(MarginalGenerator, "run", stopped)
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    assert made == ["0", "1", "1", "2"]
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
+    assert verify_release(released(deployment)).ok
+
+
+def test_a_release_of_settings_that_all_run(tmp_path: Path) -> None:
+    deployment = tuning(tmp_path, runs="each")
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    (entry,) = ledger_of(deployment).entries()
+    assert [part["kind"] for part in entry.request.event["events"]] == ["composed"] * 3
+    folder = released(deployment)
+    assert verify_release(folder).ok
+    assert json.loads((folder / "dossier.json").read_text())["statement"]["tuning"]["covered"] is True

@@ -101,8 +101,8 @@ class FirstStage(Part):
         description="`counted`: rows of independent columns by the noisy counts, `uniform`: all values equally often, "
         "`public`: those of generate.public (the default with such a table).",
     )
-    steps: int = Field(default=300, ge=1, le=1_000_000)
-    batch_size: int = Field(default=64, ge=1, le=100_000)
+    steps: int = Field(default=200, ge=1, le=1_000_000)
+    batch_size: int = Field(default=32, ge=1, le=100_000)
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
 
 

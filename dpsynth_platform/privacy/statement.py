@@ -430,16 +430,11 @@ def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     total: Counter[type[DpEvent]] = Counter()
     steps: Counter[SampledGaussianEvent] = Counter()
-    choices = [atom for atom, _ in atoms(event) if isinstance(atom, BestRunEvent)]
     for leaf, times in leaves(event):
         total[type(leaf)] += times
         if isinstance(leaf, SampledGaussianEvent):
             steps[leaf] += times
     return (
-        *(
-            _text("best_run", mean=choice.mean, shape=choice.shape, settings=len(choice.events))
-            for choice in dict.fromkeys(choices)
-        ),
         *(
             template.format(
                 number=total[LEAF_KINDS[kind]],
@@ -457,7 +452,8 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
                 "best_run",
                 choices=number_of(times, "choice"),
                 mean=best.mean,
-                number=number_of(len(best.events), "mechanism"),
+                shape=best.shape,
+                settings=number_of(len(best.events), "setting"),
             )
             for best, times in _best_runs(event).items()
         ),

@@ -231,7 +231,7 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "unknown key": (
         ("generate", "epoch"),
         3,
-        "people.yaml: generate.epoch: unknown key; accepted: base_model, constraints, image, method, network, public",
+        "people.yaml: generate.epoch: unknown key; accepted: base_model, constraints, image, language, method, network",
     ),
     "negative epsilon": (
         ("privacy", "guarantee", "epsilon"),

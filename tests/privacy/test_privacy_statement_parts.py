@@ -107,8 +107,9 @@ SAID = {
         "Continuous noise",
     ),
     "best of runs": (
-        "2 choices of the best of a random number of runs, 3 in expectation. Each takes one of 2 mechanisms at random",
-        "Neither the other results nor the number of runs are shown",
+        "2 choices of the best of a random number of runs: 3 in expectation",
+        "Each takes one of 2 settings at random",
+        "the others and their number are never shown",
         "theorem 2 of Papernot & Steinke (2022)",
         "All records of one unit are in one parallel branch",
     ),

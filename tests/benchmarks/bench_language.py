@@ -50,7 +50,7 @@ PUBLISHED = {
 VOCABULARY, MOST_TEST = 2000, 500
 
 
-def small_model(directory: Path, columns: dict[str, Any], width: int = 128, layers: int = 3) -> Path:
+def small_model(directory: Path, columns: dict[str, Any], width: int, layers: int = 3) -> Path:
     """A Llama with weights at random, and a tokenizer of bytes that knows the columns' names and declared values."""
     words = [f" {name} is" for name in columns]
     words += [f" {value}" for column in columns.values() for value in column.get("values", ())]
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as place, stored(train) as bounded:
         base, keys = options.base, json.loads(options.keys)
         if base == "small":
-            base, keys = str(small_model(Path(place) / "base", columns)), {"adapter": "none"} | keys
+            base, keys = str(small_model(Path(place) / "base", columns, options.width)), {"adapter": "none"} | keys
         more: dict[str, Any] = {"base_model": base, "language": keys}
         if options.public:
             more["public"] = {"uri": options.public, "why": "a table of a benchmark"}
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--base", default="small")
     parser.add_argument("--keys", default="{}")
+    parser.add_argument("--width", type=int, default=32, help="of the small model")
     parser.add_argument("--public")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--threads", type=int, default=1)

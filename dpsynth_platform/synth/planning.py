@@ -211,14 +211,18 @@ def check_period(contract: DataContract, period: str | None) -> None:
         )
 
 
-_OF_MEASURES = {"paid.target": "quality.target", "paid.constraints": "generate.constraints"}
-"""Keys of a contract, by the part of a snapshot that has them for bought measures."""
+_KEYS = {
+    "target": "quality.target",
+    "paid.target": "quality.target",
+    "paid.constraints": "generate.constraints",
+}
+"""Keys of a contract, by the part of a snapshot that has them under another name."""
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
     found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
-    return [re.sub("^paid", "quality.paid", _OF_MEASURES.get(path, path)) for path in found]
+    return [re.sub("^paid", "quality.paid", _KEYS.get(path, path)) for path in found]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -42,6 +42,7 @@ from dpsynth_platform.synth.neural.row_reading import LanguageRows, refuse_unrea
 from dpsynth_platform.synth.neural.row_tokens import MOST_VALUE_TOKENS, Choices, RowTokens
 from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums, learn_form, refuse_unsound_rows
 from dpsynth_platform.synth.neural.row_words import _roundest, order_of, words_of
+from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
@@ -427,6 +428,15 @@ def test_every_key_of_networks_and_language_models_makes_another_mechanism():
         for name in model.model_fields:
             changed = contract_with(**{"generate__method": method, f"generate__{part}": {name: other[name]}})
             assert changed.mechanism_snapshot() != plain, name
+
+
+@pytest.mark.parametrize(("method", "same"), [("great", False), ("dp_2stage", False), ("arn", True)])
+def test_another_target_is_another_mechanism_where_it_decides_the_order_of_columns(method, same):
+    """Otherwise a line with another target would keep the earlier plan, and its order."""
+    plain = contract_with(generate__method=method)
+    aimed = contract_with(generate__method=method, quality={"target": "member"})
+    assert (plain.mechanism_snapshot() == aimed.mechanism_snapshot()) is same
+    assert changes(plain, aimed) == ([] if same else ["quality.target"])
 
 
 # Interruptions.

@@ -46,6 +46,7 @@ from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.synth.text import trained
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.rows import RowDivision
@@ -467,7 +468,27 @@ def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(
     assert made.sample(directory, 30).num_rows == 30
 
 
-def test_another_base_model_is_refused_before_records_are_read(base, tmp_path, no_trial):
+def test_a_worker_takes_the_base_model_that_its_job_describes(base, tmp_path, no_trial, monkeypatch):
+    """It knows neither the deployment's directory of converted models nor its hub, in training, drawing and measuring."""
+    plan, found, drawn = plan_of(base), trained.deployed(base), []
+    (tmp_path / "base.json").write_text(json.dumps(dataclasses.asdict(found) | {"directory": base}))
+    run = job(plan, write_bounded(people(200), tmp_path / "table"), tmp_path / "model")
+    described = dataclasses.replace(run.checkpoints, base_model=tmp_path / "base.json")
+
+    def nowhere(*given, **how):
+        raise ConfigurationError("not on this machine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trained, "base_model", nowhere)
+        measured = lambda self, run: drawn.append(self.sample(run.directory, 20))  # noqa: E731
+        patch.setattr(language_generator.LanguageGenerator, "measure_quality", measured)
+        generator("dp_2stage").run(dataclasses.replace(run, checkpoints=described))
+        with pytest.raises(ConfigurationError, match="not on this machine"):
+            trained.deployed(base)
+    assert [table.num_rows for table in drawn] == [20]
+
+
+def test_another_base_model_is_refused_before_it_is_trained(base, tmp_path, no_trial):
     tiny_llama(seed=8, positions=256).save_pretrained(tmp_path / "other")
     tiny_tokenizer().save_pretrained(tmp_path / "other")
     plan = plan_of(base)

@@ -21,7 +21,7 @@ from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
 from dpsynth_platform.synth.neural.language_plan import LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import LearnedColumns, NetworkGenerator
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -86,6 +86,19 @@ class LanguageGenerator(NetworkGenerator):
             return ()
         first.public.read()
         return first.public.paths
+
+    def run(self, run: MechanismRun) -> None:
+        """See `NetworkGenerator.run`, with the base model that the job describes, if it does.
+
+        Raises:
+            GrantRefused: the description cannot be read.
+        """
+        from dpsynth_platform.synth.text.generator import read_base_model
+        from dpsynth_platform.synth.text.trained import handed
+
+        described = None if run.checkpoints is None else run.checkpoints.base_model
+        with handed(None if described is None else read_base_model(described)):
+            super().run(run)
 
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         return _own(parameters).weights

@@ -33,7 +33,7 @@ from transformers import PreTrainedTokenizerFast
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
 from dpsynth_platform.contracts.network_training import RowLanguage, TableNetwork
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural import language_generator, row_training
@@ -403,6 +403,16 @@ def test_the_first_stage_reads_no_record_and_teaches_the_form(the_same_each_time
     assert np.abs(joint.log_likelihood(every) - expected).max() < 0.7
     rows = made.rows(torch.tensor([[0, 2]]), torch.tensor([[0, 1]]), 0.0)
     assert row_training.losses(model, rows)[0].item() < 0.5
+
+
+def test_a_first_stage_that_diverges_stops_before_steps_are_spent(monkeypatch):
+    """A gradient that is not finite counts as zero in the second stage, which would train nothing."""
+    monkeypatch.setattr(
+        row_training, "losses", lambda model, rows: model(rows["input_ids"]).logits.sum((1, 2)) * np.nan
+    )
+    states = row_training.drawn_of([torch.ones(size) for size in tokens().sizes])
+    with pytest.raises(MechanismFailed, match="not finite"):
+        learn_form(tiny_llama(), tokens(), states, FirstSteps("uniform", 1, 2, 0.1), CPU, lambda *given: None)
 
 
 def public_table(place, rows=40):

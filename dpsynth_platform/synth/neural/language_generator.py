@@ -174,7 +174,7 @@ def _first_in_words(sealed: LanguageParameters) -> str:
         "uniform": "random rows of declared values",
         "public": "" if first.public is None else f"{first.public.rows:,} rows of a public table",
     }[first.rows]
-    return f"before it reads a record, it learns the form of rows from {rows}, in {first.steps} steps"
+    return f"before it is trained on a record, it learns the form of rows from {rows}, in {first.steps} steps"
 
 
 def _loaded(sealed: LanguageParameters, base: BaseModel | None = None) -> tuple[Any, Any]:

@@ -47,6 +47,7 @@ from dpsynth_platform.contracts.methods import (
     TRAINED_METHODS,
     WORKLOAD_METHODS,
 )
+from dpsynth_platform.contracts.network_training import RowLanguage
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release, Retention
@@ -312,7 +313,7 @@ class DataContract(Part):
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.public is None else {"public": self.generate.public.model_dump(exclude={"why"})}),
             **({} if self.generate.network is None else {"network": self.generate.network.model_dump(mode="json")}),
-            **({} if self.generate.language is None else {"language": self.generate.language.model_dump(mode="json")}),
+            **({} if self.generate.language is None else self._rows_written_by(self.generate.language)),
             **({} if self.generate.text is None else self._written_by),
             **({} if self.generate.image is None else self._pictured_by(self.generate.image)),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
@@ -361,6 +362,11 @@ class DataContract(Part):
         kinds = {name: self.columns[name].type for name in self.modelled}
         found = gap_orders(self.generate.constraints, kinds)
         return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
+
+    def _rows_written_by(self, language: RowLanguage) -> dict[str, Any]:
+        """What decides how a language model writes rows: the target is the first column of a row."""
+        first = {} if self.quality.target is None else {"target": self.quality.target}
+        return {"language": language.model_dump(mode="json")} | first
 
     def _pictured_by(self, image: ImageGeneration) -> dict[str, Any]:
         """What decides the mechanism of a method for pictures, without transport and reasons for publicity."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import IMAGE_METHODS, NETWORK_METHODS, TEXT_METHODS, TUNED
+from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, NETWORK_METHODS, TUNED
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
@@ -204,8 +204,8 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(planted or []))
-        # Others find their model by the plan, and are not trained by several processes.
-        writes = {} if base is None or plan.method not in TEXT_METHODS else _base_model_file(base, job)
+        # Others find their model by the plan.
+        writes = {} if base is None or plan.method not in BASE_MODEL_METHODS else _base_model_file(base, job)
         if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED):
             writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:

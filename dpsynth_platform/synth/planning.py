@@ -211,19 +211,20 @@ def check_period(contract: DataContract, period: str | None) -> None:
         )
 
 
-_OF_MEASURES = {
+_KEYS = {
+    "target": "quality.target",
     "paid.target": "quality.target",
     "paid.constraints": "generate.constraints",
     "tune_target": "quality.target",
     "tune_constraints": "generate.constraints",
 }
-"""Keys of a contract, by the part of a snapshot that has them for bought measures."""
+"""Keys of a contract, by the part of a snapshot that has them under another name."""
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
     found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
-    named = (_OF_MEASURES.get(path, path) for path in found)
+    named = (_KEYS.get(path, path) for path in found)
     return [re.sub("^paid", "quality.paid", re.sub("^tune", "generate.tune", path)) for path in named]
 
 

@@ -5,11 +5,13 @@ What belongs here: these steps, without Dagster. What does not: start, reports a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from dpsynth_platform.audit.canaries import is_canary
+from dpsynth_platform.contracts.methods import TEXT_METHODS
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ConfigurationError, GrantRefused, ResumeRefused
 from dpsynth_platform.foundation.progress import Progress
@@ -46,7 +48,8 @@ def run(job: WorkerJob, progress: Progress) -> None:
     else:
         claim(job.model_directory, grant)
     _check_participants(job, plan)
-    with counting_engine(job) as engine, local_ranks(job, device, plan.digest) as ranks:
+    together = local_ranks(job, device, plan.digest) if plan.method in TEXT_METHODS else nullcontext()
+    with counting_engine(job) as engine, together as ranks:
         generator(plan.method).fit(
             plan,
             Path(job.bounded),

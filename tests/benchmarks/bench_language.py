@@ -77,6 +77,7 @@ def small_model(directory: Path, columns: dict[str, Any], width: int, layers: in
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         tie_word_embeddings=True,
+        initializer_range=width**-0.5,  # so that first weights tell places and values apart
     )
     LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)

@@ -26,6 +26,8 @@ KILLED_IN_THE_FIRST_STAGE = """
 import sys
 if "dpsynth_platform.worker" in sys.orig_argv:
     import os, signal
+    from dpsynth_platform.synth.text import trained
+    trained.base_model = None  # a worker has no deployment to look for models in
     from dpsynth_platform.synth.neural import language_generator, row_training
     language_generator._try = lambda *given: None
     row_training.losses = lambda *given: os.kill(os.getpid(), signal.SIGKILL)

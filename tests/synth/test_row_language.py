@@ -27,11 +27,13 @@ from network_cases import job
 from synth_cases import SCHEMA, contract_with, people, write_bounded
 from test_table_networks import fix
 from text_cases import tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
 from dpsynth_platform.contracts.network_training import RowLanguage, TableNetwork
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural import language_generator, row_training
@@ -39,12 +41,14 @@ from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.row_reading import LanguageRows, refuse_unreadable
-from dpsynth_platform.synth.neural.row_tokens import MOST_VALUE_TOKENS, Choices, RowTokens
+from dpsynth_platform.synth.neural.row_tokens import MOST_VALUE_TOKENS, Choices, RowTokens, most_tokens
 from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums, learn_form, refuse_unsound_rows
-from dpsynth_platform.synth.neural.row_words import _roundest, order_of, words_of
+from dpsynth_platform.synth.neural.row_words import _roundest, order_of, possible_words, words_of
+from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.synth.text import trained
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.rows import RowDivision
@@ -149,7 +153,58 @@ def test_long_values_are_cut_off_and_stay_apart():
     long = "abcdefgh" * 40
     made = RowTokens.of(tiny_tokenizer(), ["x"], [[long + "1", long + "2", ", ,"]], [0])
     lengths = [len(value) for value in made.columns[0].values]
-    assert len(set(made.columns[0].values)) == 3 and max(lengths) <= MOST_VALUE_TOKENS + language_generator.NUMBERED + 1
+    assert len(set(made.columns[0].values)) == 3 and max(lengths) <= most_tokens(tiny_tokenizer(), [""], [None], 3)
+
+
+def test_no_row_is_longer_than_the_plan_says_whatever_is_counted(the_same_each_time):
+    """Rare values become `other`, which is longer than they are, cells are joined, learned values are cut off."""
+    contract = contract_with(
+        columns__city={"type": "categorical", "values": ["a", "b", "c"], "nullable": True},
+        columns__age={"type": "integer", "min": 0, "max": 1_000_000, "bins": 9},
+        columns__score={"type": "float", "min": -1, "max": 1, "bins": [-0.99951, 0.3333, 0.5, 1]},
+        columns__town={"type": "categorical", "values": "learned", "most": 120},
+    )
+    domain = planned_domain(contract, None)
+    most = most_tokens(tiny_tokenizer(), domain.names, [*map(possible_words, domain)], max(domain.most_states))
+    known = domain.with_values({domain.names.index("town"): ["abcdefgh" * 9 + str(number) for number in range(120)]})
+    rng = np.random.default_rng(0)
+    for joined in (0.0, *rng.uniform(0, 1, 40)):
+        words = []
+        for column in known:
+            cells = rng.uniform(size=column.missing) < joined
+            if column.ordered:
+                state_of = np.append(np.cumsum(~np.append(False, cells[1:])) - 1, 0)
+                state_of[-1] = state_of[-2] + 1
+            else:
+                state_of = np.append(np.cumsum(~cells) - 1, (~cells).sum())
+                state_of[:-1][cells] = (~cells).sum()
+            words.append(words_of(column, ColumnStates(state_of.astype(np.int32), np.ones(column.size))))
+        assert RowTokens.of(tiny_tokenizer(), known.names, words, range(len(known))).longest <= most
+
+
+def test_what_a_tokenizer_cannot_write_is_refused_before_a_spend_and_never_afterwards():
+    """A tokenizer of words: values that are learned later may be unknown to it, and are told apart by numbers."""
+    vocabulary = {
+        word: number for number, word in enumerate(["?", "<s>", "a", ",", "is", "x", "(", ")", *"0123456789"])
+    }
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
+    writes = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?")
+    made = RowTokens.of(writes, ["x"], [["a", "new", "newer"]], [0])
+    assert len(set(made.columns[0].values)) == 3
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        made.refuse_unknown(0)
+    RowTokens.of(writes, ["x"], [["a", "a a"]], [0]).refuse_unknown(0)
+    assert most_tokens(writes, ["x"], [None], 4) == 1 + 2 + MOST_VALUE_TOKENS + 3 + 1
+    backend = Tokenizer(models.WordLevel({word: vocabulary[word] for word in ("?", "<s>", "a")}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    loses = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?")
+    for write in (
+        lambda: RowTokens.of(loses, ["x"], [["a", "b", "c", "d", "e"]], [0]),
+        lambda: most_tokens(loses, ["x"], [None], 4),
+    ):
+        with pytest.raises(ConfigurationError, match="cannot write"):
+            write()
 
 
 def test_special_tokens_in_values_are_plain_text():
@@ -312,7 +367,7 @@ def test_the_event_is_what_counts_and_training_cost(base, method, no_trial):
 def test_what_cannot_be_written_or_trained_is_refused(base, tmp_path, no_trial):
     tiny_t5().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    for changes, words in (
+    for changed, words in (
         ({"privacy__weighting": "owners"}, r"generate\.language\.sampled"),
         (
             {
@@ -328,7 +383,7 @@ def test_what_cannot_be_written_or_trained_is_refused(base, tmp_path, no_trial):
         ),
     ):
         with pytest.raises(ContractError, match=words):
-            plan_of(base, schema=SCHEMA, **changes)
+            plan_of(base, schema=SCHEMA, **changed)
     with pytest.raises(ConfigurationError, match="encoder-decoder"):
         plan_of(str(tmp_path))
 
@@ -348,6 +403,16 @@ def test_the_first_stage_reads_no_record_and_teaches_the_form(the_same_each_time
     assert np.abs(joint.log_likelihood(every) - expected).max() < 0.7
     rows = made.rows(torch.tensor([[0, 2]]), torch.tensor([[0, 1]]), 0.0)
     assert row_training.losses(model, rows)[0].item() < 0.5
+
+
+def test_a_first_stage_that_diverges_stops_before_steps_are_spent(monkeypatch):
+    """A gradient that is not finite counts as zero in the second stage, which would train nothing."""
+    monkeypatch.setattr(
+        row_training, "losses", lambda model, rows: model(rows["input_ids"]).logits.sum((1, 2)) * np.nan
+    )
+    states = row_training.drawn_of([torch.ones(size) for size in tokens().sizes])
+    with pytest.raises(MechanismFailed, match="not finite"):
+        learn_form(tiny_llama(), tokens(), states, FirstSteps("uniform", 1, 2, 0.1), CPU, lambda *given: None)
 
 
 def public_table(place, rows=40):
@@ -381,6 +446,15 @@ def test_a_public_table_of_other_columns_is_read_as_words(base, tmp_path, no_tri
     contract = contract_of(base, generate__public=public)
     assert contract.generate.language.first.rows == "public", "the default beside such a table"
     assert [found.kind for found in contract.bases] == ["table", "checkpoint"]
+
+
+def test_a_public_table_with_longer_rows_than_the_model_reads_is_refused(base, tmp_path, no_trial):
+    """Before anything is spent: its first stage would fail each time, after the counts are paid for."""
+    rows = {f"column {number}": ["abcdefgh" * 9, "a"] for number in range(8)}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    public = {"uri": str(tmp_path / "rows.parquet"), "why": "made up for a test"}
+    with pytest.raises(ContractError, match=r"generate\.public: its longest row has \d+ tokens"):
+        plan_of(base, language={"first": FIRST | {"rows": "public"}}, generate__public=public)
 
 
 @pytest.mark.parametrize("fault", ["no table", "one column", "no rows", "csv in another dialect"])
@@ -429,6 +503,15 @@ def test_every_key_of_networks_and_language_models_makes_another_mechanism():
             assert changed.mechanism_snapshot() != plain, name
 
 
+@pytest.mark.parametrize(("method", "same"), [("great", False), ("dp_2stage", False), ("arn", True)])
+def test_another_target_is_another_mechanism_where_it_decides_the_order_of_columns(method, same):
+    """Otherwise a line with another target would keep the earlier plan, and its order."""
+    plain = contract_with(generate__method=method)
+    aimed = contract_with(generate__method=method, quality={"target": "member"})
+    assert (plain.mechanism_snapshot() == aimed.mechanism_snapshot()) is same
+    assert changes(plain, aimed) == ([] if same else ["quality.target"])
+
+
 # Interruptions.
 
 
@@ -457,7 +540,27 @@ def test_killed_it_counts_no_second_time_and_continues_within_what_is_paid_for(
     assert made.sample(directory, 30).num_rows == 30
 
 
-def test_another_base_model_is_refused_before_records_are_read(base, tmp_path, no_trial):
+def test_a_worker_takes_the_base_model_that_its_job_describes(base, tmp_path, no_trial, monkeypatch):
+    """It knows neither the deployment's converted models nor its hub, when it trains, and draws to measure."""
+    plan, found, drawn = plan_of(base), trained.deployed(base), []
+    (tmp_path / "base.json").write_text(json.dumps(dataclasses.asdict(found) | {"directory": base}))
+    run = job(plan, write_bounded(people(200), tmp_path / "table"), tmp_path / "model")
+    described = dataclasses.replace(run.checkpoints, base_model=tmp_path / "base.json")
+
+    def nowhere(*given, **how):
+        raise ConfigurationError("not on this machine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trained, "base_model", nowhere)
+        measured = lambda self, run: drawn.append(self.sample(run.directory, 20))  # noqa: E731
+        patch.setattr(language_generator.LanguageGenerator, "measure_quality", measured)
+        generator("dp_2stage").run(dataclasses.replace(run, checkpoints=described))
+        with pytest.raises(ConfigurationError, match="not on this machine"):
+            trained.deployed(base)
+    assert [table.num_rows for table in drawn] == [20]
+
+
+def test_another_base_model_is_refused_before_it_is_trained(base, tmp_path, no_trial):
     tiny_llama(seed=8, positions=256).save_pretrained(tmp_path / "other")
     tiny_tokenizer().save_pretrained(tmp_path / "other")
     plan = plan_of(base)

@@ -16,17 +16,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
 from dpsynth_platform.synth.neural.language_plan import LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import LearnedColumns, NetworkGenerator
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
-from dpsynth_platform.synth.neural.row_words import order_of, words_of
-from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.neural.public_texts import SealedTexts
+from dpsynth_platform.synth.neural.row_words import order_of, possible_words, words_of
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.paid import of_mechanism
 
 if TYPE_CHECKING:
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.row_training import LanguageBatches, States
     from dpsynth_platform.synth.tabular.joint import Joint
     from dpsynth_platform.synth.text.base_models import BaseModel
-
-NUMBERED = 4
-"""Tokens that tell two cut-off values apart, at most."""
 
 
 class LanguageGenerator(NetworkGenerator):
@@ -54,7 +54,7 @@ class LanguageGenerator(NetworkGenerator):
             ContractError: rows are longer than the model can read.
             TrainingRefused: training it would not be differentially private.
         """
-        from dpsynth_platform.synth.neural.row_tokens import MOST_VALUE_TOKENS
+        from dpsynth_platform.synth.neural.row_tokens import most_tokens
         from dpsynth_platform.synth.text.base_models import context_length, refuse_decoder
         from dpsynth_platform.synth.text.trained import deployed
 
@@ -64,13 +64,21 @@ class LanguageGenerator(NetworkGenerator):
         found = LanguageParameters.planned(contract, domain, guarantee, base, order)
         model, tokenizer = _loaded(found, base)
         tokens = _tokens(tokenizer, found, LearnedColumns.planned(domain))
-        unknown = sum(MOST_VALUE_TOKENS + NUMBERED - tokens.columns[index].longest for index in domain.unknown)
-        most = tokens.longest + max(unknown, 0)
-        if most > (room := context_length(model)):
+        tokens.refuse_unknown(tokenizer.unk_token_id)
+        room, most_states = context_length(model), max(domain.most_states)
+        most = most_tokens(tokenizer, domain.names, [possible_words(column) for column in domain], most_states)
+        if most > room:
             raise ContractError(
                 f"{contract.dataset}: columns: a row has up to {most} tokens of {base.declared}, which reads {room} at "
                 "most; accepted: fewer columns, shorter names or values, or a model that reads more"
             )
+        if found.first is not None and found.first.public is not None:
+            longest = _public_rows(tokenizer, found.first.public)[2]
+            if longest > room:
+                raise ContractError(
+                    f"{contract.dataset}: generate.public: its longest row has {longest} tokens of {base.declared}, "
+                    f"which reads {room} at most; accepted: fewer columns, shorter values, or a model that reads more"
+                )
         trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
         found = replace(found, weights=trained, most_tokens=most)
         _ready(model, len(tokenizer), tokens, found, "cpu")
@@ -86,6 +94,19 @@ class LanguageGenerator(NetworkGenerator):
             return ()
         first.public.read()
         return first.public.paths
+
+    def run(self, run: MechanismRun) -> None:
+        """See `NetworkGenerator.run`, with the base model that the job describes, if it does.
+
+        Raises:
+            GrantRefused: the description cannot be read.
+        """
+        from dpsynth_platform.synth.text.generator import read_base_model
+        from dpsynth_platform.synth.text.trained import handed
+
+        described = None if run.checkpoints is None else run.checkpoints.base_model
+        with handed(None if described is None else read_base_model(described)):
+            super().run(run)
 
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         return _own(parameters).weights
@@ -153,7 +174,7 @@ def _first_in_words(sealed: LanguageParameters) -> str:
         "uniform": "random rows of declared values",
         "public": "" if first.public is None else f"{first.public.rows:,} rows of a public table",
     }[first.rows]
-    return f"before it reads a record, it learns the form of rows from {rows}, in {first.steps} steps"
+    return f"before it is trained on a record, it learns the form of rows from {rows}, in {first.steps} steps"
 
 
 def _loaded(sealed: LanguageParameters, base: BaseModel | None = None) -> tuple[Any, Any]:
@@ -215,6 +236,17 @@ def _try(model: Any, vocabulary: int, tokens: RowTokens, rows: LanguageBatches, 
     refuse_unsound_rows(model.to(rows.device), sealed.training, rows, vocabulary, tokens.longest)
 
 
+def _public_rows(tokenizer: Any, public: SealedTexts) -> tuple[RowTokens, Codes, int]:
+    """The tokens of a public table, the states of its rows, and the tokens of its longest row; raises as both."""
+    from dpsynth_platform.synth.neural.row_tokens import RowTokens
+
+    names, values, codes = public.read()
+    tokens = RowTokens.of(tokenizer, names, values, range(len(names)))
+    lengths = [np.array([*map(len, column.values)])[own] for column, own in zip(tokens.columns, codes.T, strict=True)]
+    longest = 1 + sum(len(column.name) for column in tokens.columns) + int(np.sum(lengths, axis=0).max())
+    return tokens, codes, longest
+
+
 def _first_stage(
     model: Any,
     tokenizer: Any,
@@ -227,15 +259,13 @@ def _first_stage(
     """Trains the model on rows that are not private: of the plan's public table, or of the noisy counts alone."""
     import torch
 
-    from dpsynth_platform.synth.neural.row_tokens import RowTokens
     from dpsynth_platform.synth.neural.row_training import among, drawn_of, learn_form
 
     first = sealed.first
     assert first is not None  # noqa: S101  (the caller asks)
     states: States
     if first.public is not None:
-        names, values, codes = first.public.read()
-        tokens = RowTokens.of(tokenizer, names, values, range(len(names)))
+        tokens, codes, _ = _public_rows(tokenizer, first.public)
         states = among(torch.from_numpy(codes).long())
     elif first.rows == "uniform":
         states = drawn_of([torch.ones(size) for size in tokens.sizes])

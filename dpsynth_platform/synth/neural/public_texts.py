@@ -26,7 +26,7 @@ from dpsynth_platform.synth.neural.row_words import EMPTY, MISSING
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.public_rows import way_out
 
-MOST_ROWS = 200_000
+MOST_ROWS = 20_000
 """Of the table, from its beginning; training reads fewer."""
 MOST_COLUMNS = 200
 

@@ -25,6 +25,11 @@ MOST_VALUE_TOKENS = 24
 """Longer values are cut off there, and numbered where that makes two alike."""
 
 
+_NUMBER = " ({})"
+_UNWRITABLE = (
+    "the base model's tokenizer cannot write a column's name, one of its declared values, or numbers; accepted: one "
+    "that can write every text, such as one of bytes"
+)
 KINDS = ("names", "values", "commas")
 """Of tokens."""
 
@@ -153,30 +158,24 @@ class RowTokens:
         """From names of columns, and the words of their values without commas.
 
         Raises:
-            ConfigurationError: the tokenizer loses texts, or has no token to begin or end with.
+            ConfigurationError: the tokenizer loses names or numbers, or has no token to begin or end with.
         """
-
-        def encoded(texts: Sequence[str]) -> list[list[int]]:
-            found: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)[
-                "input_ids"
-            ]
-            return found
-
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        commas = encoded(["a,"])[0]
+        commas = _encoded(tokenizer, ["a,"])[0]
         if begin is None or not commas:
             raise ConfigurationError("the base model's tokenizer has no token that begins or ends a text; use another")
-        comma, unknown = commas[-1], tokenizer.unk_token_id
         columns = []
-        for name, texts in zip(encoded([f" {name} is" for name in names]), words, strict=True):
-            values = list(_distinct(encoded([f" {text}" for text in texts]), comma, encoded))
-            if not name or (unknown is not None and any(unknown in value for value in values)):
-                raise ConfigurationError(
-                    "the base model's tokenizer cannot write a column's name or one of its declared values; accepted: "
-                    "one that can write every text, such as one of bytes"
-                )
-            columns.append(ColumnTokens(tuple(name), tuple(values)))
+        for name, texts in zip(_encoded(tokenizer, [f" {name} is" for name in names]), words, strict=True):
+            if not name:
+                raise ConfigurationError(_UNWRITABLE)
+            columns.append(ColumnTokens(tuple(name), tuple(_distinct(tokenizer, texts, commas[-1]))))
         return cls(int(begin), tuple(columns), tuple(order))
+
+    def refuse_unknown(self, unknown: int | None) -> None:
+        """Raises `ConfigurationError` if a name or a value has the tokenizer's token for what it cannot write."""
+        parts = (part for column in self.columns for part in (column.name, *column.values))
+        if unknown is not None and any(unknown in part for part in parts):
+            raise ConfigurationError(_UNWRITABLE)
 
     @property
     def sizes(self) -> list[int]:
@@ -236,14 +235,42 @@ class RowTokens:
         return torch.tensor(tokens), torch.tensor(kinds)
 
 
-def _distinct(texts: Sequence[Sequence[int]], comma: int, encoded: Any) -> Iterator[tuple[int, ...]]:
+def most_tokens(tokenizer: Any, names: Sequence[str], words: Sequence[Sequence[str] | None], most: int) -> int:
+    """The most tokens of a row, whatever is counted; raises as `RowTokens.of`.
+
+    Args:
+        words: all that a column's values may be; None: they may be cut off and numbered.
+        most: values of such a column.
+    """
+    known = RowTokens.of(tokenizer, names, [found or [""] for found in words], range(len(names)))
+    numbers = _encoded(tokenizer, [_NUMBER.format(number) for number in range(2, most + 1)])
+    if None in words and len(set(map(tuple, numbers))) < len(numbers):
+        raise ConfigurationError(_UNWRITABLE)
+    cut_off = MOST_VALUE_TOKENS + max(map(len, numbers), default=0) + 1
+    longest = (cut_off if found is None else column.longest for column, found in zip(known.columns, words, strict=True))
+    return 1 + sum(len(column.name) for column in known.columns) + sum(longest)
+
+
+def _encoded(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    found: list[list[int]] = []
+    if texts:
+        found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return found
+
+
+def _distinct(tokenizer: Any, texts: Sequence[str], comma: int) -> Iterator[tuple[int, ...]]:
     """Values with the comma after them, cut off where they are too long, and numbered where they would be alike."""
     taken = set[tuple[int, ...]]()
-    for text in texts:
-        value = tuple(token for token in text if token != comma)[:MOST_VALUE_TOKENS]
-        number, unique = 1, value
+    numbers = dict[tuple[int, ...], int]()
+    for tokens in _encoded(tokenizer, [f" {text}" for text in texts]):
+        value = tuple(token for token in tokens if token != comma)[:MOST_VALUE_TOKENS]
+        number, unique = numbers.get(value, 1), value
         while unique in taken:
             number += 1
-            unique = (*value, *(token for token in encoded([f" ({number})"])[0] if token != comma))
+            if number > len(texts) + 1:  # so many numbers are not alike, unless the tokenizer cannot write them
+                raise ConfigurationError(_UNWRITABLE)
+            (written,) = _encoded(tokenizer, [_NUMBER.format(number)])
+            unique = (*value, *(token for token in written if token != comma))
+        numbers[value] = number
         taken.add(unique)
         yield (*unique, comma)

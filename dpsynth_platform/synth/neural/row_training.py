@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.synth.neural.columnwise_network import OrderedRows
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
@@ -98,6 +99,9 @@ def learn_form(
     """The first stage: trains the model's trainable weights, without privacy, on rows that are not private.
 
     All tokens weigh the same. Each batch of rows is new, in the order in which rows are drawn.
+
+    Raises:
+        MechanismFailed: the weights are no longer finite; no step is spent on them.
     """
     weights = [value for value in model.parameters() if value.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=first.learning_rate, weight_decay=0.0)
@@ -112,6 +116,11 @@ def learn_form(
         optimizer.step()
         optimizer.zero_grad()
         progress(FIRST_STAGE, step + 1, first.steps)
+    if not all(bool(value.isfinite().all()) for value in weights):
+        raise MechanismFailed(
+            "the first stage made weights that are not finite; accepted: a smaller "
+            "generate.language.first.learning_rate"
+        )
 
 
 def drawn_of(shares: list[Tensor]) -> States:

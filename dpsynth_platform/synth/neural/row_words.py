@@ -9,7 +9,7 @@ the number in it with the fewest digits, so that a model sees magnitudes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
@@ -20,22 +20,36 @@ from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 MISSING, OTHERS, EMPTY = "missing", "other", "empty"
 """Words for a missing value, for values that are too rare to be told apart, and for a value of blanks alone."""
 _MOST_DIGITS = 17
+_FEW_CELLS = 64
 
 
 def words_of(column: ColumnDomain, states: ColumnStates) -> list[str]:
     """A text for each state of a column, all different, without commas."""
+    return _unlike(_word(column, np.flatnonzero(states.state_of == state).tolist()) for state in range(states.size))
+
+
+def _unlike(words: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
-    for state in range(states.size):
-        text = (
-            " ".join(_word(column, np.flatnonzero(states.state_of == state).tolist()).replace(",", ";").split())
-            or EMPTY
-        )
+    for word in words:
+        text = " ".join(word.replace(",", ";").split()) or EMPTY
         number, unique = 1, text
         while unique in found:
             number += 1
             unique = f"{text} ({number})"
         found[unique] = None
     return list(found)
+
+
+def possible_words(column: ColumnDomain) -> list[str] | None:
+    """All texts that states of a column may have, whatever is counted; None where these are not known, or too many."""
+    cells = range(column.missing)
+    if column.most is not None or (column.ordered and column.derived is None and len(cells) > _FEW_CELLS):
+        return None
+    if column.ordered and column.derived is None:  # neighbouring cells may be one state
+        found = [_word(column, (first, last)) for first in cells for last in cells[first:]]
+    else:
+        found = [column.label(cell) for cell in cells]
+    return [*_unlike(dict.fromkeys([*found, MISSING]) if column.ordered else [*found, OTHERS, MISSING])]
 
 
 def order_of(domain: Domain, target: str | None) -> list[int]:

@@ -6,7 +6,9 @@ either. What does not: training, sampling, and the model of the columns. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,23 @@ _AT_ONCE = 16
 """Texts of a batch."""
 
 
+_HANDED: ContextVar[BaseModel | None] = ContextVar("handed", default=None)
+
+
+@contextmanager
+def handed(base: BaseModel | None) -> Iterator[None]:
+    """Inside, `deployed` gives this model for its name: a worker does not know the deployment, nor a hub."""
+    token = _HANDED.set(base)
+    try:
+        yield
+    finally:
+        _HANDED.reset(token)
+
+
 def deployed(declared: str) -> BaseModel:
     """The base model that a contract names, in this deployment; raises as `base_models.base_model`."""
+    if (base := _HANDED.get()) is not None and base.declared == declared:
+        return base
     settings = Settings.from_environment()
     return base_model(declared, settings.base_models, hub=settings.model_hub)
 

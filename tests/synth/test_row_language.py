@@ -358,6 +358,7 @@ def public_table(place, rows=40):
             "pair": pa.array([{"x": 1}] * rows),
             "tags": pa.array([["a"]] * rows),
             "bytes": pa.array([b"a"] * rows),
+            "ids": pa.array([b"\xff\x00"] * rows, pa.binary(2)),
         }
     )
     place.mkdir(exist_ok=True)
@@ -399,6 +400,61 @@ def test_a_public_table_that_cannot_be_used_is_refused(base, tmp_path, no_trial,
             language={"first": FIRST | {"rows": "public"}},
             generate__public={"uri": str(place), "why": "for a test"},
         )
+
+
+@pytest.mark.parametrize("fault", ["long", "unknown"])
+def test_a_public_table_that_the_model_cannot_read_is_refused_in_the_plan(base, tmp_path, no_trial, monkeypatch, fault):
+    """Later the counts are paid for, and a model of fixed positions breaks on longer rows."""
+    if fault == "long":
+        pq.write_table(pa.table({f"column number {number}": ["yes", "no"] for number in range(60)}), tmp_path / "rows")
+        said = (
+            r"public table .*: a row has up to \d+ tokens of the base model, which reads 256 at most; accepted: fewer"
+        )
+    else:
+        pq.write_table(pa.table({"a": ["cat", "\U0001f408"], "b": [1, 2]}), tmp_path / "rows")
+        loaded = language_generator._loaded
+        monkeypatch.setattr(
+            language_generator, "_loaded", lambda *given: (loaded(*given)[0], LimitedTokenizer(tiny_tokenizer()))
+        )
+        said = "public table .*: the base model's tokenizer cannot write"
+    public = {"uri": str(tmp_path / "rows"), "format": "parquet", "why": "made up for a test"}
+    with pytest.raises(ConfigurationError, match=said):
+        plan_of(base, language={"first": FIRST | {"rows": "public"}}, generate__public=public)
+
+
+class LimitedTokenizer:
+    """A tokenizer that has a token for each ASCII character only; of others, or of all, it knows nothing."""
+
+    unk_token_id = 1
+
+    def __init__(self, whole, known=lambda character: character.isascii()):
+        self._whole, self._known = whole, known
+        self.bos_token_id, self.eos_token_id = whole.bos_token_id, whole.eos_token_id
+
+    def __len__(self):
+        return len(self._whole)
+
+    def __call__(self, texts, **options):
+        found = [
+            [
+                token
+                for character in text
+                for token in ([1], self._whole(character)["input_ids"])[self._known(character)]
+            ]
+            for text in texts
+        ]
+        return {"input_ids": found}
+
+
+def test_learned_values_lose_what_no_token_has():
+    """They are known once their counts are paid for: a refusal then would lose these."""
+    tokenizer = LimitedTokenizer(tiny_tokenizer(), lambda character: character in "ab, is")
+    words = [["a", "a\u65e5", "\u65e5", "\u672c", "\u8a9e", "b"]]
+    with pytest.raises(ConfigurationError, match="cannot write a column's name or one of its values"):
+        RowTokens.of(tokenizer, ["ab"], words, [0])
+    (column,) = RowTokens.of(tokenizer, ["ab"], words, [0], strict=False).columns
+    assert len({*column.values}) == 6 and all(1 not in value for value in column.values)
+    assert len(column.choices.path) == 6
 
 
 @pytest.mark.parametrize(

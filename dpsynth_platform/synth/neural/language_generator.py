@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.text_generation import published_name
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpsynth_platform.synth.network_training import Prepared
+    from dpsynth_platform.synth.neural.public_texts import SealedTexts
     from dpsynth_platform.synth.neural.row_reading import LanguageRows
     from dpsynth_platform.synth.neural.row_tokens import RowTokens
     from dpsynth_platform.synth.neural.row_training import LanguageBatches, States
+    from dpsynth_platform.synth.tabular.domain import Codes
     from dpsynth_platform.synth.tabular.joint import Joint
     from dpsynth_platform.synth.text.base_models import BaseModel
 
-NUMBERED = 4
+NUMBERED = 8
 """Tokens that tell two cut-off values apart, at most."""
 
 
@@ -50,7 +52,8 @@ class LanguageGenerator(NetworkGenerator):
         """Calibrates counts and training together, and tries the model on random rows.
 
         Raises:
-            ConfigurationError: the base model is not there, cannot be loaded, or cannot write rows.
+            ConfigurationError: the base model is not there, cannot be loaded, or cannot write rows, or those of the
+                first stage's public table.
             ContractError: rows are longer than the model can read.
             TrainingRefused: training it would not be differentially private.
         """
@@ -63,7 +66,7 @@ class LanguageGenerator(NetworkGenerator):
         order = order_of(domain, contract.quality.target)
         found = LanguageParameters.planned(contract, domain, guarantee, base, order)
         model, tokenizer = _loaded(found, base)
-        tokens = _tokens(tokenizer, found, LearnedColumns.planned(domain))
+        tokens = _tokens(tokenizer, found, LearnedColumns.planned(domain), strict=True)
         unknown = sum(MOST_VALUE_TOKENS + NUMBERED - tokens.columns[index].longest for index in domain.unknown)
         most = tokens.longest + max(unknown, 0)
         if most > (room := context_length(model)):
@@ -71,6 +74,8 @@ class LanguageGenerator(NetworkGenerator):
                 f"{contract.dataset}: columns: a row has up to {most} tokens of {base.declared}, which reads {room} at "
                 "most; accepted: fewer columns, shorter names or values, or a model that reads more"
             )
+        if found.first is not None and found.first.public is not None:
+            _public_tokens(tokenizer, found.first.public, room)
         trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
         found = replace(found, weights=trained, most_tokens=most)
         _ready(model, len(tokenizer), tokens, found, "cpu")
@@ -176,11 +181,34 @@ def _trainable(model: Any) -> dict[str, Tensor]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def _tokens(tokenizer: Any, sealed: LanguageParameters, learned: LearnedColumns) -> RowTokens:
+def _tokens(tokenizer: Any, sealed: LanguageParameters, learned: LearnedColumns, *, strict: bool = False) -> RowTokens:
+    """The tokens of rows. The plan's are strict; values that are learned with a budget may lose what no token has."""
     from dpsynth_platform.synth.neural.row_tokens import RowTokens
 
     words = [words_of(column, states) for column, states in zip(learned.domain, learned.states, strict=True)]
-    return RowTokens.of(tokenizer, learned.domain.names, words, sealed.order)
+    return RowTokens.of(tokenizer, learned.domain.names, words, sealed.order, strict=strict)
+
+
+def _public_tokens(tokenizer: Any, public: SealedTexts, room: int) -> tuple[RowTokens, Codes]:
+    """A public table's rows in tokens, and their states. The plan checks them: once counts are paid it is too late.
+
+    Raises:
+        ConfigurationError: the table is not that of the plan, the tokenizer loses its texts, or its rows have more
+            tokens than `room`.
+    """
+    from dpsynth_platform.synth.neural.row_tokens import RowTokens
+
+    names, values, codes = public.read()
+    try:
+        tokens = RowTokens.of(tokenizer, names, values, range(len(names)))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"public table {public.uri}: {error}") from None
+    if tokens.longest > room:
+        raise ConfigurationError(
+            f"public table {public.uri}: a row has up to {tokens.longest} tokens of the base model, which reads {room} "
+            "at most; accepted: fewer columns, shorter names or values, or a model that reads more"
+        )
+    return tokens, codes
 
 
 def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParameters, device: str) -> Prepared:
@@ -227,15 +255,14 @@ def _first_stage(
     """Trains the model on rows that are not private: of the plan's public table, or of the noisy counts alone."""
     import torch
 
-    from dpsynth_platform.synth.neural.row_tokens import RowTokens
     from dpsynth_platform.synth.neural.row_training import among, drawn_of, learn_form
+    from dpsynth_platform.synth.text.base_models import context_length
 
     first = sealed.first
     assert first is not None  # noqa: S101  (the caller asks)
     states: States
     if first.public is not None:
-        names, values, codes = first.public.read()
-        tokens = RowTokens.of(tokenizer, names, values, range(len(names)))
+        tokens, codes = _public_tokens(tokenizer, first.public, context_length(model))
         states = among(torch.from_numpy(codes).long())
     elif first.rows == "uniform":
         states = drawn_of([torch.ones(size) for size in tokens.sizes])

@@ -5,7 +5,8 @@ does not: which values there are (`row_tokens`), training, and the order of colu
 
 A pass reads the value before, the column's name, and the whole tree of the column's values, in which each place sees
 what led to it. A value's probability is the product of those of its tokens, where at each place all tokens are ruled
-out that continue no value: so nothing that is drawn has to be rejected. (DP-2Stage and GReaT draw tokens freely and reject rows with values that do not exist.)
+out that continue no value: so nothing that is drawn has to be rejected. (DP-2Stage and GReaT draw tokens freely and
+reject rows with values that do not exist.)
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ after it, a token that no value has: so no value is the beginning of another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -148,9 +148,18 @@ class RowTokens:
 
     @classmethod
     def of(
-        cls, tokenizer: Any, names: Sequence[str], words: Sequence[Sequence[str]], order: Sequence[int]
+        cls,
+        tokenizer: Any,
+        names: Sequence[str],
+        words: Sequence[Sequence[str]],
+        order: Sequence[int],
+        *,
+        strict: bool = True,
     ) -> RowTokens:
         """From names of columns, and the words of their values without commas.
+
+        Args:
+            strict: refuse values that the tokenizer cannot write; otherwise they lose what it cannot.
 
         Raises:
             ConfigurationError: the tokenizer loses texts, or has no token to begin or end with.
@@ -169,13 +178,13 @@ class RowTokens:
         comma, unknown = commas[-1], tokenizer.unk_token_id
         columns = []
         for name, texts in zip(encoded([f" {name} is" for name in names]), words, strict=True):
-            values = list(_distinct(encoded([f" {text}" for text in texts]), comma, encoded))
-            if not name or (unknown is not None and any(unknown in value for value in values)):
+            written = encoded([f" {text}" for text in texts])
+            if not name or (strict and unknown is not None and any(unknown in value for value in written)):
                 raise ConfigurationError(
-                    "the base model's tokenizer cannot write a column's name or one of its declared values; accepted: "
+                    "the base model's tokenizer cannot write a column's name or one of its values; accepted: "
                     "one that can write every text, such as one of bytes"
                 )
-            columns.append(ColumnTokens(tuple(name), tuple(values)))
+            columns.append(ColumnTokens(tuple(name), tuple(_distinct(written, {comma, unknown}, comma, encoded))))
         return cls(int(begin), tuple(columns), tuple(order))
 
     @property
@@ -236,14 +245,25 @@ class RowTokens:
         return torch.tensor(tokens), torch.tensor(kinds)
 
 
-def _distinct(texts: Sequence[Sequence[int]], comma: int, encoded: Any) -> Iterator[tuple[int, ...]]:
-    """Values with the comma after them, cut off where they are too long, and numbered where they would be alike."""
+def _distinct(
+    texts: Sequence[Sequence[int]], without: Set[int | None], comma: int, encoded: Any
+) -> Iterator[tuple[int, ...]]:
+    """Values without some tokens, cut off where they are too long, numbered where they are alike; a comma behind."""
     taken = set[tuple[int, ...]]()
     for text in texts:
-        value = tuple(token for token in text if token != comma)[:MOST_VALUE_TOKENS]
+        value = tuple(token for token in text if token not in without)[:MOST_VALUE_TOKENS]
         number, unique = 1, value
         while unique in taken:
             number += 1
-            unique = (*value, *(token for token in encoded([f" ({number})"])[0] if token != comma))
+            unique = (*value, *_numbered(number, without, encoded))
         taken.add(unique)
         yield (*unique, comma)
+
+
+def _numbered(number: int, without: Set[int | None], encoded: Any) -> Sequence[int]:
+    """A number in brackets; in any sixteen tokens where the tokenizer has no digits, so that numbers differ."""
+    tokens: Sequence[int] = encoded([f" ({number})"])[0]
+    if tokens and without.isdisjoint(tokens):
+        return tokens
+    spare = [token for token in range(16 + len(without)) if token not in without]
+    return [spare[int(digit, 16)] for digit in f"{number:x}"]

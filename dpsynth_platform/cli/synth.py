@@ -204,6 +204,7 @@ def synth_topics(
 
 
 def _show(output: TerminalOutput, made: Synthesis) -> None:
+    from dpsynth_platform.one_table.assumed import empty_in_words
     from dpsynth_platform.synth.tabular.domain import filled_in_words
 
     output.print(f"{made.rows} rows: {made.synthetic}")
@@ -214,4 +215,6 @@ def _show(output: TerminalOutput, made: Synthesis) -> None:
         output.print(sentence)
     if made.filled:
         output.print(filled_in_words(made.filled, made.nullable))
+    if made.empty:
+        output.print(empty_in_words(made.empty))
     show_limits(output, made)

@@ -45,10 +45,23 @@ def not_covered(names: Sequence[str]) -> str:
     )
 
 
+def empty_in_words(names: Sequence[str]) -> str:
+    """What columns of text come out as."""
+    return (
+        f"Empty in every row: {', '.join(names)}. They are texts, by declaration or because no domain can be read off "
+        "them (free text, one value)."
+    )
+
+
 def assumed_columns(source: Source, names: Sequence[str]) -> dict[str, Column]:
     """Declarations of columns from all of their values. Raises `SourceError` if the rows cannot be read."""
     table = guessed(source)
     return {name: _assumed(table.column(name)) for name in names}
+
+
+def empty_columns(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Those of the columns whose assumed declaration is text, so that they come out empty."""
+    return [name for name in names if isinstance(_assumed(table.column(name)), TextColumn)]
 
 
 def _assumed(values: pa.ChunkedArray) -> Column:

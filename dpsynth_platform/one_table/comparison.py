@@ -37,10 +37,12 @@ from dpsynth_platform.foundation.scratch import scratch_directory
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.one_table.assumed import MOST_CATEGORIES, empty_columns
 from dpsynth_platform.one_table.declaration import read_declared
 from dpsynth_platform.one_table.one_try import RESULT
 from dpsynth_platform.one_table.public_table import declared_public
 from dpsynth_platform.one_table.task import Options
+from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.quality.one_type import read_tables
 from dpsynth_platform.quality.plots import Chart
 from dpsynth_platform.quality.report import QualityReport, Task, markdown_row, measure_tables
@@ -96,6 +98,7 @@ class Comparison:
 
     Attributes:
         public: the table, and why it is public.
+        left_out: columns that every method would leave empty: undeclared ones of free text, or of one value.
         real: the measures of the real rows themselves, as far as there are any.
         delta: of each guarantee.
     """
@@ -108,6 +111,7 @@ class Comparison:
     delta: float
     real: Mapping[str, float]
     tries: tuple[Try, ...]
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"notice": NOTICE}
@@ -152,9 +156,11 @@ class Comparison:
 
     @property
     def about(self) -> str:
+        names = ", ".join(self.left_out)
+        without = f" Left out, as no domain can be read off them (free text, one value): {names}." if names else ""
         return (
             f"{self.public}, public: {self.why}. {self.rows:,} rows were learned, {self.held_out:,} held out; target "
-            f"{self.target}; each row is its own unit; delta {self.delta:.3g}."
+            f"{self.target}; each row is its own unit; delta {self.delta:.3g}.{without}"
         )
 
     def markdown(self) -> str:
@@ -237,6 +243,20 @@ def compare(
         kept, held_out, schema = _parts(Path(table), options, drop)
         if target not in kept.column_names:
             raise SourceError(f"target: no column {target!r} in {table}; accepted: {', '.join(kept.column_names)}")
+        assumed = schema is None or options.assume_public_domain
+        declared = {} if schema is None else schema["columns"]
+        left_out = empty_columns(kept, [name for name in kept.column_names if assumed and name not in declared])
+        if target in left_out:
+            raise SourceError(
+                f"target: column {target!r} has one value, or more than {MOST_CATEGORIES:,} different texts; accepted: "
+                "one with two or more, or values declared in a schema"
+            )
+        if {*kept.column_names} == {target, *left_out}:
+            raise SourceError(
+                f"{table}: the target {target!r} has no column beside it that a method could learn; accepted: one at "
+                "least, of two or more values, or with values declared in a schema"
+            )
+        kept, held_out = kept.drop_columns(left_out), held_out.drop_columns(left_out)
         learned = work / "learned.parquet"
         pq.write_table(kept, learned)
         units = options.expected_units or len(kept)
@@ -245,7 +265,7 @@ def compare(
             schema=schema,
             expected_units=units,
             delta=1 / units**1.1 if options.delta is None else options.delta,
-            assume_public_domain=schema is None or options.assume_public_domain,
+            assume_public_domain=assumed,
             accept_weak_guarantee="a comparison on a public table",
         )
         place = None if out is None else private_directory(Path(out))
@@ -269,7 +289,7 @@ def compare(
             tries.append(found)
         progress("methods", len(asked), len(asked))
     delta = float(options.delta or 0)
-    result = Comparison(str(table), why, target, len(kept), len(held_out), delta, real, tuple(tries))
+    result = Comparison(str(table), why, target, len(kept), len(held_out), delta, real, tuple(tries), tuple(left_out))
     if not any(item.measures for item in tries):
         raise MechanismFailed("\n".join(["no method has made a table", *result.refused]))
     if place is not None:
@@ -295,8 +315,9 @@ def _faults(settings: Settings, public: PublicRows) -> Iterator[str]:
 def _parts(table: Path, options: Options, drop: Sequence[str] = ()) -> tuple[pa.Table, pa.Table, dict[str, Any] | None]:
     """Rows to learn, a fifth of the rows, held out, and the schema of what is read: the same for the same table.
 
-    Ids, texts and ignored columns are left out.
+    Ids, texts and ignored columns are left out. Raises `SourceError` if a column to `drop` is not there.
     """
+    _check_dropped(table, drop)
     schema = read_yaml(Path(options.schema)) if isinstance(options.schema, str | Path) else options.schema
     constraints = None if options.constraints is None else Path(options.constraints)
     columns = read_declared(schema, constraints).columns if schema is not None else {}
@@ -315,6 +336,14 @@ def _parts(table: Path, options: Options, drop: Sequence[str] = ()) -> tuple[pa.
     return kept, held_out, schema
 
 
+def _check_dropped(table: Path, drop: Sequence[str]) -> None:
+    """Refuses names of no column, neither of a struct nor of a field: a misspelled id would be learned."""
+    names = read_file(table).column_names if drop else []
+    known = {".".join(parts[: end + 1]) for parts in (name.split(".") for name in names) for end in range(len(parts))}
+    if unknown := sorted({*drop} - known):
+        raise SourceError(f"drop: no column {', '.join(map(repr, unknown))} in {table}; accepted: {', '.join(names)}")
+
+
 def _tried(learned: Path, place: Path, options: Options) -> tuple[Try, Path | None]:
     """One run in its own process, and its table; None if it has made none."""
     place.mkdir()
@@ -323,7 +352,8 @@ def _tried(learned: Path, place: Path, options: Options) -> tuple[Try, Path | No
     asked = {"table": str(learned), "out": str(place / "out"), "options": given}
     write_durably(job, json.dumps(asked, default=str))
     command = [sys.executable, "-m", "dpsynth_platform.one_table.one_try", str(job)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    said = place / "errors"
+    with said.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         try:
             _, status, used = os.wait4(process.pid, 0)
         except BaseException:
@@ -333,7 +363,9 @@ def _tried(learned: Path, place: Path, options: Options) -> tuple[Try, Path | No
     result = place / RESULT
     made = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     if "synthetic" not in made:
-        why = made.get("refused", f"its process ended with status {process.returncode}")
+        last = said.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+        ended = f"its process ended with status {process.returncode}" + (f" ({last})" if last else "")
+        why = made.get("refused", ended)
         return Try(options.method, options.epsilon, refused=why), None
     found = Try(
         options.method,

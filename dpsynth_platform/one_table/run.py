@@ -59,6 +59,7 @@ class Synthesis:
         not_covered: accesses to the data that the guarantee does not cover.
         filled: columns without missing values, whatever the data miss.
         nullable: the other modelled columns.
+        empty: columns that are missing in every row: texts.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
         public: rows, columns, and missing or unlisted values of the public table that helped; None without one.
     """
@@ -77,10 +78,12 @@ class Synthesis:
     nullable: tuple[str, ...] = ()
     mostly_missing: tuple[str, ...] = ()
     public: str | None = None
+    empty: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
-        lists = {name: list(getattr(self, name)) for name in ("not_covered", "filled", "nullable", "mostly_missing")}
+        kinds = ("not_covered", "filled", "nullable", "mostly_missing", "empty")
+        lists = {name: list(getattr(self, name)) for name in kinds}
         return asdict(self) | paths | lists
 
 
@@ -293,6 +296,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         nullable=task.nullable,
         mostly_missing=missing,
         public=task.plan.describe().get("public_in_words"),
+        empty=task.empty,
     )
 
 

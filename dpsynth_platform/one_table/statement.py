@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.methods import TUNED
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.one_table.assumed import empty_in_words
 from dpsynth_platform.one_table.task import Task
 from dpsynth_platform.privacy.statement import (
     OF_INTERVALS,
@@ -219,6 +220,7 @@ def statement(
             if task.answers
             else "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             *([filled_in_words(task.filled, task.nullable)] if task.filled else []),
+            *([empty_in_words(task.empty)] if task.empty else []),
             *(
                 [
                     f"{'In no query' if task.answers else 'Declared ignore: true'}, thus neither used nor contained: "

@@ -175,6 +175,14 @@ class Task:
         return tuple(name for name in self.source.found if name not in self.source.schema.names)
 
     @property
+    def empty(self) -> tuple[str, ...]:
+        """Columns that are missing in every synthetic row, by the source's names."""
+        if self.answers:
+            return ()
+        texts = {name for name, item in self.contract.columns.items() if item.type == "text"}
+        return tuple(given for plain, given in self.given.items() if plain in texts)
+
+    @property
     def filled(self) -> tuple[str, ...]:
         """Columns without missing values in the synthetic table, whatever the data miss, by the source's names."""
         if self.answers:

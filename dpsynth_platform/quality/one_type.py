@@ -120,11 +120,14 @@ def in_one_type(
         except _Misfit as misfit:
             misfits.append(str(misfit))
     if misfits:
-        raise SourceError(
-            "\n".join(misfits)
-            + "\naccepted: the same kind of values in all tables (numbers, text, true and false, dates, times); or "
-            "treat the column's values as categories (--categorical), or leave it out (--drop)"
+        kinds_of = "numbers, text, true and false, dates, times"
+        accepted = (
+            f"the same kind of values in all tables ({kinds_of}); or treat the column's values as categories "
+            "(--categorical), or leave it out (--drop)"
+            if len(tables) > 1
+            else f"{kinds_of}; leave other columns out (--drop)"
         )
+        raise SourceError("\n".join([*misfits, f"accepted: {accepted}"]))
     return {key: pa.table({name: converted[name][key] for name in names}) for key in tables}
 
 

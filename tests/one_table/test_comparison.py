@@ -79,6 +79,23 @@ def test_domains_and_the_method_come_from_the_table_and_numbers_are_predicted(pu
     assert not list(public.parent.glob("dpsynth-compare-*"))
 
 
+def test_columns_that_would_come_out_empty_are_left_out(public: Path) -> None:
+    """Free text and constants have no domain: as columns without values they would count as wrong in each pair."""
+    table = pq.read_table(public, columns=["age", "rich"])
+    texts = [f"number {number}" for number in range(2000)]
+    pq.write_table(table.append_column("word", [texts]).append_column("one", [["x"] * 2000]), public)
+    found = dpsynth.compare(public, WHY, "rich", methods=["independent"], progress=False)
+    assert "(free text, one value): word, one." in found.about
+    pairs = dict(zip(found.frame["method"], found.frame["pairs"], strict=True))
+    # One pair, of which independent columns keep the two single ones; with empty columns it is 1 in five of six pairs.
+    assert float(pairs["independent"]) < 0.6
+    for target in ("word", "one"):
+        with pytest.raises(SourceError, match=f"column '{target}' has one value, or more than 1,000 different texts"):
+            compare(public, WHY, target, Options(epsilon=1))
+    with pytest.raises(SourceError, match="the target 'rich' has no column beside it"):
+        compare(public, WHY, "rich", Options(epsilon=1), drop=["age"])
+
+
 def test_the_same_rows_are_held_out_each_time_and_none_is_lost(public: Path) -> None:
     options = Options(epsilon=1, schema=public.with_name("schema.yaml"))
     first, second = (comparison._parts(public, options) for _ in range(2))
@@ -165,6 +182,7 @@ def test_the_platforms_own_rows_are_not_compared(public: Path, monkeypatch: pyte
             r"(?s)no method has made a table.*mst, epsilon -1: .*",
         ),
         ({"why": "short"}, ContractError, "why"),
+        ({"drop": ["person", "Note"]}, SourceError, "drop: no column 'Note' in .*; accepted: person, age, "),
     ],
 )
 def test_what_cannot_be_compared_is_refused(public: Path, change: dict, error: type, said: str) -> None:
@@ -189,6 +207,12 @@ def test_few_rows_and_a_process_that_ends_early(public: Path, monkeypatch: pytes
     schema = public.with_name("schema.yaml")
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(MechanismFailed, match="mst, epsilon 1: its process ended with status 1"):
+        compare(public, WHY, "city", Options(epsilon=1, schema=schema), methods=["mst"])
+    broken = public.with_name("broken")
+    broken.write_text("#!/bin/sh\necho 'Traceback' >&2\necho 'MemoryError: 3 GB' >&2\nexit 3\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(broken))
+    with pytest.raises(MechanismFailed, match=r"its process ended with status 3 \(MemoryError: 3 GB\)"):
         compare(public, WHY, "city", Options(epsilon=1, schema=schema), methods=["mst"])
     pq.write_table(people(199), public)
     with pytest.raises(SourceError, match="199 rows; accepted: 200 at least"):

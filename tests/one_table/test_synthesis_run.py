@@ -366,6 +366,8 @@ def test_assumed_domains_are_stated(make: Make, tables: Path) -> None:
     table = pq.read_table(made.synthetic)
     assert set(table["city"].cast(pa.string()).unique().to_pylist()) == {"Aix", "Bern"}
     assert table["note"].null_count == table.num_rows
+    assert list(made.empty) == made.to_json()["empty"] == ["note"]
+    assert "Empty in every row: note." in words
     assert make(assume_public_domain=True).spent is False
 
 

@@ -423,6 +423,7 @@ def public_table(place, rows=40):
             "pair": pa.array([{"x": 1}] * rows),
             "tags": pa.array([["a"]] * rows),
             "bytes": pa.array([b"a"] * rows),
+            "ids": pa.array([b"\xff\x00"] * rows, pa.binary(2)),
         }
     )
     place.mkdir(exist_ok=True)

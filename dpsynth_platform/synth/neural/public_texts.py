@@ -110,7 +110,10 @@ def _first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _writable(kind: pa.DataType) -> bool:
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return not pa.types.is_nested(plain) and not pa.types.is_binary(plain) and not pa.types.is_large_binary(plain)
+    plain = plain.storage_type if isinstance(plain, pa.BaseExtensionType) else plain
+    types = pa.types
+    of_bytes = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return not any(is_kind(plain) for is_kind in (types.is_nested, *of_bytes))
 
 
 def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:

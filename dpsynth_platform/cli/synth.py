@@ -181,6 +181,30 @@ def synth_encoder(
     output.print("In the contract: generate.image.evolution: {encoder: PATH}")
 
 
+@synth_app.command("base-model")
+def synth_base_model(
+    output: TerminalOutput,
+    schema: Annotated[Path, typer.Argument(help="YAML file with `columns:`: a contract, or a --schema of one table.")],
+    out: Annotated[Path, typer.Argument(help="New directory for the model.")],
+    width: Annotated[int, typer.Option(help="Of its layers, a multiple of 8.")] = 32,
+    layers: Annotated[int, typer.Option(help="Their number.")] = 3,
+) -> None:
+    """Makes a small model for methods great and dp_2stage, with weights at random; reads declarations, and no data."""
+    from dpsynth_platform.contracts.validation import validated
+    from dpsynth_platform.foundation.yaml_files import read_yaml
+    from dpsynth_platform.one_table.declaration import SchemaFile
+    from dpsynth_platform.synth.neural.small_model import write_small_model
+    from dpsynth_platform.synth.text.base_models import no_bars
+
+    declared = validated(SchemaFile, {"columns": read_yaml(schema).get("columns")}, str(schema))
+    with no_bars():
+        weights = write_small_model(out, declared.columns, width, layers)
+    output.json({"directory": str(out), "weights": weights})
+    output.print(f"{out}: a model with {weights:,} weights for the columns of {schema}")
+    output.print("For one table: --base-model PATH, from / or ./. In a contract: generate.base_model: PATH, from /.")
+    output.print("Clearance accepts it after `dpsynth lineage declare-public`: it has seen no data.")
+
+
 @synth_app.command("topics")
 def synth_topics(
     output: TerminalOutput,

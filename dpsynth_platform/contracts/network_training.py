@@ -101,9 +101,9 @@ class FirstStage(Part):
         description="`counted`: rows of independent columns by the noisy counts, `uniform`: all values equally often, "
         "`public`: those of generate.public (the default with such a table).",
     )
-    steps: int = Field(default=200, ge=1, le=1_000_000)
+    steps: int = Field(default=300, ge=1, le=1_000_000)
     batch_size: int = Field(default=32, ge=1, le=100_000)
-    learning_rate: float = Field(default=2e-3, gt=0, le=1)
+    learning_rate: float = Field(default=3e-3, gt=0, le=1)
 
 
 class RowLanguage(NetworkTraining):
@@ -120,7 +120,12 @@ class RowLanguage(NetworkTraining):
     batch_size: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
     )
-    learning_rate: float = Field(default=2e-3, gt=0, le=1, description="The optimizer's highest learning rate.")
+    learning_rate: float | None = Field(  # type: ignore[assignment]
+        default=None,
+        gt=0,
+        le=1,
+        description="The optimizer's highest learning rate; by default 0.002 with an adapter, 0.01 for all weights.",
+    )
     fixed_order: float = Field(
         default=1.0,
         ge=0,
@@ -134,5 +139,7 @@ class RowLanguage(NetworkTraining):
         le=1,
         description="Of a value's tokens in the loss; those of names and commas have the rest.",
     )
-    adapter: Adapter | Literal["none"] = Field(default_factory=Adapter, description="`none` trains all weights.")
+    adapter: Adapter | Literal["auto", "none"] = Field(
+        default="auto", description="`none` trains all weights, and so does `auto` of models with up to a million."
+    )
     first: FirstStage | None = Field(default=None, description="For `dp_2stage`.")

@@ -3,8 +3,8 @@
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_language.py --source adult --epsilon 1
     ... --method great --base smollm2-135m --keys '{"steps": 40, "adapter": {"rank": 16}}' --rows 5000
 
-What belongs here: adult and texas in the cut of the DP-2Stage benchmark, and a small model with weights at random, made
-here from public words: the columns' names and declared values. What does not: asserting. Delta is 1e-5, and each row is
+What belongs here: adult and texas in the cut of the DP-2Stage benchmark, by default with a model of
+`dpsynth synth base-model`. What does not: asserting. Delta is 1e-5, and each row is
 a unit. Figures are those of `bench_tabular`; perplexities are of the tokens of names, values and commas of test rows.
 """
 
@@ -21,14 +21,15 @@ import numpy as np
 import torch
 from bench_methods import table_of
 from bench_tabular import PERSON, QUALITY_DELTA, figures, plan_of, say, stored
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.one_table.declaration import SchemaFile
 from dpsynth_platform.quality.columns import align, cells
 from dpsynth_platform.quality.fidelity import k_way_distance
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural.language_generator import LanguageGenerator
 from dpsynth_platform.synth.neural.row_training import perplexities
+from dpsynth_platform.synth.neural.small_model import write_small_model
 
 PUBLISHED = {
     ("adult", 1.0): {
@@ -47,41 +48,7 @@ PUBLISHED = {
     },
 }
 """DP-2Stage, table 8: F1, AUC, accuracy, CorAcc, Pair, HIST."""
-VOCABULARY, MOST_TEST = 2000, 500
-
-
-def small_model(directory: Path, columns: dict[str, Any], width: int, layers: int = 3) -> Path:
-    """A Llama with weights at random, and a tokenizer of bytes that knows the columns' names and declared values."""
-    words = [f" {name} is" for name in columns]
-    words += [f" {value}" for column in columns.values() for value in column.get("values", ())]
-    backend = Tokenizer(models.BPE())
-    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(words * 4, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        tie_word_embeddings=True,
-        initializer_range=width**-0.5,  # so that first weights tell places and values apart
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+MOST_TEST = 500
 
 
 def run(options: argparse.Namespace) -> None:
@@ -91,7 +58,9 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as place, stored(train) as bounded:
         base, keys = options.base, json.loads(options.keys)
         if base == "small":
-            base, keys = str(small_model(Path(place) / "base", columns, options.width)), {"adapter": "none"} | keys
+            declared = validated(SchemaFile, {"columns": columns}, "the benchmark").columns
+            write_small_model(Path(place) / "base", declared, options.width)
+            base, keys = str(Path(place) / "base"), {"adapter": "none"} | keys
         more: dict[str, Any] = {"base_model": base, "language": keys}
         if options.public:
             more["public"] = {"uri": options.public, "why": "a table of a benchmark"}

@@ -36,7 +36,7 @@ from dpsynth_platform.contracts.network_training import RowLanguage, TableNetwor
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.neural import language_generator, row_training
+from dpsynth_platform.synth.neural import language_generator, language_plan, row_training
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
@@ -44,13 +44,15 @@ from dpsynth_platform.synth.neural.row_reading import LanguageRows, refuse_unrea
 from dpsynth_platform.synth.neural.row_tokens import MOST_VALUE_TOKENS, Choices, RowTokens, most_tokens
 from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums, learn_form, refuse_unsound_rows
 from dpsynth_platform.synth.neural.row_words import _roundest, order_of, possible_words, words_of
+from dpsynth_platform.synth.neural.small_model import write_small_model
 from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
 from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.text.base_models import base_model, load
 from dpsynth_platform.training import hooked
-from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.plan import Adapter, TrainingPlan
 from dpsynth_platform.training.rows import RowDivision
 from dpsynth_platform.training.unit_probe import faults_of_unit_sums, unit_sums
 
@@ -632,3 +634,37 @@ def test_what_it_learned_is_in_its_rows_and_its_likelihood(fitted, the_same_each
     if "full" in str(fitted):
         assert sum(members) > 0.7 * len(members)
         assert found[0].mean() > found[1].mean() + 0.5
+
+
+# A small model of a table's own words.
+
+
+def test_a_small_model_writes_declared_words_as_one_token_and_all_else(tmp_path, no_trial):
+    columns = contract_with().columns
+    weights = write_small_model(tmp_path / "small", columns)
+    model, tokenizer = load(base_model(str(tmp_path / "small"), tmp_path))
+    assert weights == sum(value.numel() for value in model.parameters()) < 100_000
+    for text in (" city is", " Bern", " member is"):
+        assert len(tokenizer(text)["input_ids"]) == 1
+    assert tokenizer.decode(tokenizer(" \u65e5 12, x")["input_ids"]) == " \u65e5 12, x"
+    contract = contract_with(generate__method="dp_2stage", generate__base_model=str(tmp_path / "small"))
+    sealed = LanguageParameters.of(generator("dp_2stage").plan(contract, SCHEMA, Guarantee.target(contract)).parameters)
+    assert (sealed.training.adapter, sealed.training.learning_rate, sealed.weights) == (None, 0.01, weights)
+    other = write_small_model(tmp_path / "other", columns)
+    assert other == weights and base_model(str(tmp_path / "other"), tmp_path).digest != sealed.base_digest
+
+
+@pytest.mark.parametrize(("width", "layers"), [(12, 3), (0, 3), (32, 0)])
+def test_a_small_model_of_no_size_is_refused(tmp_path, width, layers):
+    with pytest.raises(ConfigurationError, match="accepted: a width of 8 or a multiple of it, and 1 layer or more"):
+        write_small_model(tmp_path / "small", contract_with().columns, width, layers)
+    (tmp_path / "small").mkdir()
+    with pytest.raises(ConfigurationError, match="exists; accepted: the name of a new directory"):
+        write_small_model(tmp_path / "small", contract_with().columns)
+
+
+def test_a_large_model_gets_an_adapter_by_default(base, tmp_path, no_trial, monkeypatch):
+    monkeypatch.setattr(language_plan, "SMALL_BYTES", 10)
+    contract = contract_with(generate__method="great", generate__base_model=base)
+    sealed = LanguageParameters.of(generator("great").plan(contract, SCHEMA, Guarantee.target(contract)).parameters)
+    assert (sealed.training.adapter, sealed.training.learning_rate) == (Adapter(), 0.002)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.network_training import RowLanguage
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
@@ -17,6 +18,11 @@ from dpsynth_platform.synth.neural.public_texts import SealedTexts
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
+
+ADAPTER_RATE, WHOLE_RATE = 0.002, 0.01
+"""Learning rates by default."""
+SMALL_BYTES = 2**22
+"""Of the weights of a model that needs no adapter: about a million."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ class LanguageParameters(NetworkParameters):
         declared = contract.generate.language
         if declared is None:
             raise ContractError(f"{contract.dataset}: generate.language: missing; accepted: {{}}")
-        adapter = None if declared.adapter == "none" else Adapter(declared.adapter.rank, declared.adapter.alpha)
+        base_bytes = sum(file.stat().st_size for file in base.directory.glob("*.safetensors"))
+        adapter = _adapter(declared, base_bytes)
+        rate = declared.learning_rate or (ADAPTER_RATE if adapter else WHOLE_RATE)
         first = None
         if declared.first is not None:
             public = contract.generate.public
@@ -83,7 +91,7 @@ class LanguageParameters(NetworkParameters):
             contract,
             domain,
             guarantee,
-            declared,
+            declared.model_copy(update={"learning_rate": rate}),
             training={"adapter": adapter, "clipping": "automatic"},
             width=1,
             fixed_order=declared.fixed_order,
@@ -93,7 +101,7 @@ class LanguageParameters(NetworkParameters):
             value_weight=declared.value_weight,
             first=first,
             weights=0,
-            base_bytes=sum(file.stat().st_size for file in base.directory.glob("*.safetensors")),
+            base_bytes=base_bytes,
             most_tokens=0,
         )
 
@@ -113,3 +121,9 @@ class LanguageParameters(NetworkParameters):
             raise GrantRefused(
                 "the sealed plan is not for training a language model on rows; materialize raw again"
             ) from None
+
+
+def _adapter(declared: RowLanguage, base_bytes: int) -> Adapter | None:
+    if declared.adapter == "auto":
+        return None if base_bytes <= SMALL_BYTES else Adapter()
+    return None if declared.adapter == "none" else Adapter(declared.adapter.rank, declared.adapter.alpha)

@@ -24,7 +24,7 @@ TOGETHER = 2**13
 """Rows of a pass."""
 CORRECTED_ROWS = 2**14
 """Drawn rows by which columns are corrected, of quick networks."""
-MOST_KEPT = 2**27
+MOST_KEPT = 2**25
 """Numbers that readings keep together: of large networks, fewer rows are drawn at once."""
 ROUNDS, MOST_STEP = 30, 5.0
 """Of fitting a column's weights to its shares, and the most that one changes a weight."""

@@ -78,7 +78,7 @@ def the_same_each_time(monkeypatch):
 
 
 def test_contracts_and_plans_of_arn_are_what_they_have_been():
-    """Of contracts, digests of before `tbart` existed; of plans, since a network's keys are in the mechanism's digest."""
+    """Digests of contracts since before `tbart` existed; of plans, since the mechanism's digest has these keys."""
     left_out, empty = (contract_with(generate__method="arn", generate__network=part) for part in (None, {}))
     assert left_out.digest() == empty.digest() == "07717252a0961f5e0f6d35b571ac7bd5380e94baa03211a207b27cddbdb43279"
     assert short_plan("arn").digest == "398be3a3b754f03efef8975c94cd0d8c27a531a6c49683a8d655b2c779ffe1bf"

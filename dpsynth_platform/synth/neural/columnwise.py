@@ -24,6 +24,8 @@ TOGETHER = 2**13
 """Rows of a pass."""
 CORRECTED_ROWS = 2**14
 """Drawn rows by which columns are corrected, of quick networks."""
+MOST_PASSES = 256
+"""By which columns are corrected: so many rows at least, of the largest networks."""
 MOST_KEPT = 2**25
 """Numbers that readings keep together: of large networks, fewer rows are drawn at once."""
 ROUNDS, MOST_STEP = 30, 5.0
@@ -92,7 +94,7 @@ class ColumnwiseJoint:
         rng, size = np.random.default_rng(), min(self.network.corrected, self._most_rows)
         found: list[Array] = [np.zeros_like(share) for share in self.shares]
         predicted: list[list[Array]] = [[] for _ in self.shares]
-        for _ in range(-(-self.network.corrected // size)):
+        for _ in range(min(MOST_PASSES, -(-self.network.corrected // size))):
             reading = self.network.reading(size)
             for column in self._in_order:
                 predicted[column].append(_predicted(reading, column))

@@ -355,7 +355,7 @@ def test_few_rows_at_once_change_nothing(method, monkeypatch):
 def test_the_plan_says_about_how_many_weights_there_are(method):
     made, shares = generator(method), [np.full(20, 0.05)] * 6
     weights = sum(weight.numel() for weight in made.network(shares, 32).parameters())
-    assert made.weights([20] * 6, 32) == pytest.approx(weights, rel=0.05)
+    assert made.weights(SimpleNamespace(width=32), [20] * 6) == pytest.approx(weights, rel=0.05)
 
 
 # Mixtures.

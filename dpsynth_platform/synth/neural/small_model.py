@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column
 from dpsynth_platform.foundation.errors import ConfigurationError
@@ -67,7 +68,7 @@ def write_small_model(directory: Path, columns: Mapping[str, Column], width: int
     return sum(value.numel() for value in model.parameters())
 
 
-def _tokenizer(columns: Mapping[str, Column]):  # type: ignore[no-untyped-def]  # of transformers, imported late
+def _tokenizer(columns: Mapping[str, Column]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -85,4 +86,5 @@ def _tokenizer(columns: Mapping[str, Column]):  # type: ignore[no-untyped-def]  
         show_progress=False,
     )
     backend.train_from_iterator(words * _FREQUENT, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BEGIN, eos_token=END)
+    wrapped: Any = PreTrainedTokenizerFast
+    return wrapped(tokenizer_object=backend, bos_token=BEGIN, eos_token=END)

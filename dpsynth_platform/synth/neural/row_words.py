@@ -1,7 +1,7 @@
 """Rows as words for a language model: a name for each column, and a text for each of its states.
 
 What belongs here: these texts, for columns of all types. What does not: tokens (`row_tokens`), and which values are
-states (`tabular.compression`). Nobody reads the texts back: a drawn row is known by its states.
+states (`tabular.compression`). The texts are not read back: a drawn row is known by its states.
 
 A row is written as in GReaT (Borisov et al. 2023): `column is value, column is value`. A range of numbers is written as
 the number in it with the fewest digits, so that a model sees magnitudes.

@@ -67,10 +67,10 @@ def ours(network: nn.Module, rows: Any, records: Batch) -> None:
             sums.add(part.batch, part.weights)
 
 
-def by_opacus(wrapped: Any, rows: Any, records: Batch) -> None:
+def by_opacus(wrapped: Any, network: nn.Module, rows: Any, records: Batch) -> None:
     for part in parts(rows, records):
-        rows.losses(wrapped, part.batch).sum().backward()
-        single = [value.grad_sample for value in wrapped.parameters()]
+        rows.losses(network, part.batch).sum().backward()  # the hooks are on its layers
+        single: list[Any] = [getattr(value, "grad_sample") for value in network.parameters()]  # noqa: B009
         norms = torch.stack([value.flatten(1).norm(dim=1) for value in single]).norm(dim=0)
         factors = (PLAN.clipping_norm / norms).clamp(max=1)
         _ = [torch.tensordot(factors, value, dims=1) for value in single]
@@ -84,11 +84,11 @@ def speeds(method: str) -> list[float]:
     records = {"states": torch.randint(STATES, (RECORDS, COLUMNS))}
     network, rows = prepared(method)
     copied, rows_of_copy = prepared(method)
-    wrapped = GradSampleModule(copied, loss_reduction="sum")
+    wrapped = GradSampleModule(copied.train(), loss_reduction="sum")  # its hooks see nothing in evaluation mode
     kinds: list[Pass] = [
         lambda: plain(network, rows, records),
         lambda: ours(network, rows, records),
-        lambda: by_opacus(wrapped, rows_of_copy, records),
+        lambda: by_opacus(wrapped, copied, rows_of_copy, records),
     ]
     best = [0.0] * len(kinds)
     for _ in range(ROUNDS):

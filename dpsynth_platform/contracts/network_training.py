@@ -56,7 +56,7 @@ class TableNetwork(NetworkTraining):
         gt=0,
         lt=1,
         description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "
-        "tells apart, and correct how often it draws them.",
+        "distinguishes, and correct how often it draws them.",
     )
     steps: int = Field(
         default=100,
@@ -114,7 +114,7 @@ class RowLanguage(NetworkTraining):
         gt=0,
         lt=1,
         description="Of epsilon and delta, for noisy counts of single columns: they decide which values the model "
-        "tells apart, and correct how often it draws them.",
+        "distinguishes, and correct how often it draws them.",
     )
     steps: int = Field(default=100, ge=1, le=1_000_000)
     batch_size: int | None = Field(

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from bench_methods import table_of
 from bench_tabular import PERSON, QUALITY_DELTA, figures, plan_of, say, stored
+from torch import Tensor, nn
+from torch.nn import functional
 
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.one_table.declaration import SchemaFile
@@ -28,7 +30,7 @@ from dpsynth_platform.quality.columns import align, cells
 from dpsynth_platform.quality.fidelity import k_way_distance
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural.language_generator import LanguageGenerator
-from dpsynth_platform.synth.neural.row_training import perplexities
+from dpsynth_platform.synth.neural.row_tokens import KINDS, RowTokens
 from dpsynth_platform.synth.neural.small_model import write_small_model
 
 PUBLISHED = {
@@ -49,6 +51,16 @@ PUBLISHED = {
 }
 """DP-2Stage, table 8: F1, AUC, accuracy, CorAcc, Pair, HIST."""
 MOST_TEST = 500
+
+
+@torch.no_grad()
+def perplexities(model: nn.Module, tokens: RowTokens, states: Tensor) -> dict[str, float]:
+    """Of the tokens of names, values and commas in some rows, [rows, columns], in the order in which rows are drawn."""
+    rows = tokens.rows(states, torch.tensor(tokens.order).expand(len(states), -1), 0.5)
+    scores = model(input_ids=rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
+    lost = functional.cross_entropy(scores[:, :-1].flatten(0, 1), rows["labels"][:, 1:].flatten(), reduction="none")
+    kinds = rows["kinds"][:, 1:].flatten()
+    return {name: float(lost[kinds == kind].mean().exp()) for kind, name in enumerate(KINDS)}
 
 
 def run(options: argparse.Namespace) -> None:

@@ -583,7 +583,7 @@ def test_it_trains_on_no_record(base, tmp_path, sampled, no_trial):
     assert generator("dp_2stage").sample(tmp_path / "model", 20).num_rows == 20
 
 
-def test_columns_of_one_state_stop_nothing(base, tmp_path, no_trial):
+def test_columns_of_one_state_stop_nothing(base, tmp_path, no_trial, the_same_each_time):
     """Noise may merge all values of columns; with one column left there is nothing to learn."""
     guarantee = {"epsilon": 0.01, "delta": 1e-5}
     plan = plan_of(base, "great", privacy__guarantee=guarantee)

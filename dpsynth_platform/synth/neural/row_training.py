@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.synth.neural.columnwise_network import OrderedRows
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
-from dpsynth_platform.synth.neural.row_tokens import KINDS, RowTokens
+from dpsynth_platform.synth.neural.row_tokens import RowTokens
 from dpsynth_platform.training import validators
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.interface import Batch
@@ -68,19 +67,6 @@ def losses(model: nn.Module, rows: Batch) -> Tensor:
     """The weighted loss of each row (DP-2Stage, equation 6), [rows]."""
     scores = model(input_ids=rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
     return example_losses(scores, rows["labels"], rows["token_weights"])
-
-
-@torch.no_grad()
-def perplexities(model: nn.Module, tokens: RowTokens, states: Tensor) -> dict[str, float]:
-    """Of the tokens of names, values and commas in some rows, [rows, columns], in the order in which rows are drawn.
-
-    It is exact: of private rows it is for reviewers only.
-    """
-    rows = tokens.rows(states, torch.tensor(tokens.order).expand(len(states), -1), 0.5)
-    scores = model(input_ids=rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
-    lost = functional.cross_entropy(scores[:, :-1].flatten(0, 1), rows["labels"][:, 1:].flatten(), reduction="none")
-    kinds = rows["kinds"][:, 1:].flatten()
-    return {name: float(lost[kinds == kind].mean().exp()) for kind, name in enumerate(KINDS)}
 
 
 def refuse_unsound_rows(model: Any, plan: TrainingPlan, rows: LanguageBatches, vocabulary: int, longest: int) -> None:

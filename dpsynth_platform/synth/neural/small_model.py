@@ -5,8 +5,7 @@ What belongs here: making it. What does not: training it (`language_generator`),
 
 A large model spends most of its time on what a table does not need. This one is a Llama of few layers with weights at
 random. Its tokenizer knows each name of a column and each declared value as one token, and writes all else by bytes.
-With weights of the usual deviation .02 it would tell places and values apart hardly at all, and training with noise
-would not find what belongs together.
+First weights have the deviation 1/sqrt(width), not the usual .02: so each place has other features from the start.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ from dpsynth_platform.synth.guarded_sources import public_faults
 METHODS: tuple[str, ...] = tuple(
     name for name in get_args(TableMethodName) if name not in ("auto", "jam", *LANGUAGE_METHODS)
 )
-"""All that one table may have; `jam` needs a second public one, and language models take hours."""
+"""All that one table may have; `jam` needs a second public one, and language models take long."""
 _ACCEPTED = ("auto", *METHODS, *LANGUAGE_METHODS)
 _FOR_TARGET = (*TARGET_METHODS, "auto")
 LEAST_ROWS = 200

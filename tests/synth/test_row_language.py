@@ -185,7 +185,7 @@ def test_no_row_is_longer_than_the_plan_says_whatever_is_counted(the_same_each_t
 
 
 def test_what_a_tokenizer_cannot_write_is_refused_before_a_spend_and_never_afterwards():
-    """A tokenizer of words: values that are learned later may be unknown to it, and are told apart by numbers."""
+    """A tokenizer of words: values that are learned later may be unknown to it, and get numbers."""
     vocabulary = {
         word: number for number, word in enumerate(["?", "<s>", "a", ",", "is", "x", "(", ")", *"0123456789"])
     }

@@ -18,7 +18,7 @@ from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 MISSING, OTHERS, EMPTY = "missing", "other", "empty"
-"""Words for a missing value, for values that are too rare to have a state of their own, and for a value of blanks alone."""
+"""Words for a missing value, for values too rare to have states of their own, and for a value of blanks alone."""
 _MOST_DIGITS = 17
 _FEW_CELLS = 64
 

@@ -3,8 +3,8 @@
 What belongs here: making it. What does not: training it (`language_generator`), and base models in general
 (`text.base_models`).
 
-A large model spends most of its time on what a table does not need. This one is a Llama of few layers with weights at
-random. Its tokenizer knows each name of a column and each declared value as one token, and writes all else by bytes.
+A large model is slow on a CPU, and most of its words are in no table. This one is a Llama of few layers with weights
+at random. Its tokenizer knows each name of a column and each declared value as one token, and writes all else by bytes.
 First weights have the deviation 1/sqrt(width), not the usual .02: so each place has other features from the start.
 """
 

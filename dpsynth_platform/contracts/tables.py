@@ -1,0 +1,364 @@
+"""Linked tables: one root whose rows or owners are the privacy units, and all that belongs to them by foreign keys.
+
+What belongs here: the declaration, its faults, and what follows from it: the order of tables, the bound of each, and
+the columns by which each is modelled (its *view*). What does not: choosing rows (`bounding.linked`) and the mechanism
+(`synth.relational`). All of it is public.
+
+    tables:
+      patients:
+        key: [patient_id]
+        columns: {age: {type: integer, min: 0, max: 110}, sex: {type: categorical, values: [F, M]}}
+      stays:
+        key: [stay_id]
+        parent: {table: patients, columns: [patient_id]}
+        max_children: 4                     # of one patient: the bound
+        order_by: [admitted]
+        columns:
+          admitted: {type: date, min: 2024-01-01, max: 2024-12-31}
+          ward: {type: categorical, values: [A, B]}
+        constraints: [{ascending: [previous.admitted, admitted]}]
+
+Private tables form a tree, so that each row belongs to one owner by one path, and is counted once. A *view* of a table
+has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of the
+same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from dpsynth_platform.contracts.base import ColumnName, Part, Phrase, caseless, refuse, text_like
+from dpsynth_platform.contracts.columns import MODELLED_TYPES, CategoricalColumn, Column, IntegerColumn
+from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
+
+TableName = Annotated[
+    str, text_like(r"^[A-Za-z][A-Za-z0-9_]{0,62}$", "a letter, then at most 62 letters, digits and _")
+]
+MOST_TABLES = 50
+MOST_CHILDREN = 1000
+MOST_BOUND = 100_000
+PREVIOUS = "previous"
+"""In constraints, the previous row of the same parent: `previous.admitted`."""
+POSITION = "row__number"
+"""Of a row among those of its parent, from 1."""
+
+
+def context_name(table: str, column: str) -> str:
+    """An ancestor's column in a view."""
+    return f"{table}__{column}"
+
+
+def previous_name(column: str, lag: int) -> str:
+    """The column of the row before (lag 1), or of the one before that (lag 2), in a view."""
+    return f"{PREVIOUS}{lag if lag > 1 else ''}__{column}"
+
+
+def children_name(table: str) -> str:
+    """The number of a row's children in a table, in a view."""
+    return f"{table}__rows"
+
+
+class Parent(Part):
+    """The table whose rows have these ones as children."""
+
+    table: TableName
+    columns: list[ColumnName] = Field(min_length=1, max_length=16, description="The foreign key, in the key's order.")
+
+
+class LinkedTable(Part):
+    """One table of several."""
+
+    key: list[ColumnName] = Field(
+        default_factory=list, max_length=16, description="Distinct for each row. Synthetic rows have new ones."
+    )
+    parent: Parent | None = Field(default=None, description="None for the root, and for public tables.")
+    max_children: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_CHILDREN,
+        description="Of one row of the parent. Others are left out: the first are kept by `order_by`, or random ones.",
+    )
+    order_by: list[ColumnName] = Field(default_factory=list, max_length=4, description="The order of children.")
+    lags: int | None = Field(
+        default=None,
+        ge=0,
+        le=2,
+        description="How many previous rows of the same parent a row depends on; by default 1 where a parent may have "
+        "several.",
+    )
+    context: list[str] | None = Field(
+        default=None,
+        max_length=200,
+        description="Columns of ancestors that a row depends on, as `table.column`; by default all of the parent.",
+    )
+    share: float | None = Field(
+        default=None, gt=0, le=1000, description="Of the budget, beside those of other tables; by default its columns."
+    )
+    public: Phrase | None = Field(
+        default=None, description="Why the table is public. It is released as it is; the private ones may refer to it."
+    )
+    lookups: dict[ColumnName, TableName] = Field(
+        default_factory=dict, description="Columns that hold the key of a row in a public table."
+    )
+    columns: dict[ColumnName, Column] = Field(default_factory=dict)
+    constraints: list[Constraint] = Field(
+        default_factory=list,
+        max_length=MOST_CONSTRAINTS,
+        description="On rows; those of the parent and the previous row are `table.column` and `previous.column`.",
+    )
+
+    @property
+    def modelled(self) -> list[str]:
+        """Names of the declared columns that the mechanism models; `lookups` are further ones."""
+        return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES]
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the columns of keys, each once."""
+        named = [*self.key, *(self.parent.columns if self.parent else [])]
+        return list(dict.fromkeys(named))
+
+    def faults(self) -> Iterator[str]:
+        """What contradicts itself within the table."""
+        if self.public is not None:
+            for name in ("parent", "max_children", "lags", "context", "share"):
+                if getattr(self, name) is not None:
+                    yield f"{name}: of a public table, which is released as it is; accepted: leave it out"
+            if self.columns or self.order_by or self.lookups or self.constraints:
+                yield "columns: of a public table, which is released as it is; accepted: its key alone"
+            if len(self.key) != 1:
+                yield f"key: {len(self.key)} columns of a public table; accepted: one, which other tables refer to"
+            return
+        if self.parent is None:
+            for name in ("max_children", "lags", "context"):
+                if getattr(self, name) is not None:
+                    yield f"{name}: of a table without a parent; accepted: a parent, or leave it out"
+            if self.order_by or not self.key:
+                yield "key: missing" if not self.key else "order_by: of a table without a parent; accepted: none"
+        elif self.max_children is None:
+            yield "max_children: missing; accepted: the most rows that are kept of each row of the parent"
+        for name in self.order_by:
+            if name not in self.modelled:
+                yield f"order_by: {name!r} is no modelled column; accepted: {', '.join(self.modelled) or 'none'}"
+        for name in (*self.keys, *self.lookups):
+            if name in self.columns:
+                yield f"columns.{name}: is a key, whose values are made anew; accepted: leave out the declaration"
+        if twice := [name for name in self.lookups if name in self.keys]:
+            yield f"lookups.{twice[0]}: is a part of a key of private tables; accepted: another column"
+        seen: dict[str, str] = {}
+        for name in (*self.columns, *self.keys, *self.lookups):
+            if seen.setdefault(caseless(name), name) != name:
+                yield f"columns: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
+            if "__" in name:
+                yield f"columns: {name!r}: two signs _ in a row are for columns of other rows; accepted: another name"
+
+
+class LinkedTables(Part):
+    """A database: the root, and what belongs to its rows."""
+
+    tables: dict[TableName, LinkedTable] = Field(min_length=1, max_length=MOST_TABLES)
+    owner: ColumnName | None = Field(
+        default=None, description="The root's column that names the owner of a row; by default each row is an owner."
+    )
+    max_contributions: int = Field(default=1, ge=1, le=MOST_CHILDREN, description="Rows of the root of one owner.")
+
+    @model_validator(mode="after")
+    def _valid(self) -> LinkedTables:
+        refuse(self._faults())
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        own = [f"tables.{name}.{fault}" for name, table in self.tables.items() for fault in table.faults()]
+        yield from own
+        alike = [name for name in self.tables if caseless(name) in (PREVIOUS, caseless(POSITION.split("__")[0]))]
+        for name in alike:
+            yield f"tables.{name}: the name has another meaning in constraints; accepted: another name"
+        roots = [name for name, table in self.tables.items() if table.public is None and table.parent is None]
+        if len(roots) != 1:
+            shown = ", ".join(roots) or "none"
+            yield (
+                f"tables: without a parent: {shown}; accepted: exactly one root, whose rows or owners are protected; "
+                "a parent for each other table, or public: WHY where it has no private rows"
+            )
+            return
+        if own:
+            return
+        for name, table in self.tables.items():
+            if table.parent is not None:
+                yield from self._parent_faults(name, table, table.parent)
+            for column, other in table.lookups.items():
+                if other not in self.tables or self.tables[other].public is None:
+                    accepted = ", ".join(each for each, found in self.tables.items() if found.public) or "none yet"
+                    yield f"tables.{name}.lookups.{column}: {other!r} is no public table; accepted: {accepted}"
+        if self.owner is None and self.max_contributions > 1:
+            yield f"max_contributions: {self.max_contributions} without owner; accepted: owner, or 1"
+        if self.owner is not None and self.owner in (*self.tables[roots[0]].columns, *self.tables[roots[0]].lookups):
+            yield f"owner: {self.owner!r} is declared in columns; accepted: leave out the declaration"
+        lost = [name for name, table in self.tables.items() if table.public is None and not self._reaches(name)]
+        if lost:
+            yield f"tables: {', '.join(lost)}: their parents form a cycle; accepted: a path of parents to {roots[0]}"
+            return
+        for name in self.private:
+            if (bound := self.bound(name)) > MOST_BOUND:
+                yield (
+                    f"tables.{name}: one owner may have {bound} rows by the bounds on the path; accepted: at most "
+                    f"{MOST_BOUND}; declare smaller max_children"
+                )
+            yield from self._context_faults(name)
+
+    def _parent_faults(self, name: str, table: LinkedTable, parent: Parent) -> Iterator[str]:
+        private = [each for each, found in self.tables.items() if found.public is None and each != name]
+        if parent.table not in private:
+            yield f"tables.{name}.parent.table: {parent.table!r}; accepted: {', '.join(private) or 'none yet'}"
+            return
+        key = self.tables[parent.table].key
+        if len(key) != len(parent.columns):
+            yield (
+                f"tables.{name}.parent.columns: {len(parent.columns)}, and the key of {parent.table} has {len(key)}; "
+                f"accepted: the columns that refer to {', '.join(key) or 'its key, which is not declared'}"
+            )
+
+    def _context_faults(self, name: str) -> Iterator[str]:
+        table = self.tables[name]
+        known = [f"{other}.{column}" for other in self.ancestors(name) for column in self.own_columns(other)]
+        for each in table.context or ():
+            if each not in known:
+                yield f"tables.{name}.context: {each!r}; accepted: {', '.join(known)}"
+        names = self.constraint_names(name)
+        for number, constraint in enumerate(table.constraints):
+            for column in constraint.columns:
+                if column not in names:
+                    accepted = ", ".join(names)
+                    yield f"tables.{name}.constraints.{number}: {column!r} is no modelled column; accepted: {accepted}"
+
+    def _reaches(self, name: str) -> bool:
+        seen: set[str] = set()
+        while (parent := self.tables[name].parent) is not None:
+            if name in seen or parent.table not in self.tables:
+                return False
+            seen.add(name)
+            name = parent.table
+        return True
+
+    @property
+    def root(self) -> str:
+        return next(name for name, table in self.tables.items() if table.public is None and table.parent is None)
+
+    @cached_property
+    def private(self) -> list[str]:
+        """Names of all private tables, parents before children."""
+        found = [self.root]
+        for name in found:  # grows
+            found += self.children(name)
+        return found
+
+    @property
+    def lookups(self) -> list[str]:
+        """Names of the public tables."""
+        return [name for name, table in self.tables.items() if table.public is not None]
+
+    def children(self, name: str) -> list[str]:
+        return [each for each, table in self.tables.items() if table.parent is not None and table.parent.table == name]
+
+    def ancestors(self, name: str) -> list[str]:
+        """The tables above, the parent first."""
+        found = []
+        while (parent := self.tables[name].parent) is not None:
+            found.append(name := parent.table)
+        return found
+
+    def bound(self, name: str) -> int:
+        """The most rows of one owner: the product of the bounds on the path, since there is one path."""
+        path = [self.tables[each].max_children or 1 for each in (name, *self.ancestors(name))]
+        return math.prod(path) * self.max_contributions
+
+    def lags(self, name: str) -> int:
+        table = self.tables[name]
+        if table.parent is None:
+            return 0
+        return table.lags if table.lags is not None else int((table.max_children or 1) > 1)
+
+    def own_columns(self, name: str) -> list[str]:
+        """Names of a table's modelled columns, with those that refer to public tables."""
+        return [*self.tables[name].modelled, *self.tables[name].lookups]
+
+    def context(self, name: str) -> list[tuple[str, str]]:
+        """The columns of ancestors in a table's view, as (table, column)."""
+        table = self.tables[name]
+        if table.parent is None:
+            return []
+        if table.context is None:
+            return [(table.parent.table, column) for column in self.own_columns(table.parent.table)]
+        return [(each.split(".", 1)[0], each.split(".", 1)[1]) for each in table.context]
+
+    def constraint_names(self, name: str) -> dict[str, str]:
+        """The columns of a view, by their names in constraints."""
+        own = self.own_columns(name)
+        previous = {f"{PREVIOUS}.{each}": previous_name(each, 1) for each in own} if self.lags(name) else {}
+        context = {f"{table}.{each}": context_name(table, each) for table, each in self.context(name)}
+        return {each: each for each in own} | previous | context
+
+    def evidence(self, name: str) -> list[str]:
+        """Names of a view's columns that are known before a row of the table is drawn."""
+        context = [context_name(*each) for each in self.context(name)]
+        if self.tables[name].parent is None:
+            return context
+        siblings = [children_name(name)] if self._several(name) else []
+        position = [POSITION] if self.tables[name].order_by and self._several(name) else []
+        lags = range(1, self.lags(name) + 1)
+        return [
+            *context,
+            *siblings,
+            *position,
+            *(previous_name(each, lag) for lag in lags for each in self.own_columns(name)),
+        ]
+
+    def view(self, name: str, values: Mapping[str, Sequence[str]]) -> dict[str, Column]:
+        """The declarations of a view's columns: its own, the numbers of children, and the evidence.
+
+        Args:
+            values: the keys of each public table.
+        """
+        own = self.declared(name, values)
+        counts: dict[str, Column] = {children_name(child): self._count(child) for child in self.children(name)}
+        found: dict[str, Column] = {**own, **counts}
+        for table, column in self.context(name):
+            found[context_name(table, column)] = self.declared(table, values)[column]
+        if POSITION in self.evidence(name):
+            found[POSITION] = IntegerColumn(type="integer", min=1, max=self.tables[name].max_children or 1)
+        if children_name(name) in self.evidence(name):
+            found[children_name(name)] = self._count(name)
+        for lag in range(1, self.lags(name) + 1):
+            for column, declared in own.items():
+                found[previous_name(column, lag)] = declared.model_copy(update={"nullable": True})
+        return found
+
+    def declared(self, name: str, values: Mapping[str, Sequence[str]]) -> dict[str, Column]:
+        """The declarations of a table's own modelled columns."""
+        table = self.tables[name]
+        lookups: dict[str, Column] = {
+            column: CategoricalColumn(type="categorical", values=list(values[other]))
+            for column, other in table.lookups.items()
+        }
+        return {column: table.columns[column] for column in table.modelled} | lookups
+
+    def constraints(self, name: str) -> list[dict[str, Any]]:
+        """A table's constraints, by the names of its view, as in a contract."""
+        names = self.constraint_names(name)
+        return [each.renamed(names).model_dump() for each in self.tables[name].constraints]
+
+    def share(self, name: str) -> float:
+        """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""
+        declared = self.tables[name].share
+        return declared if declared is not None else len(self.own_columns(name)) + len(self.children(name))
+
+    def _several(self, name: str) -> bool:
+        return (self.tables[name].max_children or 1) > 1
+
+    def _count(self, child: str) -> IntegerColumn:
+        return IntegerColumn(type="integer", min=0, max=self.tables[child].max_children or 1)

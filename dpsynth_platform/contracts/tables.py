@@ -33,7 +33,14 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import ColumnName, Part, Phrase, caseless, refuse, text_like
-from dpsynth_platform.contracts.columns import MODELLED_TYPES, CategoricalColumn, Column, IntegerColumn
+from dpsynth_platform.contracts.columns import (
+    MODELLED_TYPES,
+    CategoricalColumn,
+    Column,
+    DateColumn,
+    DatetimeColumn,
+    IntegerColumn,
+)
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
 
 TableName = Annotated[
@@ -42,6 +49,8 @@ TableName = Annotated[
 MOST_TABLES = 50
 MOST_CHILDREN = 1000
 MOST_BOUND = 100_000
+GAP_TYPES = ("integer", "date", "datetime")
+"""Types of columns whose values are drawn as steps after the row before: ones, days, seconds."""
 PREVIOUS = "previous"
 """In constraints, the previous row of the same parent: `previous.admitted`."""
 POSITION = "row__number"
@@ -61,6 +70,11 @@ def previous_name(column: str, lag: int) -> str:
 def children_name(table: str) -> str:
     """The number of a row's children in a table, in a view."""
     return f"{table}__rows"
+
+
+def gap_name(column: str) -> str:
+    """How far a row's value is from that of the row before, in a view."""
+    return f"{column}__gap"
 
 
 class Parent(Part):
@@ -263,7 +277,9 @@ class LinkedTables(Part):
         return [name for name, table in self.tables.items() if table.public is not None]
 
     def children(self, name: str) -> list[str]:
-        return [each for each, table in self.tables.items() if table.parent is not None and table.parent.table == name]
+        """Sorted, so that the order of a file's keys decides nothing."""
+        found = [each for each, table in self.tables.items() if table.parent and table.parent.table == name]
+        return sorted(found)
 
     def ancestors(self, name: str) -> list[str]:
         """The tables above, the parent first."""
@@ -286,6 +302,13 @@ class LinkedTables(Part):
     def own_columns(self, name: str) -> list[str]:
         """Names of a table's modelled columns, with those that refer to public tables."""
         return [*self.tables[name].modelled, *self.tables[name].lookups]
+
+    def gap(self, name: str) -> str | None:
+        """The first column of a table's order, if a row's value follows from the row before and a gap; else None."""
+        order = self.tables[name].order_by
+        if not order or not self.lags(name) or self.tables[name].columns[order[0]].type not in GAP_TYPES:
+            return None
+        return order[0]
 
     def context(self, name: str) -> list[tuple[str, str]]:
         """The columns of ancestors in a table's view, as (table, column)."""
@@ -327,6 +350,8 @@ class LinkedTables(Part):
         own = self.declared(name, values)
         counts: dict[str, Column] = {children_name(child): self._count(child) for child in self.children(name)}
         found: dict[str, Column] = {**own, **counts}
+        if (column := self.gap(name)) is not None:
+            found[gap_name(column)] = _gap(self.tables[name].columns[column])
         for table, column in self.context(name):
             found[context_name(table, column)] = self.declared(table, values)[column]
         if POSITION in self.evidence(name):
@@ -362,3 +387,19 @@ class LinkedTables(Part):
 
     def _count(self, child: str) -> IntegerColumn:
         return IntegerColumn(type="integer", min=0, max=self.tables[child].max_children or 1)
+
+
+def _gap(column: Column) -> IntegerColumn:
+    """Steps after the row before, in cells that are fine near zero; missing for the first row."""
+    if isinstance(column, IntegerColumn):
+        longest = column.max - column.min
+    elif isinstance(column, DateColumn):
+        longest = (column.max - column.min).days
+    else:
+        assert isinstance(column, DatetimeColumn)  # noqa: S101  (`LinkedTables.gap` asks)
+        longest = int((column.max - column.min).total_seconds())
+    longest = max(1, longest)
+    edges = sorted({round(2 ** (half / 2)) for half in range(2 * longest.bit_length())})
+    return IntegerColumn(
+        type="integer", min=0, max=longest, bins=[edge for edge in edges if 0 < edge <= longest], nullable=True
+    )

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint, Values
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, TUNED
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, LINKED, TUNED
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress, silent
@@ -333,6 +333,10 @@ class Generator(ABC):
     def run(self, run: MechanismRun) -> None:
         """The method's own part of `fit`."""
 
+    def inputs(self, plan: SealedPlan, bounded: Path) -> Mapping[Path, int]:
+        """The Delta tables that the mechanism reads, and the most records of one owner in each."""
+        return {bounded: int(plan.guarantee["max_contributions"])}
+
     @abstractmethod
     def check(self, plan: SealedPlan) -> None:
         """Raises `GrantRefused` if a plan's sealed event is not what its parameters cost (invariant: no drift)."""
@@ -449,9 +453,10 @@ _CLASSES = {
     "image_gan": "images.image_gan.ImageGan",
     "answers": "answers.generator.AnswerGenerator",
     TUNED: "tuning.generator.Tuned",
+    LINKED: "relational.generator.Linked",
 }
 """The class of each method."""
-METHODS = tuple(method for method in _CLASSES if method != TUNED)
+METHODS = tuple(method for method in _CLASSES if method not in (TUNED, LINKED))
 """Those that a contract can name."""
 TABLE_METHODS = tuple(
     method

@@ -118,6 +118,6 @@ def _check_participants(job: WorkerJob, plan: SealedPlan) -> None:
     if not all(is_canary(owner.ljust(16, b"\0").hex()) for owner in canaries.tolist()):
         raise GrantRefused("the canaries' file contains fingerprints that are not canaries'")
     allowed = distinct(np.concatenate([read_fingerprints(Path(job.participants)), canaries]))
-    bounded, bound = Path(job.bounded), int(plan.guarantee["max_contributions"])
-    if not check_unowned(bounded, allowed, plan.guarantee["unit"], bound):
-        check_owners(bounded, allowed, bound)
+    for bounded, bound in generator(plan.method).inputs(plan, Path(job.bounded)).items():
+        if not check_unowned(bounded, allowed, plan.guarantee["unit"], bound):
+            check_owners(bounded, allowed, bound)

@@ -233,6 +233,10 @@ class ColumnDomain:
         """The values at these places, as by `numbers`."""
         return self.scale.numbers(Steps(places, codes == self.missing), self.edges[0])
 
+    def known_places(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+        """Positions of an ordered column's values, as by `places`; arbitrary where missing."""
+        return self.scale.steps(_one_plain_chunk(column), self.edges[0], self.last).values
+
     def numbers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
         """An ordered column's values clipped to the declared range; NaN where missing.
 

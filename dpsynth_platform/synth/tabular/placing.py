@@ -17,7 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.synth.tabular.derivation import ANY, DAY, HOUR, Mask, Moments, Span, moments_in, parts_of_weeks
+from dpsynth_platform.synth.tabular.derivation import (
+    ANY,
+    DAY,
+    HOUR,
+    SECOND,
+    Mask,
+    Moments,
+    Span,
+    moments_in,
+    parts_of_weeks,
+)
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
 
 Places = npt.NDArray[Any]
@@ -48,6 +58,33 @@ class Placed:
         for index, column in enumerate(self.domain):
             if column.derived is None:
                 self._places[index] = self._of_cells(index, every)
+
+    def fix(self, index: int, column: pa.Array | pa.ChunkedArray) -> None:
+        """Gives an ordered column known values, in place of drawn ones; its codes are known already."""
+        self._places[index] = self.domain.columns[index].known_places(column)
+
+    def follow(self, index: int, before: int, gap: int) -> npt.NDArray[np.bool_]:
+        """Puts a column's values at a gap after those of another, in rows with all three; shape (rows,): inside of it.
+
+        Gaps are in ones, days or seconds (`contracts.tables`). Values beyond the declared range stay at its end.
+        """
+        column, start, steps = (self.domain.columns[each] for each in (index, before, gap))
+        codes = [self.codes[:, each] for each in (index, before, gap)]
+        present = np.all(
+            [found != each.missing for found, each in zip(codes, (column, start, steps), strict=True)], axis=0
+        )
+        if not present.any():
+            return ~present
+        if column.kind == "gap":
+            self._place_gap(index)
+        released = column.released
+        unit = SECOND // released.step if released.kind == "datetime" else 1
+        moved = self._places[before].astype(np.int64) + int(start.edges[0]) - int(released.edges[0])
+        moved = moved + (self._places[gap].astype(np.int64) + int(steps.edges[0])) * unit
+        last = int(released.edges[-1]) - 1 - int(released.edges[0])
+        found = np.where(present, np.clip(moved, 0, last), self._places[index].astype(np.int64))
+        self._places[index] = found.astype(np.uint64)
+        return ~present | (moved <= last)
 
     def place(self, index: int, rows: npt.NDArray[np.int64]) -> None:
         """Draws the places of a column again in some rows; not for gaps."""

@@ -122,7 +122,7 @@ def completed(values: Mapping[str, pa.Array], rows: int, release: ReleaseSchema,
         if field.name in values:
             arrays.append(values[field.name])
         elif treatment == "regenerated":
-            arrays.append(_surrogates(rows, field, first))
+            arrays.append(surrogates(rows, field, first))
         else:
             arrays.append(pa.nulls(rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=release.schema)
@@ -190,9 +190,9 @@ def _check_codes(contract: DataContract, field: pa.Field, values: list[str], typ
             )
 
 
-def _surrogates(rows: int, field: pa.Field, first: int) -> pa.Array:
+def surrogates(rows: int, field: pa.Field, first: int) -> pa.Array:
     if is_id_list(field.type):
-        one_each = _surrogates(rows, pa.field(field.name, field.type.value_type), first)
+        one_each = surrogates(rows, pa.field(field.name, field.type.value_type), first)
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)
     numbers = np.arange(first, first + rows)
     type_ = plain_type(field.type)

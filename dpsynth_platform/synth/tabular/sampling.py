@@ -93,12 +93,14 @@ class Sampler:
 
     Attributes:
         network: draws so many rows of parts, where a network is the model.
+        known: columns whose values are not drawn (`synth.relational`).
     """
 
     under: Conditioned
     beliefs: Beliefs
     release: ReleaseSchema
     network: Callable[[int, np.random.Generator], Codes] | None = None
+    known: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
@@ -148,9 +150,7 @@ class Sampler:
     def _drawn(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
         states = draw_states(self.beliefs, rows, rng) if self.network is None else self.network(rows, rng)
         placed = Placed(self.under.domain, self.cells(states, rng), rng)
-        for orders in self._orders:
-            self._put_in_order(orders, states, placed, rng)
-        return placed.batch(self.release.schema)
+        return self.in_order(states, placed, rng).batch(self.release.schema)
 
     def cells(self, states: Codes, rng: np.random.Generator) -> Codes:
         """Cell codes of rows in these states, without cells that may not be released."""
@@ -163,6 +163,12 @@ class Sampler:
             drawn, missing = codes[:, item.dependent], self.under.domain.columns[item.dependent].missing
             codes[:, item.dependent] = np.where(item.holds(given, drawn, missing) | (given < 0), drawn, given)
         return codes
+
+    def in_order(self, states: Codes, placed: Placed, rng: np.random.Generator) -> Placed:
+        """The same values, drawn again where they break an order."""
+        for orders in self._orders:
+            self._put_in_order(orders, states, placed, rng)
+        return placed
 
     def _column_cells(self, index: int, states: Codes, codes: Codes, rng: np.random.Generator) -> Codes:
         """A column's cell for every row's state; for days, one with the row's weekday if the state has any."""
@@ -202,13 +208,14 @@ class Sampler:
     def _put_in_order(self, orders: Sequence[Order], states: Codes, placed: Placed, rng: np.random.Generator) -> None:
         """Draws cells and values of the orders' columns again, in the rows' states, where an order is broken."""
         columns = sorted({index for order in orders for index in order.clique})
+        redrawn = [index for index in columns if index not in self.known]
         codes, rows = placed.codes, np.arange(len(states))
         for _ in range(MOST_REDRAWS):
             amounts = {index: placed.amounts(index, rows) for index in columns}
             rows = rows[~np.all([order.holds(amounts[order.low], amounts[order.high]) for order in orders], axis=0)]
             if not rows.size:
                 return
-            for index in columns:
+            for index in redrawn:
                 codes[rows, index] = self._column_cells(index, states[rows, index], codes[rows], rng)
                 placed.place(index, rows)
 

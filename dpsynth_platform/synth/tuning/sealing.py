@@ -16,7 +16,6 @@ A setting's part of epsilon is found by inverting the cost of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,11 +29,8 @@ from dpsynth_platform.foundation.errors import AccountingError, ContractError, G
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import BestRunEvent, DpEvent, best_run_event, event_from_json, event_to_json
 from dpsynth_platform.synth.interface import PlanInputs, SealedPlan, generator
+from dpsynth_platform.synth.largest import largest
 from dpsynth_platform.synth.tabular.paid import SealedMeasures
-
-LEAST_USED = 0.99
-"""Of epsilon, before the search for the settings' part of it ends."""
-MOST_TRIED = 16
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,8 @@ def calibrated(inputs: PlanInputs) -> tuple[SealedTuning, list[SealedPlan]]:
         found[part] = sealed, plans
         return epsilon(sealed.event, whole.delta).epsilon
 
-    return found[_largest(spent, whole.epsilon, whole.epsilon / (len(tune.candidates) if tune.runs == "each" else 3))]
+    first = whole.epsilon / (len(tune.candidates) if tune.runs == "each" else 3)
+    return found[largest(spent, whole.epsilon, first, "generate.tune", "fewer runs")]
 
 
 def _own(plan: SealedPlan, first: SealedPlan) -> dict[str, Any]:
@@ -131,30 +128,6 @@ def _number(tune: Tune, plans: list[SealedPlan]) -> tuple[float, float] | tuple[
         return ()
     event = best_run_event([event_from_json(plan.event) for plan in plans], tune.runs, tune.shape)
     return event.shape, event.gamma
-
-
-def _largest(spent: Callable[[float], float], target: float, first: float) -> float:
-    """The largest part found whose whole costs at most `target`; cost is about in proportion to it.
-
-    Raises `AccountingError` if none is found.
-    """
-    fits, exceeds, part = 0.0, float("inf"), first
-    for _ in range(MOST_TRIED):
-        cost = spent(part)
-        if cost <= target:
-            fits = max(fits, part)
-            if cost >= LEAST_USED * target:
-                break
-        else:
-            exceeds = min(exceeds, part)
-        part *= (1 + LEAST_USED) / 2 * target / cost
-        if not fits < part < exceeds:
-            part = (fits * exceeds) ** 0.5 if fits else exceeds / 2
-    if not fits:
-        raise AccountingError(
-            f"generate.tune: no noise of its runs meets epsilon {target:g}; accepted: a larger epsilon, or fewer runs"
-        )
-    return fits
 
 
 def _planned(inputs: PlanInputs, where: str, setting: Generate, part: float) -> SealedPlan:

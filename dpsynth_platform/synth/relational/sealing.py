@@ -1,0 +1,197 @@
+"""The sealed plan of linked tables, and what it costs.
+
+What belongs here: the plan of each table's view, calibrated so that all together meet the guarantee, and the event of
+the whole. What does not: the views' own mechanisms, and their rows (`bounding.linked`).
+
+An owner's rows are in every view: at most `LinkedTables.bound` in each, by the one path that leads there. So each view's
+mechanism is one of a user with that many records, and the whole is their composition: parts are not for other people.
+How many children a row has is a column of its view, and paid like one. A view's part of the budget (zCDP) is its share;
+its epsilon is in proportion to the root of that, at the same delta, and the factor is found by inverting the cost of the
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from dp_accounting import dp_event
+
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import LINKED
+from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import DECLARED, SealedPlan, generator
+from dpsynth_platform.synth.largest import largest
+from dpsynth_platform.synth.tabular.domain import Domain
+
+VIEW_METHODS = ("aim", "mst", "mwem", "independent")
+"""Methods whose model gives some columns given others."""
+VIEW_CELLS = 2**16
+"""Of a view's model: what it says given a row's evidence is computed for each row."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A table's view, as a single table.
+
+    Attributes:
+        contract: with the view's columns, and the privacy unit with the bound on the path.
+        schema: of the view's rows, with the types that they are released in.
+        released: of the table's rows, as `ReleaseSchema` in JSON form.
+        evidence: names of the columns that are known before a row is drawn.
+    """
+
+    contract: DataContract
+    schema: pa.Schema
+    released: dict[str, Any]
+    evidence: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SealedTables:
+    """The parameters of a plan of linked tables. Public; JSON values only.
+
+    Attributes:
+        declared: the tables (`LinkedTables`).
+        lookups: the keys of each public table.
+        views: of each private table, what its plan has of its own.
+        released: of each private table, the schema of released rows (`tabular.restore`).
+    """
+
+    declared: dict[str, Any]
+    lookups: dict[str, list[str]]
+    views: dict[str, dict[str, Any]]
+    released: dict[str, dict[str, Any]]
+
+    @classmethod
+    def of(cls, plan: SealedPlan) -> SealedTables:
+        """Reads them from a plan. Raises `GrantRefused` if they are of another kind."""
+        try:
+            return cls(**plan.parameters)
+        except TypeError:
+            raise GrantRefused("the sealed plan is not for linked tables; make it again") from None
+
+    @property
+    def tables(self) -> LinkedTables:
+        return validated(LinkedTables, self.declared, "the sealed plan")
+
+    @property
+    def event(self) -> DpEvent:
+        """What all views together cost, in the order of the tables."""
+        return dp_event.ComposedDpEvent([event_from_json(self.views[name]["event"]) for name in self.tables.private])
+
+    def plan(self, whole: SealedPlan, name: str) -> SealedPlan:
+        """The plan of a table's view."""
+        own = self.views[name]
+        return replace(whole, time_limit=None, **own)
+
+    def check(self, plan: SealedPlan) -> None:
+        """Raises `GrantRefused` if the whole event is not that of the views' plans, or a view has another bound."""
+        tables = self.tables
+        if event_to_json(self.event) != plan.event or set(self.views) != set(tables.private):
+            raise GrantRefused("the plan's privacy event is not that of its tables; make it again")
+        for name in tables.private:
+            view = self.plan(plan, name)
+            if Guarantee.from_json(view.guarantee).max_contributions != tables.bound(name):
+                raise GrantRefused("a table's plan is for another bound than its path has; make it again")
+            generator(view.method).check(view)
+
+
+def linked_plan(
+    tables: LinkedTables, views: Mapping[str, View], lookups: Mapping[str, list[str]], guarantee: Guarantee
+) -> SealedPlan:
+    """Calibrates and seals the plan of all tables from public inputs.
+
+    Args:
+        views: of each private table.
+        lookups: the keys of each public table.
+        guarantee: of the whole.
+
+    Raises:
+        ContractError: a method cannot do what the declarations ask for.
+        AccountingError: no noise meets the guarantee.
+    """
+    shares = {name: tables.share(name) for name in tables.private}
+    parts = {name: (share / sum(shares.values())) ** 0.5 for name, share in shares.items()}
+    found: dict[float, SealedTables] = {}
+
+    def spent(factor: float) -> float:
+        plans = {name: _planned(name, views[name], guarantee, factor * part) for name, part in parts.items()}
+        sealed = SealedTables(
+            declared=tables.model_dump(mode="json"),
+            lookups={name: list(keys) for name, keys in lookups.items()},
+            views={name: _own(plan) for name, plan in plans.items()},
+            released={name: views[name].released for name in tables.private},
+        )
+        found[factor] = sealed
+        return epsilon(sealed.event, guarantee.delta).epsilon
+
+    sealed = found[largest(spent, guarantee.epsilon, guarantee.epsilon, "tables", "fewer tables")]
+    root = views[tables.root].contract
+    return SealedPlan(
+        method=LINKED,
+        why=DECLARED,
+        dataset=root.dataset,
+        period=None,
+        mechanism_digest=canonical_digest({name: view.contract.mechanism_snapshot() for name, view in views.items()}),
+        columns=[],
+        release={},
+        parameters=asdict(sealed),
+        event=event_to_json(sealed.event),
+        guarantee=guarantee.to_json(),
+    )
+
+
+def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan:
+    """The plan of one view for a part of epsilon."""
+    contract = view.contract
+    own = replace(
+        whole,
+        epsilon=part,
+        max_contributions=contract.privacy.max_contributions,
+        weighting=contract.privacy.weighting,
+    )
+    if contract.generate.method not in VIEW_METHODS:
+        raise ContractError(
+            f"method {contract.generate.method!r} for linked tables; accepted: {', '.join(VIEW_METHODS)}"
+        )
+    try:
+        plan = generator(contract.generate.method).plan(contract, view.schema, own)
+    except (ContractError, AccountingError) as error:
+        problem, kind = str(error), type(error)
+    else:
+        return replace(plan, parameters=plan.parameters | _of_view(plan, view.evidence))
+    start = f"{contract.dataset}: "
+    raise kind("\n".join(f"tables.{name}: {line.removeprefix(start)}" for line in problem.split("\n")))
+
+
+def _of_view(plan: SealedPlan, evidence: Sequence[str]) -> dict[str, Any]:
+    """Parameters in place of a single table's: no pair of known columns is measured together, and the model is small.
+
+    They decide nothing about noise.
+    """
+    own = {
+        index for index, column in enumerate(Domain.from_json(plan.columns)) if not set(column.reads) <= set(evidence)
+    }
+    changed: dict[str, Any] = {}
+    if "model_cells" in plan.parameters:
+        changed["model_cells"] = min(plan.parameters["model_cells"], VIEW_CELLS)
+    if "workload" in plan.parameters:
+        pairs = zip(plan.parameters["workload"], plan.parameters["workload_weights"], strict=True)
+        kept = [(clique, weight) for clique, weight in pairs if own.intersection(clique)]
+        changed |= {"workload": [clique for clique, _ in kept], "workload_weights": [weight for _, weight in kept]}
+    return changed
+
+
+def _own(plan: SealedPlan) -> dict[str, Any]:
+    """What the plan of a view has of its own."""
+    kept = ("method", "columns", "release", "parameters", "event", "guarantee")
+    return {key: getattr(plan, key) for key in kept}

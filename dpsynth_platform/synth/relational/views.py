@@ -1,0 +1,109 @@
+"""Rows of a table's view, given the parent's columns and the rows before: post-processing.
+
+What belongs here: drawing the own columns of many rows whose evidence differs. What does not: which rows there are and
+what their evidence is (`drawing`), and inference (`evidence`).
+
+Values are drawn as in single tables (`tabular.sampling`): states, cells, values in order, and rows that break a
+constraint again. Only that known columns keep their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.contracts.constraints import Constraint
+from dpsynth_platform.contracts.tables import gap_name, previous_name
+from dpsynth_platform.synth.relational.evidence import GivenEvidence
+from dpsynth_platform.synth.tabular.domain import Codes
+from dpsynth_platform.synth.tabular.marginals import model_under
+from dpsynth_platform.synth.tabular.placing import Placed
+from dpsynth_platform.synth.tabular.sampling import Sampler
+
+MOST_TRIED = 20
+"""Draws of a row whose values break a constraint, before it is left out."""
+
+
+@dataclass(frozen=True)
+class ViewSampler:
+    """The distribution of a view's own columns given its evidence.
+
+    Attributes:
+        own: names of the columns that are drawn.
+        gap: the column whose value is at a gap after that of the row before (`LinkedTables.gap`).
+    """
+
+    sampler: Sampler
+    given: GivenEvidence
+    own: tuple[str, ...]
+    gap: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        directory: Path,
+        evidence: Collection[str],
+        constraints: Sequence[Constraint] = (),
+        gap: str | None = None,
+    ) -> ViewSampler:
+        """Reads a view's complete model; raises as `Generator.draw`."""
+        model = model_under(directory, constraints)
+        domain = model.domain
+        known = frozenset(index for index, column in enumerate(domain) if set(column.reads) <= set(evidence))
+        sampler = replace(Sampler.of(model), known=known)
+        under = sampler.under
+        given = GivenEvidence.of(
+            [column.size for column in under.states],
+            under.tree.attributes.groups,
+            under.potentials(model.potentials, releasable=True),
+            known,
+        )
+        return cls(sampler, given, tuple(name for name in domain.released.names if name not in evidence), gap)
+
+    def draw(self, evidence: pa.Table, rng: np.random.Generator) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """Own columns of a row for each row of evidence, and which of them keep all constraints."""
+        found, kept = self._drawn(evidence, rng)
+        for _ in range(MOST_TRIED):
+            again = np.flatnonzero(~kept)
+            if not again.size:
+                break
+            other, good = self._drawn(evidence.take(pa.array(again)), rng)
+            place = np.arange(len(kept))
+            place[again] = len(kept) + np.arange(again.size)
+            found = pa.concat_tables([found, other]).take(pa.array(place))
+            kept[again] = good
+        return found, kept
+
+    def _drawn(self, evidence: pa.Table, rng: np.random.Generator) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        under, rows = self.sampler.under, evidence.num_rows
+        states: Codes = np.zeros((rows, len(under.states)), dtype=np.int32, order="F")
+        known: dict[int, Codes] = {}
+        for index in sorted(self.sampler.known):
+            known[index] = under.domain.columns[index].codes(evidence)
+            states[:, index] = under.states[index].state_of[known[index]]
+        self.given.draw(states, rng)
+        codes = self.sampler.cells(states, rng)
+        for index, found in known.items():
+            codes[:, index] = found
+        placed = Placed(under.domain, codes, rng)
+        for index in known:
+            column = under.domain.columns[index]
+            if column.ordered and column.derived is None:
+                placed.fix(index, evidence.column(column.name).combine_chunks())
+        sampler, inside = self.sampler, np.ones(rows, dtype=np.bool_)
+        if self.gap is not None:
+            names = [column.name for column in under.domain]
+            index, gap, before = (
+                names.index(each) for each in (self.gap, gap_name(self.gap), previous_name(self.gap, 1))
+            )
+            inside = placed.follow(index, before, gap)
+            sampler = replace(sampler, known=sampler.known | {index})
+        batch = sampler.in_order(states, placed, rng).batch(sampler.release.schema)
+        values = dict(zip(batch.schema.names, batch.columns, strict=True))
+        kept = inside & under.judge.keeps(values) if under.conditions else inside
+        return pa.Table.from_batches([batch]).select(list(self.own)), kept

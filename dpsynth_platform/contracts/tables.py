@@ -19,8 +19,8 @@ the columns by which each is modelled (its *view*). What does not: choosing rows
         constraints: [{ascending: [previous.admitted, admitted]}]
 
 Private tables form a tree, so that each row belongs to one owner by one path, and is counted once. A *view* of a table
-has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of the
-same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
+has its own columns, how many children of each kind a row has, the parent's columns, and those of the row before it of
+the same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from dpsynth_platform.contracts.columns import (
     IntegerColumn,
 )
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
+from dpsynth_platform.contracts.privacy import WeightingName
 
 TableName = Annotated[
     str, text_like(r"^[A-Za-z][A-Za-z0-9_]{0,62}$", "a letter, then at most 62 letters, digits and _")
@@ -292,6 +293,16 @@ class LinkedTables(Part):
         """The most rows of one owner: the product of the bounds on the path, since there is one path."""
         path = [self.tables[each].max_children or 1 for each in (name, *self.ancestors(name))]
         return math.prod(path) * self.max_contributions
+
+    @cached_property
+    def rows_of_owner(self) -> int:
+        """The most rows of one owner in all tables."""
+        return sum(map(self.bound, self.private))
+
+    @property
+    def weighting(self) -> WeightingName:
+        """What counts are of: owners, whose rows in a view weigh one row together; with one row each, rows."""
+        return "owners" if self.rows_of_owner > 1 else "rows"
 
     def lags(self, name: str) -> int:
         table = self.tables[name]

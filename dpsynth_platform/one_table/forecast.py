@@ -18,8 +18,8 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table.budget import Budget, least_cap, open_budget
 from dpsynth_platform.one_table.declaration import FAMILY
+from dpsynth_platform.one_table.paying import known_key, paid_entry
 from dpsynth_platform.one_table.place import Place
-from dpsynth_platform.one_table.run import known_key, paid_entry
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.one_table.witnesses import is_missing
 from dpsynth_platform.privacy.guarantee import Guarantee

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.choice import DuckDBChoice
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, write_table
@@ -32,6 +33,7 @@ from dpsynth_platform.scrub.scrub import ScrubKeys, checked_batches, scrub_batch
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.declared_types import read_as
 from dpsynth_platform.sources.delta_types import kept
+from dpsynth_platform.sources.table_files import Source
 
 READING = "reading rows"
 BOUNDED = "bounded"
@@ -64,7 +66,9 @@ def _all_rows(task: Task, work: Path, progress: Progress, check: Callable[[], No
     contract = scrubbed_contract(task.contract)
     schema = pa.schema([item for item in task.readable if item.name in contract.modelled])
     progress(READING, 0, 1)  # steps between would disclose the number of rows
-    write_table(work / BOUNDED, schema, checked_batches(_kept(task, schema), contract, schema))
+    write_table(
+        work / BOUNDED, schema, checked_batches(kept_rows(task.source, task.contract, schema), contract, schema)
+    )
     check()
     progress(READING, 1, 1)
     return np.empty(0, FINGERPRINT_DTYPE)
@@ -81,7 +85,9 @@ def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check:
         column=vault.create("column"),
     )
     progress(READING, 0, 1)  # steps between would disclose the number of rows
-    prepared, batches, _ = scrub_batches(_kept(task, schema), contract, schema, keys, processes=1)
+    prepared, batches, _ = scrub_batches(
+        kept_rows(task.source, task.contract, schema), contract, schema, keys, processes=1
+    )
     write_table(work / "prepared", prepared, batches)
     check()
     participants = distinct_owners(read_table(work / "prepared", columns=[OWNER_COLUMN]))
@@ -101,14 +107,14 @@ def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check:
     return participants
 
 
-def _kept(task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def kept_rows(source: Source, contract: DataContract, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """These columns of all rows, as declared; modelled ones with types that a Delta table has."""
-    modelled, columns = set(task.contract.modelled), scrubbed_contract(task.contract).columns
+    modelled, columns = set(contract.modelled), scrubbed_contract(contract).columns
 
     def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
         kind = columns[item.name].type
         found = read_as(kind, batch.column(item.name), item.name)
         return kept(found, codes=kind == "categorical") if item.name in modelled else found
 
-    for batch in task.source.batches(schema.names):
+    for batch in source.batches(schema.names):
         yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)

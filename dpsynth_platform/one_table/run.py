@@ -2,31 +2,25 @@
 
 What belongs here: the order of the steps, and the reuse of paid results. What does not: the steps themselves.
 
-The plan is admitted before the first row is read, and the ledger entry started before the mechanism reads. A repeated
-run uses complete measurements and models at no cost; an incomplete mechanism starts again only with `spend_again`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.foundation.digests import digest_file
-from dpsynth_platform.foundation.errors import ContractError, LedgerError, SpendRepeated
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.people import recorded_name
-from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import digest_directory, write_durably
-from dpsynth_platform.ledger.records import CostRequest, Entry
-from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.one_table.more_rows import Earlier, shape_text
+from dpsynth_platform.one_table.paying import known_key, paid_model, spent_so_far
 from dpsynth_platform.one_table.place import (
     ANSWERS,
     ANSWERS_STATEMENT,
@@ -43,7 +37,6 @@ from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import missing_in_words
-from dpsynth_platform.worker.job import WorkerJob
 
 
 @dataclass(frozen=True)
@@ -132,126 +125,11 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     keys = task.keys(place.vault.read(SIGNING_KEY))
     key = known_key(keys, budget.ledger)
     try:
-        return _made(task, budget, request, key, place, settings.device, progress)
+        entry, spent = paid_model(task, budget, request, key, place, settings.device, progress)
+        return _drawn(task, budget, entry, place, spent, progress)
     except KeyboardInterrupt:
-        message = _spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)
+        message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)
     raise Interrupted(message)
-
-
-def known_key(keys: Sequence[str], ledger: Ledger) -> str:
-    """The first of a run's keys that the ledger knows, else the first."""
-    return next((known for known in keys if ledger.entry_for_key(known) is not None), keys[0])
-
-
-def _made(
-    task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
-) -> Synthesis:
-    entry = paid_entry(budget.ledger, key, task.plan.method, place, task.options.spend_again)
-    spent = entry is None
-    if entry is None:
-        entry = _measured(task, budget, request, key, place, device, progress)
-    elif entry.state != "spent":
-        # Post-processing of the complete measurements of an interrupted run; reads no row.
-        from dpsynth_platform.worker.run import run
-
-        with place.work() as work:
-            write_durably(work / "plan.json", task.plan.to_json())
-            model = str(place.model(entry.entry_id))
-            run(WorkerJob(plan=str(work / "plan.json"), model=model, mode="estimate", device=device), progress)
-    entry = budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id)))
-    return _drawn(task, budget, entry, place, spent, progress)
-
-
-def _spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
-    """What an interrupted run has spent, and what the next run does."""
-    if entry is None or entry.state in ("void", "reserved"):
-        return "Nothing was spent."
-    if entry.state == "spent" or generator(method).is_complete(place.model(entry.entry_id)):
-        return (
-            f"Ledger entry {entry.entry_id} has paid for the measurements, which are complete. Run the same command "
-            "again: it continues from them, at no further cost."
-        )
-    return (
-        f"The mechanism of ledger entry {entry.entry_id} had started: its cost stays spent, and there is no result. "
-        "Run the same command again to see how to spend a second time."
-    )
-
-
-def paid_entry(ledger: Ledger, key: str, method: str, place: Place, spend_again: str | None) -> Entry | None:
-    """The entry that has paid for a usable result of this run, or None where the run must be paid for.
-
-    Raises `SpendRepeated` if one has paid and its result is missing, `LedgerError` if `spend_again` is no such entry.
-    """
-    entry = ledger.entry_for_key(key)
-    if spend_again is not None and (entry is None or spend_again not in (entry.entry_id, entry.replaces)):
-        raise LedgerError(
-            f"--spend-again {spend_again}: no entry of this run; accepted: the id in an earlier error, with the same "
-            "table and options"
-        )
-    if entry is None or entry.state in ("void", "reserved"):
-        return None
-    model = place.model(entry.entry_id)
-    if entry.state == "spent":
-        if model.is_dir() and digest_directory(model) == entry.model_digest:
-            return entry
-        raise SpendRepeated(
-            f"the model that ledger entry {entry.entry_id} paid for is missing from {model}, or was changed. Accepted: "
-            "restore it; or another --out, at a new cost"
-        )
-    if generator(method).is_complete(model):
-        return entry
-    if spend_again == entry.entry_id:
-        return None
-    raise SpendRepeated(
-        f"the mechanism of ledger entry {entry.entry_id} started and did not complete: it failed or was killed. Its "
-        f"cost stays spent. To spend a second time, if the cap has room: --spend-again {entry.entry_id}"
-    )
-
-
-def _measured(
-    task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
-) -> Entry:
-    """The entry that pays for a complete model: every access to rows is in here."""
-    from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
-    from dpsynth_platform.ledger.grants import issue_grant
-    from dpsynth_platform.one_table.rows import bounded_rows
-    from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
-    from dpsynth_platform.worker.run import run
-
-    replaces = task.options.spend_again
-    budget.admit(request, key, replaces)
-    signing = place.vault.signing_key()
-    with place.work() as work:
-        bounded, participants = bounded_rows(task, place.vault, work, progress)
-        write_durably(work / "plan.json", task.plan.to_json())
-        write_choice(work / "engine.json", DuckDBChoice())
-        write_fingerprints(work / "participants", participants)
-        write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
-        entry = budget.start(request, key, replaces)
-        model = private_directory(place.model(entry.entry_id))
-        grant = issue_grant(
-            signing,
-            entry_id=entry.entry_id,
-            plan_digest=task.plan.digest,
-            data_digest=digest_directory(bounded),
-            participants_digest=digest_file(work / "participants"),
-            canaries_digest=digest_file(work / "canaries"),
-            model_directory=model.name,
-        )
-        job = WorkerJob(
-            plan=str(work / "plan.json"),
-            model=str(model),
-            mode="fit",
-            device=device,
-            grant=grant,
-            public_key=signing.public_key().public_bytes_raw().hex(),
-            bounded=str(bounded),
-            participants=str(work / "participants"),
-            canaries=str(work / "canaries"),
-            engine=str(work / "engine.json"),
-        )
-        run(job, progress)
-    return entry
 
 
 def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, progress: Progress) -> Synthesis:

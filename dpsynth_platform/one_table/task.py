@@ -24,12 +24,14 @@ from dpsynth_platform.contracts.tuning import Candidate, read_tune
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import assumed, declaration
 from dpsynth_platform.one_table.public_table import check_apart, declared_public
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
+from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.secrets.vault import keyed_name
+from dpsynth_platform.secrets.vault import Vault, keyed_name
 from dpsynth_platform.sources.declared_types import read_type
 from dpsynth_platform.sources.delta_types import kept_type
 from dpsynth_platform.sources.dialect import Dialect
@@ -167,7 +169,7 @@ class Task:
     @property
     def readable(self) -> pa.Schema:
         """The columns that are read from the source."""
-        return _readable_schema(self.contract, self.source, None)
+        return readable_schema(self.contract, self.source, None)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -193,6 +195,16 @@ class Task:
     def nullable(self) -> tuple[str, ...]:
         """The other modelled columns, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).nullable)
+
+    @property
+    def spend_again(self) -> str | None:
+        return self.options.spend_again
+
+    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
+        """At most b rows of each owner, and the owners; see `rows.bounded_rows`."""
+        from dpsynth_platform.one_table.rows import bounded_rows
+
+        return bounded_rows(self, vault, work, progress)
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)
@@ -254,12 +266,12 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
-        check_source_schema(declaration.scrubbed_contract(contract), _readable_schema(contract, source, row))
+        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
         plan = plan_release(contract, _with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
 
 
-def _readable_schema(contract: DataContract, source: Source, row: str | None) -> pa.Schema:
+def readable_schema(contract: DataContract, source: Source, row: str | None = None) -> pa.Schema:
     """The columns that are read: all except text, as declared, modelled ones with types that a Delta table has."""
     read = declaration.scrubbed_contract(contract).columns
     fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]

@@ -4,9 +4,9 @@ What belongs here: exact inference in a graphical model whose evidence differs f
 that all rows share (`tabular.conditioning`), and values (`tabular.placing`).
 
 Given its evidence, a row's distribution over the other columns is a graphical model of these alone: each potential is
-read at the row's known states. So the junction tree is of the drawn columns only, however many known ones there are, and
-a batch passes through it together: messages up, then states down (Koller & Friedman 2009, sections 9.3, 10.2 and 12.1).
-Messages of branches that no evidence reaches are computed once for all rows.
+read at the row's known states. So the junction tree is of the drawn columns only, however many are known, and a batch
+passes through it together: messages up, then states down (Koller & Friedman 2009, sections 9.3, 10.2 and 12.1). Messages
+of branches that no evidence reaches are computed once for all rows.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _log_sum(scores: Array, kept: int) -> Array:
     flat = scores.reshape(*scores.shape[: kept + 1], -1)
     peak = flat.max(axis=-1, keepdims=True)
     found = peak[..., 0] + np.log(np.exp(flat - peak).sum(axis=-1))
-    return np.maximum(found, _NEVER)
+    return np.asarray(np.maximum(found, _NEVER))
 
 
 def _categorical(
@@ -207,4 +207,4 @@ def _categorical(
     # Rounding may reach an outcome without weight at a group's end; the last possible one is drawn then.
     last = weights.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
     first = np.argmax(weights > 0, axis=1)
-    return np.clip(outcome, first[of], last[of])
+    return np.asarray(np.clip(outcome, first[of], last[of]))

@@ -3,11 +3,13 @@
 What belongs here: the plan of each table's view, calibrated so that all together meet the guarantee, and the event of
 the whole. What does not: the views' own mechanisms, and their rows (`bounding.linked`).
 
-An owner's rows are in every view: at most `LinkedTables.bound` in each, by the one path that leads there. So each view's
-mechanism is one of a user with that many records, and the whole is their composition: parts are not for other people.
-How many children a row has is a column of its view, and paid like one. A view's part of the budget (zCDP) is its share;
-its epsilon is in proportion to the root of that, at the same delta, and the factor is found by inverting the cost of the
-whole.
+An owner's rows are in every view: at most `LinkedTables.bound` in each, by the one path that leads there. In each, they
+weigh one row together (`units.count_sensitivity`), so that no bound multiplies the noise; the bound of the claim is the
+most rows of one owner in all tables. The whole is the composition of all views' mechanisms. How many children a row has
+is a column of its view, and paid like one.
+
+A view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at the same delta, and
+the factor is found by inverting the cost of the whole.
 """
 
 from __future__ import annotations
@@ -100,9 +102,11 @@ class SealedTables:
             raise GrantRefused("the plan's privacy event is not that of its tables; make it again")
         for name in tables.private:
             view = self.plan(plan, name)
-            if Guarantee.from_json(view.guarantee).max_contributions != tables.bound(name):
-                raise GrantRefused("a table's plan is for another bound than its path has; make it again")
+            if not _is_of(tables, view):
+                raise GrantRefused("a table's plan is for other rows of an owner than the tables have; make it again")
             generator(view.method).check(view)
+        if not _is_of(tables, plan):
+            raise GrantRefused("the plan is for other rows of an owner than the tables have; make it again")
 
 
 def linked_plan(
@@ -148,6 +152,11 @@ def linked_plan(
         event=event_to_json(sealed.event),
         guarantee=guarantee.to_json(),
     )
+
+
+def _is_of(tables: LinkedTables, plan: SealedPlan) -> bool:
+    claimed = Guarantee.from_json(plan.guarantee)
+    return (claimed.max_contributions, claimed.weighting) == (tables.rows_of_owner, tables.weighting)
 
 
 def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan:

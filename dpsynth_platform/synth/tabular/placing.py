@@ -21,7 +21,6 @@ from dpsynth_platform.synth.tabular.derivation import (
     ANY,
     DAY,
     HOUR,
-    SECOND,
     Mask,
     Moments,
     Span,
@@ -29,6 +28,7 @@ from dpsynth_platform.synth.tabular.derivation import (
     parts_of_weeks,
 )
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.scales import SECOND
 
 Places = npt.NDArray[Any]
 
@@ -74,7 +74,7 @@ class Placed:
             [found != each.missing for found, each in zip(codes, (column, start, steps), strict=True)], axis=0
         )
         if not present.any():
-            return ~present
+            return np.asarray(~present)
         if column.kind == "gap":
             self._place_gap(index)
         released = column.released
@@ -84,7 +84,7 @@ class Placed:
         last = int(released.edges[-1]) - 1 - int(released.edges[0])
         found = np.where(present, np.clip(moved, 0, last), self._places[index].astype(np.int64))
         self._places[index] = found.astype(np.uint64)
-        return ~present | (moved <= last)
+        return np.asarray(~present | (moved <= last))
 
     def place(self, index: int, rows: npt.NDArray[np.int64]) -> None:
         """Draws the places of a column again in some rows; not for gaps."""

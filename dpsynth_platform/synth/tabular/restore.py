@@ -191,6 +191,7 @@ def _check_codes(contract: DataContract, field: pa.Field, values: list[str], typ
 
 
 def surrogates(rows: int, field: pa.Field, first: int) -> pa.Array:
+    """Ids of the field's type, numbered from `first`. Raises `ContractError` if they do not fit."""
     if is_id_list(field.type):
         one_each = surrogates(rows, pa.field(field.name, field.type.value_type), first)
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)

@@ -260,6 +260,40 @@ class LinkedTables(Part):
             name = parent.table
         return True
 
+    def renamed(self, names: Mapping[str, Mapping[str, str]]) -> LinkedTables:
+        """The same tables with columns under other names, by table; a name that is not in `names` stays."""
+
+        def of(table: str, column: str) -> str:
+            return names.get(table, {}).get(column, column)
+
+        def dotted(name: str, each: str) -> str:
+            table, _, column = each.partition(".")
+            known = name if table == PREVIOUS else table
+            return f"{table}.{of(known, column)}" if column and (known in self.tables) else of(name, each)
+
+        def part(name: str, table: LinkedTable) -> LinkedTable:
+            mine = {each: of(name, each) for each in (*table.columns, *table.keys, *table.lookups)}
+            changed: dict[str, Any] = {
+                "key": [mine[each] for each in table.key],
+                "order_by": [mine[each] for each in table.order_by],
+                "lookups": {mine[each]: other for each, other in table.lookups.items()},
+                "columns": {mine[each]: column for each, column in table.columns.items()},
+                "context": None if table.context is None else [dotted(name, each) for each in table.context],
+                "constraints": [
+                    each.renamed({column: dotted(name, column) for column in each.columns})
+                    for each in table.constraints
+                ],
+            }
+            if table.parent is not None:
+                changed["parent"] = Parent(
+                    table=table.parent.table, columns=[mine[each] for each in table.parent.columns]
+                )
+            return table.model_copy(update=changed)
+
+        tables = {name: part(name, table) for name, table in self.tables.items()}
+        owner = None if self.owner is None else of(self.root, self.owner)
+        return LinkedTables(tables=tables, owner=owner, max_contributions=self.max_contributions)
+
     @property
     def root(self) -> str:
         return next(name for name, table in self.tables.items() if table.public is None and table.parent is None)

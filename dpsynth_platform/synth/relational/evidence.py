@@ -5,8 +5,8 @@ that all rows share (`tabular.conditioning`), and values (`tabular.placing`).
 
 Given its evidence, a row's distribution over the other columns is a graphical model of these alone: each potential is
 read at the row's known states. So the junction tree is of the drawn columns only, however many are known, and a batch
-passes through it together: messages up, then states down (Koller & Friedman 2009, sections 9.3, 10.2 and 12.1). Messages
-of branches that no evidence reaches are computed once for all rows.
+passes through it together: messages up, then states down (Koller & Friedman 2009, sections 9.3, 10.2 and 12.1).
+Messages of branches that no evidence reaches are computed once for all rows.
 """
 
 from __future__ import annotations

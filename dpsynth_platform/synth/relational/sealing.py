@@ -8,8 +8,8 @@ weigh one row together (`units.count_sensitivity`), so that no bound multiplies 
 most rows of one owner in all tables. The whole is the composition of all views' mechanisms. How many children a row has
 is a column of its view, and paid like one.
 
-A view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at the same delta, and
-the factor is found by inverting the cost of the whole.
+A view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at the same delta,
+and the factor is found by inverting the cost of the whole.
 """
 
 from __future__ import annotations

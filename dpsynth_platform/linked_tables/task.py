@@ -1,0 +1,306 @@
+"""A run over linked tables before it is paid for: options, declarations, contracts of views, and the sealed plan.
+
+What belongs here: everything that follows from the options and the public facts of the tables. What does not: reading
+private rows (`rows`), and the plan's cost (`synth.relational.sealing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
+from dpsynth_platform.contracts.columns import CategoricalColumn, Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.tables import POSITION, LinkedTables, children_name, context_name, gap_name, previous_name
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.one_table import declaration
+from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import Fingerprints
+from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.secrets.vault import Vault, keyed_name
+from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.table_files import Format, Source, open_source
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.planning import cost_request
+from dpsynth_platform.synth.relational.sealing import VIEW_METHODS, View, linked_plan
+from dpsynth_platform.synth.tabular.restore import release_schema
+
+MOST_KEYS = 10_000
+"""Rows of a public table that private ones may refer to."""
+OWNER = "owner__id"
+"""The owner's column in contracts of views. No output contains it."""
+_SUFFIXES = (".parquet", ".csv", ".tsv", "")
+
+
+@dataclass(frozen=True)
+class TablesOptions:
+    """The options of a run over linked tables.
+
+    Attributes:
+        epsilon: of the guarantee for one owner and all rows that belong to it.
+        delta: None: 1/n^1.1, n = expected_units.
+        expected_units: about how many owners there are, as the public knows it.
+        schema: a file with `tables:` (`contracts.tables`), or a mapping like one.
+        method: of each table, one of `VIEW_METHODS`.
+        roots: number of rows of the root; None: estimated from the noisy counts.
+        format: of all released tables.
+        ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
+        cap_epsilon: the ledger's epsilon for its lifetime, sealed by the first run; None: that of this run.
+        accept_weak_guarantee: why epsilon may be above 10.
+        spend_again: id of a started ledger entry without a result; permits to spend its cost a second time.
+        runner: the person's name; None: the deployment's user.
+        dialect: of CSV files.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    expected_units: int | None = None
+    schema: str | Path | Mapping[str, Any] | None = None
+    method: str = "aim"
+    roots: int | None = None
+    format: Format = "parquet"
+    ledger: str | Path | None = None
+    cap_epsilon: float | None = None
+    accept_weak_guarantee: str | None = None
+    spend_again: str | None = None
+    runner: str | None = None
+    dialect: Dialect = Dialect()
+
+
+@dataclass(frozen=True)
+class LinkedTask:
+    """The public facts of one run.
+
+    Attributes:
+        tables: by the contracts' names of columns.
+        sources: of all tables, public ones included.
+        contracts: of each private table's own columns and keys, for reading them.
+        contract: with the privacy unit of the whole.
+    """
+
+    options: TablesOptions
+    tables: LinkedTables
+    sources: Mapping[str, Source]
+    contracts: Mapping[str, DataContract]
+    contract: DataContract
+    plan: SealedPlan
+
+    @property
+    def spend_again(self) -> str | None:
+        return self.options.spend_again
+
+    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
+        """The view of each table below one directory, and the owners; see `rows.bounded_views`."""
+        from dpsynth_platform.linked_tables.rows import bounded_views
+
+        return bounded_views(self, vault, work, progress)
+
+    def given(self, name: str) -> dict[str, str]:
+        """The source's names of a table's columns, by the contract's names."""
+        return {plain: given for given, plain in self.sources[name].names.items()}
+
+    def request(self, runner: str) -> CostRequest:
+        return cost_request(self.plan, runner)
+
+    def keys(self, secret: bytes) -> list[str]:
+        """The key of the run: the same content, declarations, plan and output are one run and one spend."""
+        run = {
+            "plan": self.plan.digest,
+            "mechanism": self.plan.mechanism_digest,
+            "csv": self.options.dialect.declared,
+            "sources": {name: self.sources[name].version for name in self.tables.private},
+        }
+        return [keyed_name(secret, "run", canonical_digest(run))]
+
+
+def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptions) -> LinkedTask:
+    """The run of these options. Reads no row of a private table.
+
+    Args:
+        data: a directory with a file or Delta table for each table, named as the table; or tables by name.
+
+    Raises:
+        ContractError: options or declarations are invalid, or a declaration is missing.
+        SourceError: a table is missing or cannot be read, or has other columns or types than declared.
+        AccountingError: no noise meets the guarantee.
+    """
+    _check_options(options)
+    declared = read_tables(options.schema)
+    places = {name: _place(data, name) for name in declared.tables}
+    sources = {name: _source(declared, name, places[name], options.dialect) for name in declared.tables}
+    tables = declared.renamed({name: source.names for name, source in sources.items()})
+    lookups = {name: _keys_of(sources[name], tables.tables[name].key[0]) for name in tables.lookups}
+    privacy = _privacy(options, tables)
+    contracts = {name: _table_contract(tables, name, privacy, lookups, sources[name]) for name in tables.private}
+    views = {name: _view(tables, name, privacy, lookups, sources, contracts[name], options) for name in tables.private}
+    contract = views[tables.root].contract
+    plan = linked_plan(tables, views, lookups, Guarantee.target(contract))
+    return LinkedTask(options, tables, sources, contracts, contract, plan)
+
+
+def read_tables(schema: str | Path | Mapping[str, Any] | None) -> LinkedTables:
+    """The declaration in a file, or in a mapping like one. Raises `ContractError`."""
+    if schema is None:
+        raise ContractError(
+            "--schema: missing; accepted: a YAML file with `tables:`, which declares keys, parents, bounds and columns"
+        )
+    if isinstance(schema, Mapping):
+        return validated(LinkedTables, dict(schema), "the schema")
+    return validated(LinkedTables, read_yaml(Path(schema)), str(schema))
+
+
+def _check_options(options: TablesOptions) -> None:
+    if options.method not in VIEW_METHODS:
+        raise ContractError(f"--method {options.method!r}; accepted: {', '.join(VIEW_METHODS)}")
+    if options.format not in FORMATS:
+        raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
+    if options.delta is None and options.expected_units is None:
+        raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
+    if options.delta is not None and not 0 < options.delta < 1:
+        raise ContractError(f"--delta {options.delta:g}; accepted: above 0, below 1")
+    if options.expected_units is not None and not LEAST_UNITS <= options.expected_units <= MOST_UNITS:
+        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
+    if options.roots is not None and options.roots < 1:
+        raise ContractError(f"--roots {options.roots}; accepted: 1 or more")
+    if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:
+        raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")
+
+
+def _place(data: Path | Mapping[str, Path | pa.Table], name: str) -> Path | pa.Table:
+    if isinstance(data, Mapping):
+        if name not in data:
+            raise SourceError(f"tables.{name}: there is no such table; accepted: one of {', '.join(data) or 'none'}")
+        return data[name]
+    found = [place for suffix in _SUFFIXES if (place := data / f"{name}{suffix}").exists()]
+    if len(found) != 1:
+        problem = "there is no file of this table" if not found else f"{len(found)} files have its name"
+        raise SourceError(f"tables.{name}: {data}: {problem}; accepted: one of {name}.parquet, {name}.csv, or {name}/")
+    return found[0]
+
+
+def _source(tables: LinkedTables, name: str, place: Path | pa.Table, dialect: Dialect) -> Source:
+    """A table, whose columns are all declared, or keys."""
+    table, ids = tables.tables[name], _identifiers(tables, name)
+    columns: dict[str, Column] = {**table.columns, **ids}
+    columns |= {column: TextColumn(type="text") for column in table.lookups}
+    csv = isinstance(place, Path) and place.suffix in (".csv", ".tsv")
+    source = open_source(place, columns, dialect if csv else None, [*columns])
+    if table.public is None:
+        open_ = declaration.undeclared(source, columns, None)
+        if open_:
+            raise declaration.refuse_undeclared(source, open_)
+    elif table.key[0] not in source.found:
+        raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
+    return source
+
+
+def _identifiers(tables: LinkedTables, name: str) -> dict[str, Column]:
+    owner = [tables.owner] if tables.owner is not None and name == tables.root else []
+    return {column: IdentifierColumn(type="identifier") for column in (*tables.tables[name].keys, *owner)}
+
+
+def _keys_of(source: Source, key: str) -> list[str]:
+    """The keys of a public table, as texts. Raises `SourceError` for repeated or missing ones, or too many."""
+    column = pa.chunked_array(batch.column(0) for batch in source.batches([key])).combine_chunks()
+    keys = column.cast(pa.string())
+    if keys.null_count or len(keys.unique()) < len(keys):
+        raise SourceError(f"{source.path}: column {key!r} has repeated or missing values; accepted: distinct keys")
+    if len(keys) > MOST_KEYS:
+        raise SourceError(f"{source.path}: {len(keys)} rows; accepted: a public table of up to {MOST_KEYS}")
+    return sorted(keys.to_pylist())
+
+
+def _privacy(options: TablesOptions, tables: LinkedTables) -> dict[str, Any]:
+    units = options.expected_units or max(LEAST_UNITS, int(min(1 / (options.delta or 1), MOST_UNITS)))
+    return {
+        "unit": "user",
+        "max_contributions": tables.rows_of_owner,
+        "weighting": tables.weighting,
+        "guarantee": {"epsilon": options.epsilon, "delta": "auto" if options.delta is None else options.delta},
+        "expected_units": units,
+        "accept_weak_guarantee": options.accept_weak_guarantee,
+    }
+
+
+def _table_contract(
+    tables: LinkedTables,
+    name: str,
+    privacy: Mapping[str, Any],
+    lookups: Mapping[str, Sequence[str]],
+    source: Source,
+) -> DataContract:
+    """The contract of a table's own columns and keys, as its rows are read and released."""
+    ids = _identifiers(tables, name)
+    others = {column: each for column, each in tables.tables[name].columns.items() if column not in ids}
+    order = [column for column in source.names.values()]
+    columns = others | tables.declared(name, lookups) | ids
+    owner = tables.owner if tables.owner is not None and name == tables.root else next(iter(ids))
+    with _in_table(name):
+        ordered = {column: columns[column] for column in order if column in columns}
+        contract = declaration.contract_of(ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", []))
+        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source))
+    return contract
+
+
+def _view(
+    tables: LinkedTables,
+    name: str,
+    privacy: Mapping[str, Any],
+    lookups: Mapping[str, Sequence[str]],
+    sources: Mapping[str, Source],
+    own: DataContract,
+    options: TablesOptions,
+) -> View:
+    columns = tables.view(name, lookups) | {OWNER: IdentifierColumn(type="identifier")}
+    with _in_table(name):
+        contract = declaration.contract_of(
+            columns,
+            {**privacy, "owner_columns": [OWNER]},
+            generate=_generate(options.method, tables.constraints(name)),
+        )
+        schema = _view_schema(tables, name, {each: source.own_schema for each, source in sources.items()}, list(columns))
+        released = release_schema(own, sources[name].own_schema).to_json()
+    return View(contract, schema, released, tuple(tables.evidence(name)))
+
+
+def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], columns: Sequence[str]) -> pa.Schema:
+    """The types of a view's columns: those of the columns that they are taken from."""
+    types = {column: own[name].field(column).type for column in tables.own_columns(name)}
+    found = dict(types)
+    for lag in range(1, tables.lags(name) + 1):
+        found |= {previous_name(column, lag): type_ for column, type_ in types.items()}
+    for table, column in tables.context(name):
+        found[context_name(table, column)] = own[table].field(column).type
+    counts = [children_name(each) for each in (*tables.children(name), name)]
+    found |= dict.fromkeys((*counts, POSITION), pa.int32())
+    if (gap := tables.gap(name)) is not None:
+        found[gap_name(gap)] = pa.int64()
+    return pa.schema([pa.field(column, found.get(column, pa.string())) for column in columns])
+
+
+def _generate(method: str, constraints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"method": method, "rows": "auto", "constraints": list(constraints)}
+
+
+@contextmanager
+def _in_table(name: str) -> Iterator[None]:
+    """Puts a table's name in front of faults of its contract."""
+    try:
+        yield
+        return
+    except (ContractError, SourceError) as error:
+        kind, problem = type(error), str(error)
+    start = f"{declaration.DATASET}: "
+    raise kind("\n".join(f"tables.{name}: {line.removeprefix(start)}" for line in problem.split("\n")))

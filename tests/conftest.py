@@ -40,6 +40,7 @@ sys.dont_write_bytecode = False
 SPARK_FILES = (
     "bounding/test_bound_evaluation.py",
     "bounding/test_bounded_column_names.py",
+    "bounding/test_linked.py",
     "bounding/test_multi_owner.py",
     "bounding/test_rounds.py",
     "bounding/test_single_owner.py",

@@ -42,7 +42,14 @@ from dpsynth_platform.bounding.output import check_written
 from dpsynth_platform.compute.engine import Engine, quoted, whole_table
 from dpsynth_platform.compute.plain_types import is_text, plain, plain_schema, type_name
 from dpsynth_platform.contracts.base import caseless
-from dpsynth_platform.contracts.tables import POSITION, LinkedTables, children_name, context_name, previous_name
+from dpsynth_platform.contracts.tables import (
+    POSITION,
+    LinkedTables,
+    children_name,
+    context_name,
+    gap_name,
+    previous_name,
+)
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import (
@@ -326,6 +333,10 @@ class _Bounding:
             for column in own:
                 before = previous_name(column, lag)
                 evidence[before] = (f"{kept}.{quoted(before)}", types.field(column).type)
+        if (ordered := self._tables.gap(name)) is not None:
+            last = f"{kept}.{quoted(previous_name(ordered, 1))}"
+            steps = _steps(f"{kept}.{quoted(ordered)}", last, types.field(ordered).type)
+            view[gap_name(ordered)] = (steps, pa.int64())
         wanted = set(self._tables.evidence(name))
         view |= {column: found for column, found in evidence.items() if column in wanted}
         view[OWNER_COLUMN] = (f"{kept}.{OWNER_COLUMN}", pa.string())
@@ -483,6 +494,15 @@ def _schema(source: Path | pa.Table) -> pa.Schema:
 def _with_length(sql: str) -> str:
     """A text after its length: several of them in a row stay apart."""
     return f"CAST(length({sql}) AS STRING) || ':' || {sql}"
+
+
+def _steps(value: str, before: str, type_: pa.DataType) -> str:
+    """How far a value is from another one: in ones, days or whole seconds (`LinkedTables.gap`)."""
+    if not pa.types.is_temporal(type_):
+        return f"CAST({value} AS BIGINT) - CAST({before} AS BIGINT)"
+    micros = " - ".join(f"unix_micros(CAST({each} AS TIMESTAMP))" for each in (value, before))
+    unit = 86_400_000_000 if pa.types.is_date(type_) else 1_000_000
+    return f"CAST(floor(({micros}) / {unit}) AS BIGINT)"
 
 
 def _same(columns: Sequence[str], one: str, other: str) -> str:

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
-from dpsynth_platform.contracts.columns import CategoricalColumn, Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.columns import Column, IdentifierColumn, TextColumn
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.tables import POSITION, LinkedTables, children_name, context_name, gap_name, previous_name
+from dpsynth_platform.contracts.tables import (
+    POSITION,
+    LinkedTables,
+    children_name,
+    context_name,
+    gap_name,
+    previous_name,
+)
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError
@@ -76,7 +83,7 @@ class TablesOptions:
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
     runner: str | None = None
-    dialect: Dialect = Dialect()
+    dialect: Dialect = field(default_factory=Dialect)
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,13 @@ class LinkedTask:
     def given(self, name: str) -> dict[str, str]:
         """The source's names of a table's columns, by the contract's names."""
         return {plain: given for given, plain in self.sources[name].names.items()}
+
+    @property
+    def owner_in_words(self) -> str:
+        """The columns that name an owner, as the ledger seals them."""
+        root = self.tables.root
+        columns = [self.tables.owner] if self.tables.owner is not None else self.tables.tables[root].key
+        return f"{root}.{', '.join(self.given(root).get(column, column) for column in columns)}"
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)
@@ -244,12 +258,13 @@ def _table_contract(
     """The contract of a table's own columns and keys, as its rows are read and released."""
     ids = _identifiers(tables, name)
     others = {column: each for column, each in tables.tables[name].columns.items() if column not in ids}
-    order = [column for column in source.names.values()]
     columns = others | tables.declared(name, lookups) | ids
     owner = tables.owner if tables.owner is not None and name == tables.root else next(iter(ids))
-    with _in_table(name):
-        ordered = {column: columns[column] for column in order if column in columns}
-        contract = declaration.contract_of(ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", []))
+    with in_table(name):
+        ordered = {column: columns[column] for column in source.names.values() if column in columns}
+        contract = declaration.contract_of(
+            ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", [])
+        )
         check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source))
     return contract
 
@@ -264,13 +279,15 @@ def _view(
     options: TablesOptions,
 ) -> View:
     columns = tables.view(name, lookups) | {OWNER: IdentifierColumn(type="identifier")}
-    with _in_table(name):
+    with in_table(name):
         contract = declaration.contract_of(
             columns,
             {**privacy, "owner_columns": [OWNER]},
             generate=_generate(options.method, tables.constraints(name)),
         )
-        schema = _view_schema(tables, name, {each: source.own_schema for each, source in sources.items()}, list(columns))
+        schema = _view_schema(
+            tables, name, {each: source.own_schema for each, source in sources.items()}, list(columns)
+        )
         released = release_schema(own, sources[name].own_schema).to_json()
     return View(contract, schema, released, tuple(tables.evidence(name)))
 
@@ -295,7 +312,7 @@ def _generate(method: str, constraints: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 @contextmanager
-def _in_table(name: str) -> Iterator[None]:
+def in_table(name: str) -> Iterator[None]:
     """Puts a table's name in front of faults of its contract."""
     try:
         yield

@@ -47,7 +47,7 @@ def _holds(schema: pa.Schema, format_: Format) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         try:
             row = _empty_row(schema)
-            _write(Path(directory) / "empty", row.schema, iter([row]), format_)
+            write_batches(Path(directory) / "empty", row.schema, iter([row]), format_)
         except Exception:  # the writer of Delta tables raises no narrower type
             return False
     return True
@@ -74,7 +74,7 @@ def write_rows(
     if target.is_dir() and not (format_ == "delta" and (target / "_delta_log").is_dir()):
         raise SourceError(f"{target} is a directory without a table; accepted: an unused name")
     try:
-        _write(partial, schema, batches, format_, shape)
+        write_batches(partial, schema, batches, format_, shape)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
@@ -97,13 +97,14 @@ def write_statement(root: Path, made: Statement | Further, name: str = "statemen
     return root / f"{name}.md"
 
 
-def _write(
+def write_batches(
     path: Path,
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
     format_: Format,
     shape: pa.Schema | None = None,
 ) -> None:
+    """Writes a new table of a format, with structs of the shape if there is one; at least one batch for CSV."""
     import pyarrow.parquet as pq
     from pyarrow import csv
 

@@ -240,12 +240,41 @@ def statement(
         ),
         not_covered=tuple(_not_covered(task, attempts)),
         assumptions=tuple(_assumptions(task, attempts)),
-        account=(
-            f"Everything that this ledger pays for has together the guarantee of its cap: epsilon "
-            f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)} for each {family.unit}, "
-            "unless two people together raise it."
-        ),
+        account=account_in_words(family),
         mostly_missing=mostly_missing,
+    )
+
+
+def account_in_words(family: FamilyBudget) -> str:
+    """What the ledger as a whole promises."""
+    return (
+        f"Everything that this ledger pays for has together the guarantee of its cap: epsilon "
+        f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)} for each {family.unit}, "
+        "unless two people together raise it."
+    )
+
+
+def earlier_attempts(attempts: int) -> tuple[str, ...]:
+    """What failed attempts at a run did, if there were any."""
+    return (_EARLIER.format(attempts=number_of(attempts - 1, "earlier attempt")),) if attempts > 1 else ()
+
+
+RANDOMNESS = Assumption(
+    "Noise and choices are drawn from their distributions, from unpredictable randomness.",
+    "yes",
+    "They come from the operating system's randomness; comparisons that floating point cannot decide use more digits "
+    "of the same draw.",
+)
+
+
+def started_in_words(attempts: int) -> Assumption:
+    """That the mechanism ran as planned."""
+    return Assumption(
+        "The mechanism ran as planned after its cost was recorded; it was started "
+        f"{number_of(attempts, 'time')}, and the result comes from the last start.",
+        "yes",
+        "Sampler and accountant read the same sealed plan; an entry is started once, before the first record is read "
+        "by the mechanism, and never refunded.",
     )
 
 
@@ -269,7 +298,7 @@ def _not_covered(task: Task, attempts: int) -> list[str]:
         "paid for again or refused: visible to the user who runs it, and in the statement's number of runs.",
         "Other knowledge of the data that influenced the options (domains, bound, epsilon, the choice among several "
         "tables).",
-        *([_EARLIER.format(attempts=number_of(attempts - 1, "earlier attempt"))] if attempts > 1 else []),
+        *earlier_attempts(attempts),
     ]
 
 
@@ -301,12 +330,7 @@ def _assumptions(task: Task, attempts: int) -> list[Assumption]:
             ),
         ]
     return [
-        Assumption(
-            "Noise and choices are drawn from their distributions, from unpredictable randomness.",
-            "yes",
-            "They come from the operating system's randomness; comparisons that floating point cannot decide use more "
-            "digits of the same draw.",
-        ),
+        RANDOMNESS,
         *unit_assumptions,
         Assumption(
             "Domains, bins, the contribution bound and the number of expected units are public.",
@@ -327,13 +351,7 @@ def _assumptions(task: Task, attempts: int) -> list[Assumption]:
             if contract.generate.constraints
             else []
         ),
-        Assumption(
-            "The mechanism ran as planned after its cost was recorded; it was started "
-            f"{number_of(attempts, 'time')}, and the table comes from the last start.",
-            "yes",
-            "Sampler and accountant read the same sealed plan; an entry is started once, before the first record is "
-            "read by the mechanism, and never refunded.",
-        ),
+        started_in_words(attempts),
     ]
 
 

@@ -7,7 +7,7 @@ records decides whether an engine counts, so both ways must report the same prog
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -25,14 +25,14 @@ than it gains. On two busy processors DuckDB counted all columns and pairs of 10
 
 
 @contextmanager
-def counting_engine(job: WorkerJob) -> Iterator[Engine | None]:
-    """The job's engine, open for the block; None where the table is small, none was chosen, or it does not start.
+def counting_engine(job: WorkerJob, tables: Iterable[Path]) -> Iterator[Engine | None]:
+    """The job's engine, open for the block; None where all its tables are small, none was chosen, or it does not start.
 
     The budget is already spent, and the process counts the same without an engine: so an engine's failure is ignored.
     """
     with ExitStack() as stack:
         engine = None
-        if job.engine and count_rows(Path(job.bounded)) >= LEAST_ROWS:
+        if job.engine and max(map(count_rows, tables)) >= LEAST_ROWS:
             with suppress(EngineError, ConfigurationError):
                 file = Path(job.engine)
                 engine = stack.enter_context(read_choice(file).open(file.parent))

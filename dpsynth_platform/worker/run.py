@@ -49,7 +49,8 @@ def run(job: WorkerJob, progress: Progress) -> None:
         claim(job.model_directory, grant)
     _check_participants(job, plan)
     together = local_ranks(job, device, plan.digest) if plan.method in TEXT_METHODS else nullcontext()
-    with counting_engine(job) as engine, together as ranks:
+    inputs = generator(plan.method).inputs(plan, Path(job.bounded))
+    with counting_engine(job, inputs) as engine, together as ranks:
         generator(plan.method).fit(
             plan,
             Path(job.bounded),

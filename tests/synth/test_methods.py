@@ -20,6 +20,7 @@ from dpsynth_platform.contracts.methods import (
     LANGUAGE_METHODS,
     NETWORK_METHODS,
     TEXT_METHODS,
+    LINKED,
     TUNED,
     TableMethodName,
 )
@@ -60,7 +61,7 @@ def test_all_lists_of_methods_agree():
     assert set(get_args(Generate.model_fields["method"].annotation)) == {AUTO, *METHODS}
     assert {*TABLE_METHODS, *LANGUAGE_METHODS, *TEXT_METHODS, *IMAGE_METHODS, ANSWERS} == set(METHODS)
     assert set(get_args(TableMethodName)) == {AUTO, *TABLE_METHODS, *LANGUAGE_METHODS}
-    assert set(WORDS) == {*METHODS, TUNED}
+    assert set(WORDS) == {*METHODS, TUNED, LINKED}
     assert {*AUDITED, "independent", *NETWORK_METHODS} == set(TABLE_METHODS)
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     for method in (AUTO, *TABLE_METHODS, *LANGUAGE_METHODS):

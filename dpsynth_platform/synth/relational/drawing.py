@@ -11,7 +11,7 @@ numbers that continue from batch to batch; a part of a key that refers to the pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class LinkedDrawing:
     Attributes:
         roots: how many the noisy counts show.
         released: the schema of each table's released rows.
+        left_out: of each table, drawn rows that could not keep its constraints, so far.
     """
 
     tables: LinkedTables
@@ -73,6 +74,7 @@ class LinkedDrawing:
     roots: int
     released: Mapping[str, ReleaseSchema]
     children: Mapping[str, ViewSampler]
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: SealedPlan, directory: Path) -> LinkedDrawing:
@@ -161,13 +163,13 @@ class LinkedDrawing:
                 found[column] = above.keys[other].take(pa.array(parent)).cast(schema.field(column).type)
         new = [column for column in table.key if column not in found]
         for column in new:
-            field = schema.field(column)
+            item = schema.field(column)
             within = parents is not None and len(new) < len(table.key)
-            if within and pa.types.is_integer(field.type):
+            if within and pa.types.is_integer(item.type):
                 assert parents is not None  # noqa: S101  (`within` asks)
-                found[column] = pa.array(parents[2]).cast(field.type)
+                found[column] = pa.array(parents[2]).cast(item.type)
             else:
-                found[column] = surrogates(rows, field, first)
+                found[column] = surrogates(rows, item, first)
         return found
 
     def _below(
@@ -209,6 +211,7 @@ class LinkedDrawing:
                 history[lag] = history[lag - 1]
             if lags:
                 history[0] = _scattered(drawn.select(own), alive, len(numbers), history[0])
+        self.left_out[name] = self.left_out.get(name, 0) + lost
         if lost > (1 - LEAST_KEPT) * asked:
             raise ContractError(
                 f"tables.{name}.constraints: of {asked} rows, {lost} can keep them not even after many draws; "

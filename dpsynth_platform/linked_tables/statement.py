@@ -1,0 +1,103 @@
+"""The privacy statement of synthetic linked tables.
+
+What belongs here: what is specific to them. What does not: the form, and what they share with one table
+(`one_table.statement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.figures import number_of
+from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.linked_tables.task import LinkedTask
+from dpsynth_platform.one_table.statement import (
+    RANDOMNESS,
+    Statement,
+    account_in_words,
+    earlier_attempts,
+    started_in_words,
+)
+from dpsynth_platform.privacy.statement import WEIGHTS, Assumption, Tuning, privacy_statement, words_of
+
+
+def statement(
+    task: LinkedTask,
+    family: FamilyBudget,
+    *,
+    entry_id: str,
+    head: Head,
+    others: int,
+    attempts: int,
+    rows: Mapping[str, int],
+) -> Statement:
+    """The statement of a run, from public inputs.
+
+    Args:
+        others: number of other runs that this ledger has paid for.
+        attempts: number of starts of this run's mechanism.
+        rows: of each private table.
+    """
+    plan, tables = task.plan, task.tables
+    words = words_of(plan.method, plan.event)
+    common = privacy_statement(task.contract, family, plan.event, words, tuning=Tuning(others), attempts=attempts)
+    event = plan.describe()["event"]
+    public = [f"{name}: {tables.tables[name].public}" for name in tables.lookups]
+    number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
+    return Statement(
+        common=common,
+        method=task.options.method,
+        why_method="it is declared",
+        ledger_entry=entry_id,
+        ledger_head=head,
+        covered=(
+            f"{event[0].upper()}{event[1:]}.",
+            "Everything computed from these: the fitted models, and all rows of all tables that are ever drawn from "
+            "them. Keys are made anew.",
+            *([f"Public tables, released as they are: {'; '.join(public)}."] if public else []),
+        ),
+        table="; ".join(f"{name}: {number_of(found, 'synthetic row')}" for name, found in rows.items()) + f"{number}.",
+        not_covered=(
+            *(
+                [f"The rows of public tables ({', '.join(tables.lookups)}): no mechanism protects them."]
+                if public
+                else []
+            ),
+            "Whether the tables can be read as declared (present, readable, of these types, with distinct keys where "
+            "rows refer to them, with an owner in some row), and whether a column of ordinary values looks like "
+            "personal data, which stop a run: visible to the user who runs it.",
+            "When the run took place and how long its steps took: visible to the user who runs it.",
+            "Whether the tables have the same content as in an earlier run with these options, and so whether the run "
+            "was paid for again or refused: visible to the user who runs it, and in the statement's number of runs.",
+            "Other knowledge of the data that influenced the options (domains, bounds, epsilon).",
+            *earlier_attempts(attempts),
+        ),
+        assumptions=(
+            RANDOMNESS,
+            Assumption(
+                f"No owner has more than {tables.rows_of_owner} rows in all tables: {_bounds(task)}.",
+                "yes",
+                "From the root downwards, rows are chosen by their order and a keyed hash, parent by parent, and "
+                "counted again before the mechanism reads. Which rows are kept depends on one owner's rows alone. Rows "
+                "without a kept parent are left out.",
+            ),
+            *([WEIGHTS] if tables.weighting == "owners" else []),
+            Assumption(
+                "All rows of one person belong to one row of the root, or to rows with the same owner.",
+                "as declared",
+                f"The owner is {task.owner_in_words}. A person with two ids is two owners.",
+            ),
+            Assumption(
+                "Tables, keys, domains, bins, bounds, constraints and the number of expected units are public.",
+                "as declared",
+                "Values outside are clamped or counted as missing.",
+            ),
+            started_in_words(attempts),
+        ),
+        account=account_in_words(family),
+    )
+
+
+def _bounds(task: LinkedTask) -> str:
+    return ", ".join(f"{task.tables.bound(name)} of {name}" for name in task.tables.private)

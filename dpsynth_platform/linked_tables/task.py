@@ -289,7 +289,7 @@ def _view(
             tables, name, {each: source.own_schema for each, source in sources.items()}, list(columns)
         )
         released = release_schema(own, sources[name].own_schema).to_json()
-    return View(contract, schema, released, tuple(tables.evidence(name)))
+    return View(contract, schema, released)
 
 
 def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], columns: Sequence[str]) -> pa.Schema:

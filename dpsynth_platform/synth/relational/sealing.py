@@ -8,13 +8,17 @@ weigh one row together (`units.count_sensitivity`), so that no bound multiplies 
 most rows of one owner in all tables. The whole is the composition of all views' mechanisms. How many children a row has
 is a column of its view, and paid like one.
 
+Pairs of known columns are measured, too, where they are far from the model. Without them, the model takes the parent's
+columns and those of the row before for independent, and counts what they say together twice: on made-up patients, a
+stay had the ward of the one before in 88% instead of 80%.
+
 A view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at the same delta,
 and the factor is found by inverting the cost of the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,7 +36,6 @@ from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_j
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED, SealedPlan, generator
 from dpsynth_platform.synth.largest import largest
-from dpsynth_platform.synth.tabular.domain import Domain
 
 VIEW_METHODS = ("aim", "mst", "mwem", "independent")
 """Methods whose model gives some columns given others."""
@@ -48,13 +51,11 @@ class View:
         contract: with the view's columns, and the privacy unit with the bound on the path.
         schema: of the view's rows, with the types that they are released in.
         released: of the table's rows, as `ReleaseSchema` in JSON form.
-        evidence: names of the columns that are known before a row is drawn.
     """
 
     contract: DataContract
     schema: pa.Schema
     released: dict[str, Any]
-    evidence: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -177,27 +178,12 @@ def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan
     except (ContractError, AccountingError) as error:
         problem, kind = str(error), type(error)
     else:
-        return replace(plan, parameters=plan.parameters | _of_view(plan, view.evidence))
+        if "model_cells" not in plan.parameters:
+            return plan
+        cells = min(plan.parameters["model_cells"], VIEW_CELLS)
+        return replace(plan, parameters=plan.parameters | {"model_cells": cells})
     start = f"{contract.dataset}: "
     raise kind("\n".join(f"tables.{name}: {line.removeprefix(start)}" for line in problem.split("\n")))
-
-
-def _of_view(plan: SealedPlan, evidence: Sequence[str]) -> dict[str, Any]:
-    """Parameters in place of a single table's: no pair of known columns is measured together, and the model is small.
-
-    They decide nothing about noise.
-    """
-    own = {
-        index for index, column in enumerate(Domain.from_json(plan.columns)) if not set(column.reads) <= set(evidence)
-    }
-    changed: dict[str, Any] = {}
-    if "model_cells" in plan.parameters:
-        changed["model_cells"] = min(plan.parameters["model_cells"], VIEW_CELLS)
-    if "workload" in plan.parameters:
-        pairs = zip(plan.parameters["workload"], plan.parameters["workload_weights"], strict=True)
-        kept = [(clique, weight) for clique, weight in pairs if own.intersection(clique)]
-        changed |= {"workload": [clique for clique, _ in kept], "workload_weights": [weight for _, weight in kept]}
-    return changed
 
 
 def _own(plan: SealedPlan) -> dict[str, Any]:

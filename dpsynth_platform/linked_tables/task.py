@@ -31,6 +31,8 @@ from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.linked_tables.draft import check_columns, refuse_without_schema
+from dpsynth_platform.linked_tables.places import Tables, is_csv, place_of, tables_at
 from dpsynth_platform.one_table import declaration
 from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -48,7 +50,6 @@ MOST_KEYS = 10_000
 """Rows of a public table that private ones may refer to."""
 OWNER = "owner__id"
 """The owner's column in contracts of views. No output contains it."""
-_SUFFIXES = (".parquet", ".csv", ".tsv", "")
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     """The run of these options. Reads no row of a private table.
 
     Args:
-        data: a directory with a file or Delta table for each table, named as the table; or tables by name.
+        data: a directory, a database file, or tables by name (`places.tables_at`).
 
     Raises:
         ContractError: options or declarations are invalid, or a declaration is missing.
@@ -151,9 +152,10 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
         AccountingError: no noise meets the guarantee.
     """
     _check_options(options)
-    declared = read_tables(options.schema)
-    places = {name: _place(data, name) for name in declared.tables}
-    sources = {name: _source(declared, name, places[name], options.dialect) for name in declared.tables}
+    places = tables_at(data)
+    declared = read_tables(options.schema, places, options.dialect)
+    sources = {name: _source(declared, name, places, options.dialect) for name in declared.tables}
+    check_columns(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
     lookups = {name: _keys_of(sources[name], tables.tables[name].key[0]) for name in tables.lookups}
     privacy = _privacy(options, tables)
@@ -164,12 +166,15 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     return LinkedTask(options, tables, sources, contracts, contract, plan)
 
 
-def read_tables(schema: str | Path | Mapping[str, Any] | None) -> LinkedTables:
-    """The declaration in a file, or in a mapping like one. Raises `ContractError`."""
+def read_tables(schema: str | Path | Mapping[str, Any] | None, tables: Tables, dialect: Dialect) -> LinkedTables:
+    """The declaration in a file, or in a mapping like one.
+
+    Raises:
+        ContractError: it is invalid.
+        SchemaMissing: there is none; with a draft for these tables.
+    """
     if schema is None:
-        raise ContractError(
-            "--schema: missing; accepted: a YAML file with `tables:`, which declares keys, parents, bounds and columns"
-        )
+        raise refuse_without_schema(tables, dialect)
     if isinstance(schema, Mapping):
         return validated(LinkedTables, dict(schema), "the schema")
     return validated(LinkedTables, read_yaml(Path(schema)), str(schema))
@@ -192,30 +197,15 @@ def _check_options(options: TablesOptions) -> None:
         raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")
 
 
-def _place(data: Path | Mapping[str, Path | pa.Table], name: str) -> Path | pa.Table:
-    if isinstance(data, Mapping):
-        if name not in data:
-            raise SourceError(f"tables.{name}: there is no such table; accepted: one of {', '.join(data) or 'none'}")
-        return data[name]
-    found = [place for suffix in _SUFFIXES if (place := data / f"{name}{suffix}").exists()]
-    if len(found) != 1:
-        problem = "there is no file of this table" if not found else f"{len(found)} files have its name"
-        raise SourceError(f"tables.{name}: {data}: {problem}; accepted: one of {name}.parquet, {name}.csv, or {name}/")
-    return found[0]
-
-
-def _source(tables: LinkedTables, name: str, place: Path | pa.Table, dialect: Dialect) -> Source:
-    """A table, whose columns are all declared, or keys."""
+def _source(tables: LinkedTables, name: str, places: Tables, dialect: Dialect) -> Source:
+    """A table with its declared columns and its keys; of a database, the others have no values."""
     table, ids = tables.tables[name], _identifiers(tables, name)
     columns: dict[str, Column] = {**table.columns, **ids}
     columns |= {column: TextColumn(type="text") for column in table.lookups}
-    csv = isinstance(place, Path) and place.suffix in (".csv", ".tsv")
-    source = open_source(place, columns, dialect if csv else None, [*columns])
-    if table.public is None:
-        open_ = declaration.undeclared(source, columns, None)
-        if open_:
-            raise declaration.refuse_undeclared(source, open_)
-    elif table.key[0] not in source.found:
+    with in_table(name):
+        place = place_of(places, name, {each for each in table.columns if each not in table.modelled})
+        source = open_source(place, columns, dialect if is_csv(place) else None, [*columns])
+    if table.public is not None and table.key[0] not in source.found:
         raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
     return source
 

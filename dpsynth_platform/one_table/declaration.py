@@ -40,6 +40,9 @@ from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.planning import check_constraints
 
 DATASET = "table"
+CLAMPED = "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
+NULLABLE = "# nullable: true allows missing values; without it, rows are drawn like those without missing values.\n"
+"""Comments above the columns of a draft."""
 FAMILY = "table"
 """The only account of such a ledger; each entry is charged to all owners."""
 ROW = "row"
@@ -139,31 +142,42 @@ def _listed(names: Iterable[str]) -> str:
 
 def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
     """The error for undeclared columns: their names, their types if the file has any, and a draft to fill in."""
-    if source.format == "csv":
-        found, types, units = _listed(names), dict.fromkeys(names, "type: "), {}
-        # The first template of each type: decimal numbers have a further one.
-        kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(TEMPLATES)}.values()))
-        untyped = f"# A CSV file has no types, and its values are not read. Accepted: {kinds}.\n"
-    else:
-        own = {name: plain_type(source.schema.field(name).type) for name in names}
-        found = ", ".join(f"{_shown(name)} ({type_name(own[name])})" for name in names)
-        types = {name: template(type_) for name, type_ in own.items()}
-        untyped = ""
-        # A library may read a duration in another unit than the one that a file has.
-        units = {name: f"  # in {type_.unit}" for name, type_ in own.items() if pa.types.is_duration(type_)}
-    lines = [f"  {dump_inline(name)}: {{{types[name]}}}{units.get(name, '')}" for name in names]
     return SchemaMissing(
-        f"{source.path}: nothing is declared of: {found}. The possible values of a column must be known beforehand, "
-        "and are not read from the data. Accepted: --learn-values, which learns the values of text columns; or "
-        "--assume-public-domain, which reads domains from the data without a guarantee; or --schema with this file, "
-        "filled in with public facts:",
-        f"{untyped}"
-        "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
+        f"{source.path}: nothing is declared of: {in_words(source, names)}. The possible values of a column must be "
+        "known beforehand, and are not read from the data. Accepted: --learn-values, which learns the values of text "
+        "columns; or --assume-public-domain, which reads domains from the data without a guarantee; or --schema with "
+        "this file, filled in with public facts:",
+        f"{untyped_note() if source.format == 'csv' else ''}{CLAMPED}"
         "# values: learned, instead of a list: learns frequent values with a part of the budget.\n"
         "# {type: text} leaves a column empty, {ignore: true} leaves it out, {type: identifier} makes fresh ids.\n"
-        "# nullable: true allows missing values; without it, rows are drawn like those without missing values.\n"
-        "columns:\n" + "\n".join(lines),
+        f"{NULLABLE}columns:\n" + "\n".join(draft_lines(source, names, "  ")),
     )
+
+
+def in_words(source: Source, names: Sequence[str]) -> str:
+    """Names of columns, with their types if the file has any."""
+    if source.format == "csv":
+        return _listed(names)
+    own = source.schema
+    return ", ".join(f"{_shown(name)} ({type_name(plain_type(own.field(name).type))})" for name in names)
+
+
+def untyped_note() -> str:
+    """A comment for drafts of CSV files: what may be declared."""
+    # The first template of each type: decimal numbers have a further one.
+    kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(TEMPLATES)}.values()))
+    return f"# A CSV file has no types, and its values are not read. Accepted: {kinds}.\n"
+
+
+def draft_lines(source: Source, names: Sequence[str], indent: str) -> list[str]:
+    """Declarations to fill in, one line for each column."""
+    lines = []
+    for name in names:
+        type_ = None if source.format == "csv" else plain_type(source.schema.field(name).type)
+        # A library may read a duration in another unit than the one that a file has.
+        unit = f"  # in {type_.unit}" if type_ is not None and pa.types.is_duration(type_) else ""
+        lines.append(f"{indent}{dump_inline(name)}: {{{'type: ' if type_ is None else template(type_)}}}{unit}")
+    return lines
 
 
 def learned_columns(source: Source, names: list[str]) -> dict[str, Column]:

@@ -1,0 +1,89 @@
+"""Where the tables of a run are: files in a directory, tables of one database file, or tables in memory.
+
+What belongs here: finding tables by name. What does not: reading a database (`sources.database_files`) or a file
+(`sources.table_files`), and what is declared of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpsynth_platform.foundation.errors import SourceError, file_problem
+from dpsynth_platform.sources.database_files import DatabaseFile, open_database, plain_name
+from dpsynth_platform.sources.directories import PARQUET_NAMES
+from dpsynth_platform.sources.table_files import check_exists
+from dpsynth_platform.sources.tables import is_delta
+
+CSV_NAMES = (".csv", ".tsv")
+Tables = Mapping[str, Path | pa.Table]
+
+_ACCEPTED = (
+    f"a directory with a file for each table ({', '.join((*PARQUET_NAMES, *CSV_NAMES))}), or with a Delta table or a "
+    "directory of Parquet files, named as the table; or a database file of SQLite or DuckDB"
+)
+
+
+def tables_at(data: Path | Tables) -> Tables:
+    """The tables of a directory, of a database file, or in memory, by name; opens no file of a directory.
+
+    Names have letters, digits and single signs `_`: `Order Details.csv` is `Order_Details`. Names that begin with `.`
+    or `_`, and files of other kinds, are no tables.
+
+    Args:
+        data: a mapping is returned as it is.
+
+    Raises:
+        SourceError: nothing is there, there is no table, two have one name, or a database cannot be read.
+    """
+    if isinstance(data, Mapping):
+        return data
+    check_exists(data)
+    if not data.is_dir():
+        return open_database(data)
+    if is_delta(data):
+        raise SourceError(f"{data}: it is one Delta table; accepted: {_ACCEPTED}")
+    problem = None
+    found: dict[str, Path] = {}
+    try:
+        for place in sorted(data.iterdir()):
+            if place.name.startswith((".", "_")) or not _is_table(place):
+                continue
+            name = plain_name(place.name if place.is_dir() else place.stem)
+            if name in found:
+                raise SourceError(
+                    f"{data}: {found[name].name} and {place.name} are both the table {name!r}; accepted: one of them"
+                )
+            found[name] = place
+    except OSError as error:
+        problem = file_problem(error)
+    if problem or not found:
+        raise SourceError(f"{data}: {problem or 'there is no table'}; accepted: {_ACCEPTED}")
+    return found
+
+
+def place_of(tables: Tables, name: str, unread: Collection[str] = ()) -> Path | pa.Table:
+    """Where a table is; of a database, its rows.
+
+    Args:
+        unread: columns that are not read from a database.
+
+    Raises:
+        SourceError: there is no such table, or a database cannot be read.
+    """
+    if name not in tables:
+        raise SourceError(f"there is no such table; accepted: {', '.join(tables) or 'none'}")
+    return tables.read(name, unread) if isinstance(tables, DatabaseFile) else tables[name]
+
+
+def is_csv(place: Path | pa.Table) -> bool:
+    """Whether a table is a CSV file."""
+    return isinstance(place, Path) and place.suffix.lower() in CSV_NAMES
+
+
+def _is_table(place: Path) -> bool:
+    if place.is_dir():
+        return is_delta(place) or any(next(place.rglob(f"*{end}"), None) for end in PARQUET_NAMES)
+    return place.suffix.lower() in (*PARQUET_NAMES, *CSV_NAMES)

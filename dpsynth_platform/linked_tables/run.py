@@ -93,6 +93,7 @@ def synthesize_tables(
 
 def _synthesized(task: LinkedTask, place: Place, progress: Progress) -> SyntheticTables:
     settings, options = Settings.from_environment(), task.options
+    _ = task.conditions  # refused before anything is paid for
     request = task.request(recorded_name(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(place, ledger, task.contract, task.owner_in_words, request, options.cap_epsilon)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.constraints import Values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.tables import (
     POSITION,
@@ -32,6 +33,7 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import declaration
+from dpsynth_platform.one_table.more_rows import canonical
 from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import Fingerprints
@@ -62,6 +64,8 @@ class TablesOptions:
         schema: a file with `tables:` (`contracts.tables`), or a mapping like one.
         method: of each table, one of `VIEW_METHODS`.
         roots: number of rows of the root; None: estimated from the noisy counts.
+        given: conditions on all rows of the root by column: a list, or a range {"min": ..., "max": ...}. Like `roots`,
+            they change nothing that is paid for.
         format: of all released tables.
         ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
         cap_epsilon: the ledger's epsilon for its lifetime, sealed by the first run; None: that of this run.
@@ -77,6 +81,7 @@ class TablesOptions:
     schema: str | Path | Mapping[str, Any] | None = None
     method: str = "aim"
     roots: int | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
     format: Format = "parquet"
     ledger: str | Path | None = None
     cap_epsilon: float | None = None
@@ -124,6 +129,18 @@ class LinkedTask:
         root = self.tables.root
         columns = [self.tables.owner] if self.tables.owner is not None else self.tables.tables[root].key
         return f"{root}.{', '.join(self.given(root).get(column, column) for column in columns)}"
+
+    @property
+    def conditions(self) -> dict[str, Values]:
+        """`given` by the contract's names of columns. Raises `ContractError` for an unknown one."""
+        names = self.sources[self.tables.root].names
+        own = self.tables.own_columns(self.tables.root)
+        if unknown := [name for name in self.options.given if names.get(name) not in own]:
+            accepted = ", ".join(self.given(self.tables.root)[name] for name in own)
+            raise ContractError(
+                f"given.{unknown[0]}: is no modelled column of {self.tables.root}; accepted: {accepted}"
+            )
+        return {names[name]: canonical(name, values) for name, values in self.options.given.items()}
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)

@@ -19,8 +19,8 @@ the columns by which each is modelled (its *view*). What does not: choosing rows
         constraints: [{ascending: [previous.admitted, admitted]}]
 
 Private tables form a tree, so that each row belongs to one owner by one path, and is counted once. A *view* of a table
-has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of the
-same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
+has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of
+the same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ def synth_tables(
         list[str] | None,
         typer.Option(help="A condition on all rows of the root: COLUMN=VALUE or COLUMN=LOW..HIGH. Repeatable."),
     ] = None,
-    format: Annotated[
+    format_: Annotated[
         Literal["parquet", "csv", "delta"],
-        typer.Option(metavar="<name>", help="Format of the tables: parquet, csv or delta."),
+        typer.Option("--format", metavar="<name>", help="Format of the tables: parquet, csv or delta."),
     ] = "parquet",
     ledger: Annotated[
         Path | None,
@@ -97,7 +97,7 @@ def synth_tables(
         method=method,
         roots=roots,
         given=read_given(given or []),
-        format=format,
+        format=format_,
         ledger=ledger,
         cap_epsilon=cap_epsilon,
         accept_weak_guarantee=accept_weak_guarantee,

@@ -19,7 +19,11 @@ the columns by which each is modelled (its *view*). What does not: choosing rows
         constraints: [{ascending: [previous.admitted, admitted]}]
 
 Private tables form a tree, so that each row belongs to one owner by one path, and is counted once. A *view* of a table
+<<<<<<< HEAD
 has its own columns, how many children of each kind a row has, the parent's columns, and those of the row before it of
+=======
+has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of
+>>>>>>> linkbound
 the same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
 """
 
@@ -35,6 +39,7 @@ from pydantic import Field, model_validator
 from dpsynth_platform.contracts.base import ColumnName, Part, Phrase, caseless, refuse, text_like
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
+    RESERVED_COLUMNS,
     CategoricalColumn,
     Column,
     DateColumn,
@@ -56,6 +61,9 @@ PREVIOUS = "previous"
 """In constraints, the previous row of the same parent: `previous.admitted`."""
 POSITION = "row__number"
 """Of a row among those of its parent, from 1."""
+
+
+_TAKEN = tuple(map(caseless, (PREVIOUS, f"{PREVIOUS}2", POSITION.partition("__")[0])))
 
 
 def context_name(table: str, column: str) -> str:
@@ -169,6 +177,8 @@ class LinkedTable(Part):
         for name in (*self.columns, *self.keys, *self.lookups):
             if seen.setdefault(caseless(name), name) != name:
                 yield f"columns: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
+            if caseless(name) in RESERVED_COLUMNS:
+                yield f"columns: {name!r} is reserved by the platform; accepted: another name"
             if "__" in name:
                 yield f"columns: {name!r}: two signs _ in a row are for columns of other rows; accepted: another name"
 
@@ -190,9 +200,12 @@ class LinkedTables(Part):
     def _faults(self) -> Iterator[str]:
         own = [f"tables.{name}.{fault}" for name, table in self.tables.items() for fault in table.faults()]
         yield from own
-        alike = [name for name in self.tables if caseless(name) in (PREVIOUS, caseless(POSITION.split("__")[0]))]
-        for name in alike:
-            yield f"tables.{name}: the name has another meaning in constraints; accepted: another name"
+        seen: dict[str, str] = {}
+        for name in self.tables:
+            if caseless(name) in _TAKEN:
+                yield f"tables.{name}: the name has another meaning in constraints; accepted: another name"
+            if seen.setdefault(caseless(name), name) != name:
+                yield f"tables: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
         roots = [name for name, table in self.tables.items() if table.public is None and table.parent is None]
         if len(roots) != 1:
             shown = ", ".join(roots) or "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.linked_tables.output import Rows, write_tables
+from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
@@ -100,7 +102,9 @@ def _synthesized(task: LinkedTask, place: Place, progress: Progress) -> Syntheti
     place.vault.signing_key()
     key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
     try:
-        entry, spent = paid_model(task, budget, request, key, place, settings.device, progress)
+        entry, spent = paid_model(
+            task, partial(bounded_views, task), budget, request, key, place, settings.device, progress
+        )
         return _drawn(task, budget, entry, place, spent, progress)
     except KeyboardInterrupt:
         message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)

@@ -29,16 +29,14 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError
-from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import declaration
 from dpsynth_platform.one_table.more_rows import canonical
 from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.secrets.vault import Vault, keyed_name
+from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.interface import SealedPlan
@@ -112,12 +110,6 @@ class LinkedTask:
     @property
     def spend_again(self) -> str | None:
         return self.options.spend_again
-
-    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
-        """The view of each table below one directory, and the owners; see `rows.bounded_views`."""
-        from dpsynth_platform.linked_tables.rows import bounded_views
-
-        return bounded_views(self, vault, work, progress)
 
     def given(self, name: str) -> dict[str, str]:
         """The source's names of a table's columns, by the contract's names."""

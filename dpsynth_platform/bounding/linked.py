@@ -333,15 +333,11 @@ class _Bounding:
         for lag in range(1, self._tables.lags(name) + 1):
             for column in own:
                 before = previous_name(column, lag)
-<<<<<<< HEAD
-                evidence[before] = (f"{kept}.{quoted(before)}", types.field(column).type)
-        if (ordered := self._tables.gap(name)) is not None:
-            last = f"{kept}.{quoted(previous_name(ordered, 1))}"
-            steps = _steps(f"{kept}.{quoted(ordered)}", last, types.field(ordered).type)
-            view[gap_name(ordered)] = (steps, pa.int64())
-=======
                 evidence[before] = (f"{rows}.{quoted(before)}", types.field(column).type)
->>>>>>> linkbound
+        if (ordered := self._tables.gap(name)) is not None:
+            last = f"{rows}.{quoted(previous_name(ordered, 1))}"
+            steps = _steps(f"{rows}.{quoted(ordered)}", last, types.field(ordered).type)
+            view[gap_name(ordered)] = (steps, pa.int64())
         wanted = set(self._tables.evidence(name))
         view |= {column: found for column, found in evidence.items() if column in wanted}
         view[OWNER_COLUMN] = (f"{rows}.{OWNER_COLUMN}", pa.string())

@@ -19,11 +19,7 @@ the columns by which each is modelled (its *view*). What does not: choosing rows
         constraints: [{ascending: [previous.admitted, admitted]}]
 
 Private tables form a tree, so that each row belongs to one owner by one path, and is counted once. A *view* of a table
-<<<<<<< HEAD
 has its own columns, how many children of each kind a row has, the parent's columns, and those of the row before it of
-=======
-has its own columns, how many children of each kind a row has, the parent's columns, and those of the previous row of
->>>>>>> linkbound
 the same parent. Views are single tables, whose rows are bounded by the product of the bounds on the path.
 """
 

@@ -254,12 +254,12 @@ def test_each_row_of_the_root_is_an_owner_and_null_keys_and_orphans_are_counted(
         key=str,
     )
     expected = [
-        (5, 1, 1, 2, None, "a"),  # the first days; null would be the last
-        (7, 1, 2, 2, 5, "a"),
-        (1, 5, 1, 2, None, "c"),  # copies are two rows
-        (1, 5, 2, 2, 1, "c"),
+        (5, None, 1, 1, 2, None, "a"),  # the first days; null would be the last
+        (7, 2, 1, 2, 2, 5, "a"),
+        (1, None, 5, 1, 2, None, "c"),  # copies are two rows
+        (1, 0, 5, 2, 2, 1, "c"),
     ]
-    names = ["day", "parents__age", "row__number", "children__rows", "previous__day", "_owner"]
+    names = ["day", "day__gap", "parents__age", "row__number", "children__rows", "previous__day", "_owner"]
     assert sorted(found["children"], key=str) == sorted(
         [dict(zip(names, [*values, fingerprint(who)], strict=True)) for *values, who in expected], key=str
     )
@@ -412,3 +412,39 @@ def test_types_of_columns_stay_or_are_those_of_delta_tables(engine: Engine, tmp_
     schema = table_schema(written)
     for name in ("float", "money", "zoned", "short"):
         assert schema.field(name).type == schema.field(f"previous__{name}").type == columns[name].type
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "gaps"),
+    [
+        ({"type": "integer", "min": 0, "max": 99}, [3, 3, 40], [None, 0, 37]),
+        (
+            {"type": "datetime", "min": "2024-01-01T00:00:00", "max": "2024-12-31T00:00:00"},
+            [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, 0, 0, 1, 900_000), dt.datetime(2024, 1, 3)],
+            [None, 1, 172_798],
+        ),
+        ({"type": "float", "min": 0, "max": 99}, [0.5, 1.5, 2.5], None),
+    ],
+)
+def test_gaps_are_in_ones_and_seconds_and_not_of_fractions(
+    tmp_path: Path, declared: dict[str, Any], values: list[Any], gaps: list[int | None] | None
+) -> None:
+    tables = LinkedTables.model_validate(
+        {
+            "tables": {
+                "people": {"key": ["id"], "columns": {"x": {"type": "boolean"}}},
+                "visits": {
+                    "parent": {"table": "people", "columns": ["of"]},
+                    "max_children": 3,
+                    "order_by": ["at"],
+                    "columns": {"at": declared},
+                },
+            }
+        }
+    )
+    read = {"people": pa.table({"id": ["a"], "x": [True]}), "visits": pa.table({"of": ["a"] * 3, "at": values})}
+    owners = all_owners(tables, read["people"])
+    found, _ = bound(tmp_path, read, tables=tables, owners=owners)
+    rows = sorted(found["visits"], key=lambda row: row["row__number"])
+    assert [row.get("at__gap") for row in rows] == (gaps or [None] * 3)
+    assert ("at__gap" in rows[0]) == (gaps is not None)

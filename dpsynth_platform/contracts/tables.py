@@ -427,9 +427,21 @@ class LinkedTables(Part):
         return {column: table.columns[column] for column in table.modelled} | lookups
 
     def constraints(self, name: str) -> list[dict[str, Any]]:
-        """A table's constraints, by the names of its view, as in a contract."""
+        """A table's constraints, by the names of its view, as in a contract; and that a row after another has a gap."""
         names = self.constraint_names(name)
-        return [each.renamed(names).model_dump() for each in self.tables[name].constraints]
+        found = [each.renamed(names) for each in self.tables[name].constraints]
+        if (column := self.gap(name)) is not None:
+            before, gap, missing = previous_name(column, 1), gap_name(column), [None]
+            declared = self.tables[name].columns[column]
+            every = _range(declared)
+            allowed: list[dict[str, Any]] = [
+                {before: every, column: every, gap: _range(_gap(declared))},
+                {before: missing, gap: missing},
+            ]
+            if declared.nullable:
+                allowed.append({column: missing, gap: missing})
+            found.append(Constraint(only=allowed))
+        return [each.model_dump(mode="json") for each in found]
 
     def share(self, name: str) -> float:
         """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""
@@ -441,6 +453,12 @@ class LinkedTables(Part):
 
     def _count(self, child: str) -> IntegerColumn:
         return IntegerColumn(type="integer", min=0, max=self.tables[child].max_children or 1)
+
+
+def _range(column: Any) -> dict[str, Any]:
+    """All values of an ordered column, as in a constraint."""
+    low, high = column.min, column.max
+    return {"min": low, "max": high} if isinstance(low, int) else {"min": low.isoformat(), "max": high.isoformat()}
 
 
 def _gap(column: Column) -> IntegerColumn:

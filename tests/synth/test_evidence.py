@@ -10,8 +10,8 @@ from dpsynth_platform.synth.relational import evidence
 from dpsynth_platform.synth.relational.evidence import GivenEvidence
 
 ROWS = 200_000
-# Hoeffding: a share of `ROWS` rows is farther than this from its probability with a chance below 2 exp(-2 n t^2) = 2e-9;
-# with at most 288 shares in a test, a false alarm has less than 1e-6, and seeds are fixed.
+# Hoeffding: a share of `ROWS` rows is farther than this from its probability with a chance below 2 exp(-2 n t^2) =
+# 2e-9; with at most 288 shares in a test, a false alarm has less than 1e-6.
 FAR = math.sqrt(math.log(1e9) / (2 * ROWS))
 SIZES = (3, 2, 4, 2, 3)
 GROUPS = (None, None, np.array([0, 0, 1, 1]), None, None)

@@ -139,6 +139,13 @@ class RowLanguage(NetworkTraining):
         le=1,
         description="Of a value's tokens in the loss; those of names and commas have the rest.",
     )
+    number_distance: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Of a distance of one range between a number or moment and the true one, beside the loss of "
+        "tokens; with 0, near numbers are as wrong as far ones.",
+    )
     adapter: Adapter | Literal["auto", "none"] = Field(
         default="auto", description="`none` trains all weights, and so does `auto` of models with up to a million."
     )

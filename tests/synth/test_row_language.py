@@ -85,8 +85,9 @@ def plan_of(base, method="dp_2stage", language=None, schema=SCHEMA, **changes):
 # Gradients and units.
 
 
-def batches(value_weight=0.65, fixed_order=0.5):
-    return LanguageBatches(tokens(), SimpleNamespace(fixed_order=fixed_order, value_weight=value_weight), CPU)
+def batches(value_weight=0.65, fixed_order=0.5, number_distance=0.0):
+    parameters = {"fixed_order": fixed_order, "value_weight": value_weight, "number_distance": number_distance}
+    return LanguageBatches(tokens(), SimpleNamespace(**parameters), CPU, [[0, 1, 2, None], [None] * 3])
 
 
 def test_the_loss_is_that_of_the_paper():
@@ -310,7 +311,7 @@ def test_every_key_of_networks_and_language_models_makes_another_mechanism():
     other = {
         "sampled": "owners", "steps": 7, "batch_size": 9, "clipping_norm": 0.5, "learning_rate": 0.01, "width": 3,
         "replay_steps": 3, "columns_share": 0.2, "fixed_order": 0.5, "value_weight": 0.5, "adapter": "none",
-        "first": {"steps": 5},
+        "first": {"steps": 5}, "number_distance": 0.5,
     }  # fmt: skip
     for method, part, model in (("arn", "network", TableNetwork), ("dp_2stage", "language", RowLanguage)):
         plain = contract_with(generate__method=method).mechanism_snapshot()

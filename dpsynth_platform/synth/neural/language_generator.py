@@ -28,7 +28,7 @@ from dpsynth_platform.synth.neural.language_plan import LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import LearnedColumns, NetworkGenerator
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.neural.public_texts import SealedTexts
-from dpsynth_platform.synth.neural.row_words import order_of, possible_words, words_of
+from dpsynth_platform.synth.neural.row_words import order_of, possible_words, ranks_of, words_of
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.paid import of_mechanism
 
@@ -63,7 +63,8 @@ class LanguageGenerator(NetworkGenerator):
         order = order_of(domain, contract.quality.target)
         found = LanguageParameters.planned(contract, domain, guarantee, base, order)
         model, tokenizer = _loaded(found, base)
-        tokens = _tokens(tokenizer, found, LearnedColumns.planned(domain))
+        learned = LearnedColumns.planned(domain)
+        tokens = _tokens(tokenizer, found, learned)
         tokens.refuse_unknown(tokenizer.unk_token_id)
         room, most_states = context_length(model), max(domain.most_states)
         most = most_tokens(tokenizer, domain.names, [possible_words(column) for column in domain], most_states)
@@ -81,7 +82,7 @@ class LanguageGenerator(NetworkGenerator):
                 )
         trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
         found = replace(found, weights=trained, most_tokens=most)
-        _ready(model, len(tokenizer), tokens, found, "cpu")
+        _ready(model, len(tokenizer), tokens, found, learned, "cpu")
         return asdict(found)
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> LanguageParameters:
@@ -127,7 +128,7 @@ class LanguageGenerator(NetworkGenerator):
         sealed = _own(parameters)
         model, tokenizer = _loaded(sealed)
         tokens = _tokens(tokenizer, sealed, learned)
-        ready = _ready(model, len(tokenizer), tokens, sealed, device)
+        ready = _ready(model, len(tokenizer), tokens, sealed, learned, device)
         if sealed.first is None:
             return ready
         warm_up = partial(_first_stage, model, tokenizer, tokens, sealed, learned, device, progress)
@@ -204,7 +205,9 @@ def _tokens(tokenizer: Any, sealed: LanguageParameters, learned: LearnedColumns)
     return RowTokens.of(tokenizer, learned.domain.names, words, sealed.order)
 
 
-def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParameters, device: str) -> Prepared:
+def _ready(
+    model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParameters, learned: LearnedColumns, device: str
+) -> Prepared:
     """The model, tried on random rows."""
     import torch
 
@@ -213,7 +216,8 @@ def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParam
     from dpsynth_platform.training.averages import ExponentialAverage
     from dpsynth_platform.training.physical import MOST_TOKENS
 
-    rows = LanguageBatches(tokens, sealed, torch.device(device))
+    ranks = [ranks_of(column, states) for column, states in zip(learned.domain, learned.states, strict=True)]
+    rows = LanguageBatches(tokens, sealed, torch.device(device), ranks)
     _try(model, vocabulary, tokens, rows, sealed)
     return Prepared(
         network=model.to(device),

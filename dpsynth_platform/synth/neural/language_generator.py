@@ -211,24 +211,12 @@ def _ready(
     """The model, tried on random rows."""
     import torch
 
-    from dpsynth_platform.synth.network_training import Prepared
     from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums
-    from dpsynth_platform.training.averages import ExponentialAverage
-    from dpsynth_platform.training.physical import MOST_TOKENS
 
     ranks = [ranks_of(column, states) for column, states in zip(learned.domain, learned.states, strict=True)]
     rows = LanguageBatches(tokens, sealed, torch.device(device), ranks)
     _try(model, vocabulary, tokens, rows, sealed)
-    return Prepared(
-        network=model.to(device),
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, sealed.average),
-        sums=RowSums,
-        most_rows=max(1, MOST_TOKENS["cpu"] // tokens.longest),
-    )
+    return rows.prepared(model.to(device), RowSums)
 
 
 def _try(model: Any, vocabulary: int, tokens: RowTokens, rows: LanguageBatches, sealed: LanguageParameters) -> None:

@@ -23,6 +23,7 @@ from dpsynth_platform.training import validators
 from dpsynth_platform.training.attention import ShortCausalAttention
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.physical import MOST_TOKENS
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT
 from dpsynth_platform.training.soundness import refuse_unsound
@@ -65,6 +66,7 @@ class LanguageBatches(OrderedRows):
     def __init__(self, tokens: RowTokens, parameters: LanguageParameters, device: torch.device, ranks: Ranks) -> None:
         super().__init__(tokens.sizes, parameters, device)
         self._tokens, self._value_weight = tokens, parameters.value_weight
+        self.most_rows = max(1, MOST_TOKENS["cpu"] // tokens.longest)
         self._far = parameters.number_distance
         self._distances = NumberDistances.of(tokens, ranks, device) if self._far else None
 

@@ -160,7 +160,12 @@ def test_the_event_is_what_counts_and_training_cost(base, method, no_trial):
     weaker = plan.parameters["training"] | {"noise_multiplier": 0.5}
     with pytest.raises(GrantRefused):
         generator(method).check(dataclasses.replace(plan, parameters=plan.parameters | {"training": weaker}))
-    assert ("learns the form of rows" in plan.describe()["event"]) == (method == "dp_2stage")
+    described = plan.describe()
+    assert ("learns the form of rows" in described["event"]) == (method == "dp_2stage")
+    rows = 6 * 40 + (4 * 8 if method == "dp_2stage" else 0)
+    of_token = 35e-6 + 0.075e-9 * parameters.base_bytes / 2
+    expected = 0.05 + rows * (parameters.most_tokens // 2) * of_token
+    assert described["predicted_training_seconds"] == pytest.approx(expected)
 
 
 def test_what_cannot_be_written_or_trained_is_refused(base, tmp_path, no_trial):

@@ -38,11 +38,12 @@ from dpsynth_platform.synth.neural import (
     mixture_generator,
     states_network,
 )
-from dpsynth_platform.synth.neural.adversarial_network import RowDiscriminator
+from dpsynth_platform.synth.neural.adversarial_network import GENERATED, RowDiscriminator
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular import paid
+from dpsynth_platform.synth.tabular.cost import START_SECONDS
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.noise import GaussianNoise
@@ -219,6 +220,23 @@ def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, me
         patch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: add(self, sums, deviation / 2))
         with pytest.raises(TrainingRefused, match="the noise's deviation is"):
             tried()
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_a_plan_says_how_long_its_training_takes(method):
+    """By what is in the plan alone: in proportion to steps and rows, and more with more weights."""
+
+    def seconds(**network):
+        plan = network_plan(method, network=SHORT | network)
+        return plan.describe()["predicted_training_seconds"] - START_SECONDS
+
+    short = seconds()
+    assert seconds(steps=12) == pytest.approx(2 * short)
+    assert seconds(width=128) > seconds(width=16)
+    longer, rows = seconds(batch_size=80), 6 * 40 * (2 if method == "dp_gan" else 1)
+    generated = 6 * 2 * GENERATED if method == "dp_gan" else 0
+    assert longer / short == pytest.approx((2 * rows + generated) / (rows + generated))
+    assert seconds(sampled="owners") > short, "a step has each owner's records"
 
 
 @pytest.mark.parametrize("sampled", ["record", "user"])

@@ -29,6 +29,7 @@ from dpsynth_platform.synth.neural.network_generator import LearnedColumns, Netw
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.neural.public_texts import SealedTexts
 from dpsynth_platform.synth.neural.row_words import order_of, possible_words, ranks_of, words_of
+from dpsynth_platform.synth.tabular.cost import LANGUAGE_PACE, TrainingWork
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.paid import of_mechanism
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 class LanguageGenerator(NetworkGenerator):
     """A generator whose rows a language model writes."""
+
+    pace = LANGUAGE_PACE
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Calibrates counts and training together, and tries the model on random rows.
@@ -111,6 +114,12 @@ class LanguageGenerator(NetworkGenerator):
 
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         return _own(parameters).weights
+
+    def work(self, parameters: NetworkParameters, sizes: Sequence[int]) -> TrainingWork:
+        """Of both stages. Rows are about half as long as the longest; a base model's weights have two bytes or more."""
+        sealed, first = _own(parameters), _own(parameters).first
+        rows = super().work(parameters, sizes).rows + (0 if first is None else first.steps * first.batch_size)
+        return TrainingWork(rows, sealed.most_tokens // 2, sealed.base_bytes / 2, self.pace)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         found, sealed = super().description(plan), self.sealed(plan.parameters)

@@ -115,23 +115,31 @@ def synthesize(
     *,
     columns: Mapping[str, Any] | None = None,
     constraints: Sequence[Mapping[str, Any]] = (),
+    keys: Mapping[str, Mapping[str, Any]] | None = None,
     progress: bool = True,
     **options: Any,
-) -> Result:
-    """Makes a differentially private synthetic table.
+) -> Any:
+    """Makes a differentially private synthetic table, or several that join.
 
     Its budget is in a ledger in `out`, or in the one that the option `ledger` names. The first call seals the cap, and
     a call that does not fit under it is refused before its mechanism reads a row. The same call on the same data
     spends nothing.
 
     Args:
-        data: a pandas or polars frame, an Arrow table, or the path of a Parquet, CSV or Delta table.
+        data: a pandas or polars frame, an Arrow table, or the path of a Parquet, CSV or Delta table; of several tables
+            a mapping of such by name.
         out: the directory of the result, made if it does not exist.
         columns: the public declaration of each column, as in a contract, such as
             `{"age": {"type": "integer", "min": 18, "max": 90}}`.
         constraints: which rows cannot occur, as in a contract.
+        keys: of several tables, the declaration of each (`key`, `parent`, `max_children`, `order_by` and so on); their
+            `columns` are a mapping by table then.
         progress: show a bar.
-        options: the fields of `dpsynth.Options`: `epsilon` and one of `delta` and `expected_units` at least.
+        options: the fields of `dpsynth.Options`, of several tables those of `TablesOptions`: `epsilon` and one of
+            `delta` and `expected_units` at least.
+
+    Returns:
+        A `Result`; of several tables, `Tables`.
 
     Raises:
         ContractError: options or declarations are invalid, or a declaration is missing.
@@ -153,6 +161,15 @@ def synthesize(
         >>> list(result.data.columns)
         ['person id', 'age', 'city']
     """
+    if isinstance(data, Mapping):
+        from dpsynth.tables import synthesize_frames
+
+        if constraints:
+            raise ContractError("constraints: of several tables; accepted: constraints of a table, in keys")
+        with shown(progress) as report:
+            return synthesize_frames(data, Path(out), keys, columns, report, options)
+    if keys is not None:
+        raise ContractError("keys: of one table; accepted: several tables by name")
     chosen = options_of(options, columns, constraints)
     table, kind = frames.read(data)
     with shown(progress) as report:

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql
 from dpsynth_platform.bounding.output import check_written
 from dpsynth_platform.compute.engine import Engine, quoted, whole_table
-from dpsynth_platform.compute.plain_types import is_text, plain, plain_schema, type_name
+from dpsynth_platform.compute.plain_types import is_text, plain, type_name
 from dpsynth_platform.contracts.base import caseless
 from dpsynth_platform.contracts.tables import (
     POSITION,
@@ -59,6 +59,7 @@ from dpsynth_platform.scrub.fingerprints import (
     Fingerprints,
     distinct_owners,
 )
+from dpsynth_platform.sources.delta_types import kept, kept_type
 
 ID_COLUMN = "_id"
 """Of `owners`: the text of an owner's id in the root (`root_ids`)."""
@@ -159,9 +160,9 @@ def write_linked(
 ) -> LinkedReport:
     """Bounds all private tables, and writes the view of each as a Delta table below the new directory `target`.
 
-    A view has the columns of `LinkedTables.view`, of the types that were read or int32 for numbers of rows, and
-    `_owner`. It is ordered by owner, and then by the places of a row and its ancestors: the same inputs give the same
-    rows, up to 65,536 of them also in the same order (a Delta table keeps none between batches).
+    A view has the columns of `LinkedTables.view`, of the types that were read (`sources.delta_types`) or int32 for
+    numbers of rows, and `_owner`. It is ordered by owner, and then by the places of a row and its ancestors: the same
+    inputs give the same rows, up to 65,536 of them also in the same order (a Delta table keeps none between batches).
 
     Args:
         read: each private table's own columns, key and foreign key, and the root's owner column, in memory or as a
@@ -210,7 +211,7 @@ class _Bounding:
         self._engine = engine
         self._participants = participants
         self._key = key
-        self._schemas = {name: plain_schema(_schema(read[name])) for name in tables.private}
+        self._schemas = {name: self._stored(name) for name in tables.private}
         self.rows: dict[str, TableRows] = {}
         self.owners = 0
         for name in tables.private:
@@ -251,7 +252,7 @@ class _Bounding:
         joined = self._joined(name)
         given = self._given(name)
         columns = list(dict.fromkeys([*own, *table.key]))
-        kept = columns if self._tables.children(name) else own
+        needed = columns if self._tables.children(name) else own
         above = self._path(name)[:-1]
         order = ", ".join([*(f"{quoted(column)} NULLS LAST" for column in table.order_by), "_record"])
         previous = {
@@ -276,7 +277,7 @@ class _Bounding:
                 for column, sql in previous.items()
             ),
             previous_names="".join(f", {quoted(column)}" for column in previous),
-            kept=_list(map(quoted, kept)),
+            kept=_list(map(quoted, needed)),
         )
         self._register("given", name, given)
         self._engine.materialize(self._kept(name), sql, [self._key.hex(), self._bound(name)])
@@ -309,17 +310,17 @@ class _Bounding:
 
     def _write(self, name: str) -> None:
         """Writes a table's view, and checks it."""
-        kept, own = self._kept(name), self._tables.own_columns(name)
+        rows, own = self._kept(name), self._tables.own_columns(name)
         types = self._schemas[name]
         # Each column's SQL and type, in the order of the declaration.
-        view = {column: (f"{kept}.{quoted(column)}", types.field(column).type) for column in own}
+        view = {column: (f"{rows}.{quoted(column)}", types.field(column).type) for column in own}
         joins = []
         for child in self._tables.children(name):
             counted = self._counted(child)
-            joins.append(f"LEFT JOIN {counted} ON {_same(self._path(name), kept, counted)}")
+            joins.append(f"LEFT JOIN {counted} ON {_same(self._path(name), rows, counted)}")
             view[children_name(child)] = (f"coalesce({counted}.number__, 0)", pa.int32())
         for other in dict.fromkeys(table for table, _ in self._tables.context(name)):
-            joins.append(f"JOIN {self._kept(other)} ON {_same(self._path(other), kept, self._kept(other))}")
+            joins.append(f"JOIN {self._kept(other)} ON {_same(self._path(other), rows, self._kept(other))}")
         evidence = {
             context_name(other, column): (
                 f"{self._kept(other)}.{quoted(column)}",
@@ -327,26 +328,26 @@ class _Bounding:
             )
             for other, column in self._tables.context(name)
         }
-        evidence[POSITION] = (f"{kept}.{self._place(name)}", pa.int32())
+        evidence[POSITION] = (f"{rows}.{self._place(name)}", pa.int32())
         evidence[children_name(name)] = (self._siblings(name), pa.int32())
         for lag in range(1, self._tables.lags(name) + 1):
             for column in own:
                 before = previous_name(column, lag)
-                evidence[before] = (f"{kept}.{quoted(before)}", types.field(column).type)
+                evidence[before] = (f"{rows}.{quoted(before)}", types.field(column).type)
         if (ordered := self._tables.gap(name)) is not None:
-            last = f"{kept}.{quoted(previous_name(ordered, 1))}"
-            steps = _steps(f"{kept}.{quoted(ordered)}", last, types.field(ordered).type)
+            last = f"{rows}.{quoted(previous_name(ordered, 1))}"
+            steps = _steps(f"{rows}.{quoted(ordered)}", last, types.field(ordered).type)
             view[gap_name(ordered)] = (steps, pa.int64())
         wanted = set(self._tables.evidence(name))
         view |= {column: found for column, found in evidence.items() if column in wanted}
-        view[OWNER_COLUMN] = (f"{kept}.{OWNER_COLUMN}", pa.string())
+        view[OWNER_COLUMN] = (f"{rows}.{OWNER_COLUMN}", pa.string())
         schema = pa.schema([(column, type_) for column, (_, type_) in view.items()])
         selected = _list(f"{sql} AS {quoted(column)}" for column, (sql, _) in view.items())
-        by = _list(f"{kept}.{column}" for column in self._path(name))
+        by = _list(f"{rows}.{column}" for column in self._path(name))
         self._engine.write_delta(
             self._target / name,
             schema,
-            f"SELECT {selected} FROM {kept} {' '.join(joins)} ORDER BY {by}",  # noqa: S608 - quoted and our own names
+            f"SELECT {selected} FROM {rows} {' '.join(joins)} ORDER BY {by}",  # noqa: S608 - quoted and our own names
         )
         written = (batch.column(OWNER_COLUMN) for batch in read_table(self._target / name, columns=[OWNER_COLUMN]))
         nobody = np.empty(0, FINGERPRINT_DTYPE)
@@ -436,7 +437,18 @@ class _Bounding:
             self._engine.register_delta(sql_name, source, columns=columns)
             return
         schema = pa.schema([self._schemas[name].field(column) for column in columns])
-        self._engine.register(sql_name, pa.table([plain(source[column]) for column in columns], schema=schema))
+        stored = [kept(source[column], codes=self._has_codes(name, column)) for column in columns]
+        self._engine.register(sql_name, pa.table(stored, schema=schema))
+
+    def _stored(self, name: str) -> pa.Schema:
+        """A table's types as Delta tables have them."""
+        schema = _schema(self._read[name])
+        return pa.schema([(item.name, kept_type(item.type, codes=self._has_codes(name, item.name))) for item in schema])
+
+    def _has_codes(self, name: str, column: str) -> bool:
+        """Whether a column's values are distinct categories, whatever their type."""
+        declared = self._tables.tables[name].columns.get(column)
+        return declared is None or declared.type == "categorical"
 
     def _rows_read(self, name: str) -> int:
         source = self._read[name]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_platform.cli.csv_arguments import CsvDialect
+from dpsynth_platform.cli.synth_tables import synth_tables
 from dpsynth_platform.cli.table_run import TableRun, show_guarantee, show_limits
 from dpsynth_platform.cli.terminal import Commands, TerminalOutput, workspace
 from dpsynth_platform.contracts.methods import TableMethodName
@@ -20,7 +21,7 @@ from dpsynth_platform.foundation.progress import bars
 if TYPE_CHECKING:
     from dpsynth_platform.one_table import Synthesis
 
-synth_app = Commands(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
+synth_app = Commands(no_args_is_help=True, help="Synthetic tables from tables, without a deployment.")
 
 
 def _refuse(asked: bool) -> None:
@@ -127,6 +128,9 @@ def synth_table(
         output.print(f"--target {target} had no effect on method {made.method}; --method aim uses it")
     if method == "auto" and tune is None and run.expected_units is None:
         output.print("The method was chosen for 1/delta units; declare their number with --expected-units.")
+
+
+synth_app.command("tables")(synth_tables)
 
 
 @synth_app.command("rows")

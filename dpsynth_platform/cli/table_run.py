@@ -109,7 +109,7 @@ class TableRun:
                 with _named(table, file):
                     made = synthesize(file, self.out, options, progress=progress)
         except SchemaMissing as missing:
-            raise _draft(output, missing) from None
+            raise draft(output, missing) from None
         except KeyboardInterrupt as stopped:
             output.print(f"Interrupted. {stopped or 'Nothing was spent.'}")
             raise typer.Exit(INTERRUPTED) from None
@@ -165,7 +165,7 @@ def _named(table: Path, file: Path) -> Iterator[None]:
     raise caught
 
 
-def _draft(output: TerminalOutput, missing: SchemaMissing) -> typer.Exit:
+def draft(output: TerminalOutput, missing: SchemaMissing) -> typer.Exit:
     """Prints the schema to fill in on standard output, so that it can be saved, and the message on standard error."""
     output.json({"error": {"code": missing.code, "message": missing.words, "draft": missing.draft}})
     output.print(missing.draft)

@@ -8,8 +8,8 @@ A step's SQL is the same for all engines. It uses only what they compute alike:
 
 - names of columns in double quotes (`quoted`), texts (that hold no quote) in single ones, `?` for parameters, an alias
   for each computed column;
-- `||`, `substr`, `CAST(... AS STRING)` of integers, texts, dates and truth values (fractions and times are written
-  differently by each), `sha2(text, 256)` in lower-case hex, `explode(list)` once in a select list,
+- `||`, `substr`, `length`, `CAST(... AS STRING)` of integers, texts, decimals, dates and truth values (fractions and
+  times are written differently by each), `sha2(text, 256)` in lower-case hex, `explode(list)` once in a select list,
   `array_sort(array_agg(text))`; a list of texts as text within `lower(...)` only, and only to order by;
 - `isnan`, `floor`, numbers with an exponent for double precision, `DATE '2026-01-31'`, and
   `unix_micros(CAST(... AS TIMESTAMP))` of moments with a time zone and without;

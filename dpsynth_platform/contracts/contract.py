@@ -366,7 +366,8 @@ class DataContract(Part):
     def _rows_written_by(self, language: RowLanguage) -> dict[str, Any]:
         """What decides how a language model writes rows: the target is the first column of a row."""
         first = {} if self.quality.target is None else {"target": self.quality.target}
-        return {"language": language.model_dump(mode="json")} | first
+        absent = {"number_distance"} if language.number_distance == 0 else set[str]()  # as in earlier runs
+        return {"language": language.model_dump(mode="json", exclude=absent)} | first
 
     def _pictured_by(self, image: ImageGeneration) -> dict[str, Any]:
         """What decides the mechanism of a method for pictures, without transport and reasons for publicity."""

@@ -48,25 +48,34 @@ NETWORK_DEFAULTS: dict[str, dict[str, Any]] = {
 """Of methods for tables, where they differ from those of `TableNetwork`. A sealed contract holds all of them."""
 
 
-class TableNetwork(NetworkTraining):
-    """A network over the columns of one table, which DP-SGD trains."""
-
-    columns_share: float = Field(
-        default=0.45,
+def _columns_share(default: float, learner: str) -> Any:
+    return Field(
+        default=default,
         gt=0,
         lt=1,
-        description="Of epsilon and delta, for noisy counts of single columns: they decide which values the network "
+        description=f"Of epsilon and delta, for noisy counts of single columns: they decide which values the {learner} "
         "distinguishes, and correct how often it draws them.",
     )
+
+
+class TableTraining(NetworkTraining):
+    """How DP-SGD trains what draws rows of one table."""
+
+    batch_size: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
+    )
+
+
+class TableNetwork(TableTraining):
+    """A network over the columns of one table, which DP-SGD trains."""
+
+    columns_share: float = _columns_share(0.45, "network")
     steps: int = Field(
         default=100,
         ge=1,
         le=1_000_000,
         description=f"Steps of DP-SGD; by default of `arn` 100, of `dp_gan` {_GAN['steps']:g}, of others "
         f"{_TBART['steps']:g}.",
-    )
-    batch_size: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
     )
     learning_rate: float = Field(
         default=0.05,
@@ -106,20 +115,11 @@ class FirstStage(Part):
     learning_rate: float = Field(default=3e-3, gt=0, le=1)
 
 
-class RowLanguage(NetworkTraining):
+class RowLanguage(TableTraining):
     """A language model that DP-SGD trains to write rows as `column is value, column is value`."""
 
-    columns_share: float = Field(
-        default=0.3,
-        gt=0,
-        lt=1,
-        description="Of epsilon and delta, for noisy counts of single columns: they decide which values the model "
-        "distinguishes, and correct how often it draws them.",
-    )
+    columns_share: float = _columns_share(0.3, "model")
     steps: int = Field(default=100, ge=1, le=1_000_000)
-    batch_size: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Expected records or owners of a step; by default a thirtieth."
-    )
     learning_rate: float | None = Field(  # type: ignore[assignment]
         default=None,
         gt=0,
@@ -138,6 +138,13 @@ class RowLanguage(NetworkTraining):
         gt=0,
         le=1,
         description="Of a value's tokens in the loss; those of names and commas have the rest.",
+    )
+    number_distance: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Of a distance of one range between a number or moment and the true one, beside the loss of "
+        "tokens; with 0, near numbers are as wrong as far ones.",
     )
     adapter: Adapter | Literal["auto", "none"] = Field(
         default="auto", description="`none` trains all weights, and so does `auto` of models with up to a million."

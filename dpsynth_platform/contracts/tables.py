@@ -35,6 +35,7 @@ from pydantic import Field, model_validator
 from dpsynth_platform.contracts.base import ColumnName, Part, Phrase, caseless, refuse, text_like
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
+    RESERVED_COLUMNS,
     CategoricalColumn,
     Column,
     DateColumn,
@@ -56,6 +57,9 @@ PREVIOUS = "previous"
 """In constraints, the previous row of the same parent: `previous.admitted`."""
 POSITION = "row__number"
 """Of a row among those of its parent, from 1."""
+
+
+_TAKEN = tuple(map(caseless, (PREVIOUS, f"{PREVIOUS}2", POSITION.partition("__")[0])))
 
 
 def context_name(table: str, column: str) -> str:
@@ -169,6 +173,8 @@ class LinkedTable(Part):
         for name in (*self.columns, *self.keys, *self.lookups):
             if seen.setdefault(caseless(name), name) != name:
                 yield f"columns: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
+            if caseless(name) in RESERVED_COLUMNS:
+                yield f"columns: {name!r} is reserved by the platform; accepted: another name"
             if "__" in name:
                 yield f"columns: {name!r}: two signs _ in a row are for columns of other rows; accepted: another name"
 
@@ -190,9 +196,12 @@ class LinkedTables(Part):
     def _faults(self) -> Iterator[str]:
         own = [f"tables.{name}.{fault}" for name, table in self.tables.items() for fault in table.faults()]
         yield from own
-        alike = [name for name in self.tables if caseless(name) in (PREVIOUS, caseless(POSITION.split("__")[0]))]
-        for name in alike:
-            yield f"tables.{name}: the name has another meaning in constraints; accepted: another name"
+        seen: dict[str, str] = {}
+        for name in self.tables:
+            if caseless(name) in _TAKEN:
+                yield f"tables.{name}: the name has another meaning in constraints; accepted: another name"
+            if seen.setdefault(caseless(name), name) != name:
+                yield f"tables: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
         roots = [name for name, table in self.tables.items() if table.public is None and table.parent is None]
         if len(roots) != 1:
             shown = ", ".join(roots) or "none"
@@ -418,9 +427,21 @@ class LinkedTables(Part):
         return {column: table.columns[column] for column in table.modelled} | lookups
 
     def constraints(self, name: str) -> list[dict[str, Any]]:
-        """A table's constraints, by the names of its view, as in a contract."""
+        """A table's constraints, by the names of its view, as in a contract; and that a row after another has a gap."""
         names = self.constraint_names(name)
-        return [each.renamed(names).model_dump() for each in self.tables[name].constraints]
+        found = [each.renamed(names) for each in self.tables[name].constraints]
+        if (column := self.gap(name)) is not None:
+            before, gap, missing = previous_name(column, 1), gap_name(column), [None]
+            declared = self.tables[name].columns[column]
+            every = _range(declared)
+            allowed: list[dict[str, Any]] = [
+                {before: every, column: every, gap: _range(_gap(declared))},
+                {before: missing, gap: missing},
+            ]
+            if declared.nullable:
+                allowed.append({column: missing, gap: missing})
+            found.append(Constraint(only=allowed))
+        return [each.model_dump(mode="json") for each in found]
 
     def share(self, name: str) -> float:
         """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""
@@ -432,6 +453,12 @@ class LinkedTables(Part):
 
     def _count(self, child: str) -> IntegerColumn:
         return IntegerColumn(type="integer", min=0, max=self.tables[child].max_children or 1)
+
+
+def _range(column: Any) -> dict[str, Any]:
+    """All values of an ordered column, as in a constraint."""
+    low, high = column.min, column.max
+    return {"min": low, "max": high} if isinstance(low, int) else {"min": low.isoformat(), "max": high.isoformat()}
 
 
 def _gap(column: Column) -> IntegerColumn:

@@ -53,7 +53,7 @@ def write_tables(
     try:
         private_directory(partial)
         with _Spill(partial / "spill", schemas) as spill:
-            for found in drawing.batches(roots, progress=progress):
+            for found in drawing.batches(roots, task.conditions, progress):
                 spill.add({name: _renamed(task, name, batch) for name, batch in found.items()})
         rows = {}
         for name, schema in schemas.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.linked_tables.output import Rows, write_tables
+from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
@@ -93,13 +95,16 @@ def synthesize_tables(
 
 def _synthesized(task: LinkedTask, place: Place, progress: Progress) -> SyntheticTables:
     settings, options = Settings.from_environment(), task.options
+    _ = task.conditions  # refused before anything is paid for
     request = task.request(recorded_name(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(place, ledger, task.contract, task.owner_in_words, request, options.cap_epsilon)
     place.vault.signing_key()
     key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
     try:
-        entry, spent = paid_model(task, budget, request, key, place, settings.device, progress)
+        entry, spent = paid_model(
+            task, partial(bounded_views, task), budget, request, key, place, settings.device, progress
+        )
         return _drawn(task, budget, entry, place, spent, progress)
     except KeyboardInterrupt:
         message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.constraints import Values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.tables import (
     POSITION,
@@ -28,17 +29,16 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError
-from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.linked_tables.draft import check_columns, refuse_without_schema
 from dpsynth_platform.linked_tables.places import Tables, is_csv, place_of, tables_at
 from dpsynth_platform.one_table import declaration
+from dpsynth_platform.one_table.more_rows import canonical
 from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.secrets.vault import Vault, keyed_name
+from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.interface import SealedPlan
@@ -63,6 +63,8 @@ class TablesOptions:
         schema: a file with `tables:` (`contracts.tables`), or a mapping like one.
         method: of each table, one of `VIEW_METHODS`.
         roots: number of rows of the root; None: estimated from the noisy counts.
+        given: conditions on all rows of the root by column: a list, or a range {"min": ..., "max": ...}. Like `roots`,
+            they change nothing that is paid for.
         format: of all released tables.
         ledger: directory of a ledger that several outputs share; None: a ledger for this output alone.
         cap_epsilon: the ledger's epsilon for its lifetime, sealed by the first run; None: that of this run.
@@ -78,6 +80,7 @@ class TablesOptions:
     schema: str | Path | Mapping[str, Any] | None = None
     method: str = "aim"
     roots: int | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
     format: Format = "parquet"
     ledger: str | Path | None = None
     cap_epsilon: float | None = None
@@ -109,12 +112,6 @@ class LinkedTask:
     def spend_again(self) -> str | None:
         return self.options.spend_again
 
-    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
-        """The view of each table below one directory, and the owners; see `rows.bounded_views`."""
-        from dpsynth_platform.linked_tables.rows import bounded_views
-
-        return bounded_views(self, vault, work, progress)
-
     def given(self, name: str) -> dict[str, str]:
         """The source's names of a table's columns, by the contract's names."""
         return {plain: given for given, plain in self.sources[name].names.items()}
@@ -125,6 +122,18 @@ class LinkedTask:
         root = self.tables.root
         columns = [self.tables.owner] if self.tables.owner is not None else self.tables.tables[root].key
         return f"{root}.{', '.join(self.given(root).get(column, column) for column in columns)}"
+
+    @property
+    def conditions(self) -> dict[str, Values]:
+        """`given` by the contract's names of columns. Raises `ContractError` for an unknown one."""
+        names = self.sources[self.tables.root].names
+        own = self.tables.own_columns(self.tables.root)
+        if unknown := [name for name in self.options.given if names.get(name) not in own]:
+            accepted = ", ".join(self.given(self.tables.root)[name] for name in own)
+            raise ContractError(
+                f"given.{unknown[0]}: is no modelled column of {self.tables.root}; accepted: {accepted}"
+            )
+        return {names[name]: canonical(name, values) for name, values in self.options.given.items()}
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)

@@ -126,11 +126,11 @@ def more_rows(
     format_ = format_of(target)
     _check_target(Path(out), target)
     plain = {shown: name for name, shown in earlier.names.items()}
-    wanted = {plain.get(name, name): _canonical(name, values) for name, values in (given or {}).items()}
+    wanted = {plain.get(name, name): canonical(name, values) for name, values in (given or {}).items()}
     kept = [Constraint(**item) for item in earlier.constraints]
     if constraints is not None:
         kept = [constraint.renamed(plain) for constraint in read_constraints(Path(constraints))]
-    shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
+    shown = tuple(f"{name} = {_in_words(canonical(name, values))}" for name, values in (given or {}).items())
 
     def drawn(place: Place) -> MoreRows:
         ledger = intact_ledger(place, _ledger(place, earlier))
@@ -180,7 +180,8 @@ def read_given(texts: Sequence[str]) -> dict[str, Values]:
     return found
 
 
-def _canonical(name: str, values: Any) -> Values:
+def canonical(name: str, values: Any) -> Values:
+    """The values or range of a condition. Raises `ContractError` for another form."""
     try:
         return canonical_values(values)
     except ValueError as error:

@@ -9,7 +9,7 @@ run uses complete measurements and models at no cost; an incomplete mechanism st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from dpsynth_platform.worker.job import WorkerJob
 
 
 class Payable(Protocol):
-    """A plan, and the rows that its mechanism reads."""
+    """What is paid for."""
 
     @property
     def plan(self) -> SealedPlan: ...
@@ -40,8 +40,9 @@ class Payable(Protocol):
     def spend_again(self) -> str | None:
         """Id of a started entry without a result, whose cost may be spent a second time."""
 
-    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
-        """The bounded rows below `work`, and their owners. Reads the data."""
+
+Read = Callable[[Vault, Path, Progress], tuple[Path, Fingerprints]]
+"""Reads the data: the bounded rows below a work directory, and their owners."""
 
 
 def known_key(keys: Sequence[str], ledger: Ledger) -> str:
@@ -50,7 +51,14 @@ def known_key(keys: Sequence[str], ledger: Ledger) -> str:
 
 
 def paid_model(
-    task: Payable, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
+    task: Payable,
+    read: Read,
+    budget: Budget,
+    request: CostRequest,
+    key: str,
+    place: Place,
+    device: str,
+    progress: Progress,
 ) -> tuple[Entry, bool]:
     """The spent entry of a complete model, which is made if there is none, and whether it was paid for now.
 
@@ -59,7 +67,7 @@ def paid_model(
     entry = paid_entry(budget.ledger, key, task.plan.method, place, task.spend_again)
     spent = entry is None
     if entry is None:
-        entry = _measured(task, budget, request, key, place, device, progress)
+        entry = _measured(task, read, budget, request, key, place, device, progress)
     elif entry.state != "spent":
         # Post-processing of the complete measurements of an interrupted run; reads no row.
         from dpsynth_platform.worker.run import run
@@ -118,7 +126,14 @@ def paid_entry(ledger: Ledger, key: str, method: str, place: Place, spend_again:
 
 
 def _measured(
-    task: Payable, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
+    task: Payable,
+    read: Read,
+    budget: Budget,
+    request: CostRequest,
+    key: str,
+    place: Place,
+    device: str,
+    progress: Progress,
 ) -> Entry:
     """The entry that pays for a complete model: every access to rows is in here."""
     from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
@@ -130,7 +145,7 @@ def _measured(
     budget.admit(request, key, replaces)
     signing = place.vault.signing_key()
     with place.work() as work:
-        bounded, participants = task.bounded(place.vault, work, progress)
+        bounded, participants = read(place.vault, work, progress)
         write_durably(work / "plan.json", task.plan.to_json())
         write_choice(work / "engine.json", DuckDBChoice())
         write_fingerprints(work / "participants", participants)

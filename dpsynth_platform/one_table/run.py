@@ -7,6 +7,7 @@ What belongs here: the order of the steps, and the reuse of paid results. What d
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dpsynth_platform.one_table.place import (
     held,
     synthetic_path,
 )
+from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.statement import Statement, statement
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -125,7 +127,9 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     keys = task.keys(place.vault.read(SIGNING_KEY))
     key = known_key(keys, budget.ledger)
     try:
-        entry, spent = paid_model(task, budget, request, key, place, settings.device, progress)
+        entry, spent = paid_model(
+            task, partial(bounded_rows, task), budget, request, key, place, settings.device, progress
+        )
         return _drawn(task, budget, entry, place, spent, progress)
     except KeyboardInterrupt:
         message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)

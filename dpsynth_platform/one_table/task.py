@@ -24,14 +24,12 @@ from dpsynth_platform.contracts.tuning import Candidate, read_tune
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
-from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import assumed, declaration
 from dpsynth_platform.one_table.public_table import check_apart, declared_public
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
-from dpsynth_platform.scrub.fingerprints import Fingerprints
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.secrets.vault import Vault, keyed_name
+from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.declared_types import read_type
 from dpsynth_platform.sources.delta_types import kept_type
 from dpsynth_platform.sources.dialect import Dialect
@@ -199,12 +197,6 @@ class Task:
     @property
     def spend_again(self) -> str | None:
         return self.options.spend_again
-
-    def bounded(self, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
-        """At most b rows of each owner, and the owners; see `rows.bounded_rows`."""
-        from dpsynth_platform.one_table.rows import bounded_rows
-
-        return bounded_rows(self, vault, work, progress)
 
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)

@@ -233,6 +233,7 @@ _PLAIN = {
     "one_way_cells": "counts of one column",
     "most_cells_measured": "counts in all, at most",
     "predicted_noise_seconds": "expected seconds for drawing noise",
+    "predicted_training_seconds": "expected seconds for training, on one core",
 }
 
 
@@ -312,7 +313,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         asked=tuple(described.get("queries_in_words", ())),
         public=described.get("public"),
         public_in_words=public,
-        size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
+        size=numbers("one_way_cells", "most_cells_measured", "predicted_noise_seconds", "predicted_training_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),
         left=left,

@@ -231,6 +231,14 @@ def views(tables: LinkedTables, database: Database, owners: Mapping[str, str], k
     return found
 
 
+def _gap(before: Any, value: Any) -> int:
+    """In ones, days or seconds."""
+    step = value - before
+    if isinstance(step, dt.timedelta):
+        return step // dt.timedelta(seconds=1) if isinstance(value, dt.datetime) else step.days
+    return int(step)
+
+
 def _high_null(value: Any) -> tuple[bool, Any]:
     return (value is None, 0 if value is None else value)
 
@@ -240,6 +248,9 @@ def _view(tables: LinkedTables, name: str, row: Row, kept: Mapping[str, list[Row
     view = {column: row[column] for column in own}
     for child in tables.children(name):
         view[f"{child}__rows"] = sum(each["_up"] is row for each in kept[child])
+    if (ordered := tables.gap(name)) is not None:
+        last = row["_siblings"][row["_place"] - 2][ordered] if row["_place"] > 1 else None
+        view[f"{ordered}__gap"] = None if None in (last, row[ordered]) else _gap(last, row[ordered])
     up = {}
     ancestor = row
     for other in tables.ancestors(name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import tempfile
 import unicodedata
 from collections import Counter
@@ -252,12 +254,12 @@ def test_each_row_of_the_root_is_an_owner_and_null_keys_and_orphans_are_counted(
         key=str,
     )
     expected = [
-        (5, 1, 1, 2, None, "a"),  # the first days; null would be the last
-        (7, 1, 2, 2, 5, "a"),
-        (1, 5, 1, 2, None, "c"),  # copies are two rows
-        (1, 5, 2, 2, 1, "c"),
+        (5, None, 1, 1, 2, None, "a"),  # the first days; null would be the last
+        (7, 2, 1, 2, 2, 5, "a"),
+        (1, None, 5, 1, 2, None, "c"),  # copies are two rows
+        (1, 0, 5, 2, 2, 1, "c"),
     ]
-    names = ["day", "parents__age", "row__number", "children__rows", "previous__day", "_owner"]
+    names = ["day", "day__gap", "parents__age", "row__number", "children__rows", "previous__day", "_owner"]
     assert sorted(found["children"], key=str) == sorted(
         [dict(zip(names, [*values, fingerprint(who)], strict=True)) for *values, who in expected], key=str
     )
@@ -367,7 +369,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
     refused("children: there is no column day", children=read["children"].select(["of"]))
     refused("key column 'of' is of type int64", children=pa.table({"of": [1], "day": [1]}))
-    refused("column 'day' is of type", children=pa.table({"of": ["a"], "day": pa.array([1], pa.time64("us"))}))
+    refused("column 'day' is of type", children=pa.table({"of": ["a"], "day": pa.array([[1]])}))
     refused("stands there twice", pa.table({"_id": ["a", "a"], "_owner": [fingerprint("a"), fingerprint("b")]}))
     refused("no fingerprint", pa.table({"_id": ["a"], "_owner": ["a"]}))
     with pytest.raises(BoundingError, match="tables: children: not among"):
@@ -383,3 +385,66 @@ def test_nothing_stays_of_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BoundingError, match=r"parents\.key"):
         bound(tmp_path, read, tables=family())
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_types_of_columns_stay_or_are_those_of_delta_tables(engine: Engine, tmp_path: Path) -> None:
+    moment = dt.datetime(2024, 1, 2, 3, 4, 5, 678)
+    columns = {
+        "float": pa.array([1.5, None, float("nan"), -0.25], pa.float32()),
+        "money": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("-0.01"), None], pa.decimal128(9, 2)),
+        "zoned": pa.array([moment, None, moment, None], pa.timestamp("us", "UTC")),
+        "short": pa.array([1, None, -3, 4], pa.int16()),
+        "time": pa.array([dt.time(1, 2, 3), None, dt.time(4), None], pa.time64("us")),
+        "text": pa.array(["a", None, "ü", ""]).dictionary_encode(),
+        "large": pa.array(["a", None, "ü", ""], pa.large_string()),
+        "unsigned": pa.array([1, None, 200, 4], pa.uint8()),
+    }
+    tables = family(
+        order_by=[], max_children=4, columns={name: {"type": "categorical", "values": ["a", "b"]} for name in columns}
+    )
+    read = pair([("a", 1)], []) | {"children": pa.table({"of": ["a"] * 4} | columns)}
+    found, _ = bound(tmp_path, read, tables=tables, engine=engine)
+    expected = [
+        row | {"time": row["time"] and row["time"].isoformat("microseconds")} for row in pa.table(columns).to_pylist()
+    ]
+    assert counted({name: row[name] for name in columns} for row in found["children"]) == counted(expected)
+    (written,) = tmp_path.glob("*/views/children")
+    schema = table_schema(written)
+    for name in ("float", "money", "zoned", "short"):
+        assert schema.field(name).type == schema.field(f"previous__{name}").type == columns[name].type
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "gaps"),
+    [
+        ({"type": "integer", "min": 0, "max": 99}, [3, 3, 40], [None, 0, 37]),
+        (
+            {"type": "datetime", "min": "2024-01-01T00:00:00", "max": "2024-12-31T00:00:00"},
+            [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, 0, 0, 1, 900_000), dt.datetime(2024, 1, 3)],
+            [None, 1, 172_798],
+        ),
+        ({"type": "float", "min": 0, "max": 99}, [0.5, 1.5, 2.5], None),
+    ],
+)
+def test_gaps_are_in_ones_and_seconds_and_not_of_fractions(
+    tmp_path: Path, declared: dict[str, Any], values: list[Any], gaps: list[int | None] | None
+) -> None:
+    tables = LinkedTables.model_validate(
+        {
+            "tables": {
+                "people": {"key": ["id"], "columns": {"x": {"type": "boolean"}}},
+                "visits": {
+                    "parent": {"table": "people", "columns": ["of"]},
+                    "max_children": 3,
+                    "order_by": ["at"],
+                    "columns": {"at": declared},
+                },
+            }
+        }
+    )
+    read = {"people": pa.table({"id": ["a"], "x": [True]}), "visits": pa.table({"of": ["a"] * 3, "at": values})}
+    owners = all_owners(tables, read["people"])
+    found, _ = bound(tmp_path, read, tables=tables, owners=owners)
+    rows = sorted(found["visits"], key=lambda row: row["row__number"])
+    assert [row.get("at__gap") for row in rows] == (gaps or [None] * 3)
+    assert ("at__gap" in rows[0]) == (gaps is not None)

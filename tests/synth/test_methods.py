@@ -18,9 +18,9 @@ from dpsynth_platform.contracts.methods import (
     ANSWERS,
     IMAGE_METHODS,
     LANGUAGE_METHODS,
+    LINKED,
     NETWORK_METHODS,
     TEXT_METHODS,
-    LINKED,
     TUNED,
     TableMethodName,
 )

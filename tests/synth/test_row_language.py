@@ -18,7 +18,7 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from network_cases import job
+from network_cases import job, moved_by_an_owner
 from row_cases import tokens
 from synth_cases import SCHEMA, contract_with, people, write_bounded
 from test_table_networks import fix
@@ -33,7 +33,7 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.neural import language_generator, language_plan, row_training
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
-from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
+from dpsynth_platform.synth.neural.network_generator import NETWORK
 from dpsynth_platform.synth.neural.row_reading import LanguageRows
 from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums, learn_form, refuse_unsound_rows
 from dpsynth_platform.synth.neural.small_model import write_small_model
@@ -43,7 +43,6 @@ from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import base_model, load
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
-from dpsynth_platform.training.rows import RowDivision
 from dpsynth_platform.training.unit_probe import faults_of_unit_sums, unit_sums
 
 CPU = torch.device("cpu")
@@ -85,8 +84,9 @@ def plan_of(base, method="dp_2stage", language=None, schema=SCHEMA, **changes):
 # Gradients and units.
 
 
-def batches(value_weight=0.65, fixed_order=0.5):
-    return LanguageBatches(tokens(), SimpleNamespace(fixed_order=fixed_order, value_weight=value_weight), CPU)
+def batches(value_weight=0.65, fixed_order=0.5, number_distance=0.0):
+    parameters = {"fixed_order": fixed_order, "value_weight": value_weight, "number_distance": number_distance}
+    return LanguageBatches(tokens(), SimpleNamespace(**parameters), CPU, [[0, 1, 2, None], [None] * 3])
 
 
 def test_the_loss_is_that_of_the_paper():
@@ -129,31 +129,15 @@ def test_the_gate_accepts_models_and_finds_planted_mistakes(model, monkeypatch):
         assert tried(sums=wrong)
 
 
+@pytest.mark.parametrize("number_distance", [0.0, 0.5])
 @pytest.mark.parametrize("sampled", ["record", "user"])
-def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, monkeypatch):
+def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(sampled, number_distance, monkeypatch):
     """Or by four times as much where records are sampled; b rows of one owner, weighted loss, orders at random."""
-    rng, norm = np.random.default_rng(3), 1e-4
-    states = np.stack([rng.integers(0, size, 40) for size in tokens().sizes], axis=1).astype(np.int32)
-    records = StateRecords(states, np.tile(np.arange(10), 4))
+    norm = 1e-4
     plan = TrainingPlan(40, 8, 1, 1.0, max_contributions=4, sampled=sampled, clipping_norm=norm, clipping="automatic")
-    units = records.units(sampled) or [[record] for record in range(40)]
-    fewer = [unit for unit in units if 3 not in {record % 10 for record in unit}]
-    made, network = batches(), tiny_llama()
-    whole = made.drawn({"states": torch.from_numpy(states.astype(np.int64))}, 1)
-
-    def clipped_sum(of):
-        with RowSums(network, plan, made.losses) as sums:
-            chosen = [record for unit in of for record in unit]
-            batch = {**records.batch(chosen), "number": torch.tensor(chosen)}
-            drawn = lambda batch, draws: {name: values[batch["number"]] for name, values in whole.items()}  # noqa: E731
-            for (part,) in RowDivision(8, 1, drawn, CPU).parts(batch, list(map(len, of)), 8):
-                sums.add(part.batch, part.weights)
-        return torch.cat([total.flatten() for total in sums.totals.values()])
-
-    def moved():
-        return float((clipped_sum(units) - clipped_sum(fewer)).norm())
-
-    bound = norm * (len(units) - len(fewer))
+    moved, units = moved_by_an_owner(RowSums, tiny_llama(), plan, batches(number_distance=number_distance))
+    assert units == (4 if sampled == "record" else 1)
+    bound = norm * units
     assert 0.2 * bound < moved() <= bound * (1 + 1e-5)
     monkeypatch.setattr(hooked, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
     assert moved() > bound  # what clips nothing is found
@@ -176,7 +160,12 @@ def test_the_event_is_what_counts_and_training_cost(base, method, no_trial):
     weaker = plan.parameters["training"] | {"noise_multiplier": 0.5}
     with pytest.raises(GrantRefused):
         generator(method).check(dataclasses.replace(plan, parameters=plan.parameters | {"training": weaker}))
-    assert ("learns the form of rows" in plan.describe()["event"]) == (method == "dp_2stage")
+    described = plan.describe()
+    assert ("learns the form of rows" in described["event"]) == (method == "dp_2stage")
+    rows = 6 * 40 + (4 * 8 if method == "dp_2stage" else 0)
+    of_token = 35e-6 + 0.075e-9 * parameters.base_bytes / 2
+    expected = 0.05 + rows * (parameters.most_tokens // 2) * of_token
+    assert described["predicted_training_seconds"] == pytest.approx(expected)
 
 
 def test_what_cannot_be_written_or_trained_is_refused(base, tmp_path, no_trial):
@@ -310,7 +299,7 @@ def test_every_key_of_networks_and_language_models_makes_another_mechanism():
     other = {
         "sampled": "owners", "steps": 7, "batch_size": 9, "clipping_norm": 0.5, "learning_rate": 0.01, "width": 3,
         "replay_steps": 3, "columns_share": 0.2, "fixed_order": 0.5, "value_weight": 0.5, "adapter": "none",
-        "first": {"steps": 5},
+        "first": {"steps": 5}, "number_distance": 0.5,
     }  # fmt: skip
     for method, part, model in (("arn", "network", TableNetwork), ("dp_2stage", "language", RowLanguage)):
         plain = contract_with(generate__method=method).mechanism_snapshot()

@@ -18,7 +18,7 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from network_cases import SHORT, job, network_plan, short_plan
+from network_cases import SHORT, job, moved_by_an_owner, network_plan, short_plan
 from short_fits import STEPS
 from synth_cases import contract_with, people, write_bounded
 
@@ -38,16 +38,16 @@ from dpsynth_platform.synth.neural import (
     mixture_generator,
     states_network,
 )
-from dpsynth_platform.synth.neural.adversarial_network import RowDiscriminator
+from dpsynth_platform.synth.neural.adversarial_network import GENERATED, RowDiscriminator
 from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 from dpsynth_platform.synth.neural.network_generator import NETWORK, StateRecords
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular import paid
+from dpsynth_platform.synth.tabular.cost import START_SECONDS
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
 from dpsynth_platform.training import hooked
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.rows import RowDivision
 from dpsynth_platform.training.trial import NoJournal
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.vectors import VectorSums
@@ -222,37 +222,33 @@ def test_the_gate_accepts_the_network_and_finds_planted_mistakes(monkeypatch, me
             tried()
 
 
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_a_plan_says_how_long_its_training_takes(method):
+    """By what is in the plan alone: in proportion to steps and rows, and more with more weights."""
+
+    def seconds(**network):
+        plan = network_plan(method, network=SHORT | network)
+        return plan.describe()["predicted_training_seconds"] - START_SECONDS
+
+    short = seconds()
+    assert seconds(steps=12) == pytest.approx(2 * short)
+    assert seconds(width=128) > seconds(width=16)
+    longer, rows = seconds(batch_size=80), 6 * 40 * (2 if method == "dp_gan" else 1)
+    generated = 6 * 2 * GENERATED if method == "dp_gan" else 0
+    assert longer / short == pytest.approx((2 * rows + generated) / (rows + generated))
+    assert seconds(sampled="owners") > short, "a step has each owner's records"
+
+
 @pytest.mark.parametrize("sampled", ["record", "user"])
 @pytest.mark.parametrize("method", NETWORK_METHODS)
 def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, sampled, monkeypatch):
     """Or by four times as much where records are sampled. Gradients are far larger, so that an owner's has the norm."""
-    rng, norm = np.random.default_rng(3), 1e-4
-    states = np.stack([rng.integers(0, size, 40) for size in (3, 2, 4)], axis=1).astype(np.int32)
-    records = StateRecords(states, np.tile(np.arange(10), 4), 2)
+    norm = 1e-4
     plan = TrainingPlan(40, 8, 1, 1.0, max_contributions=4, sampled=sampled, clipping_norm=norm)
-    units = records.units(sampled) or [[record] for record in range(40)]
-    fewer = [unit for unit in units if 3 not in {record % 10 for record in unit}]
-    assert len(units) - len(fewer) == (4 if sampled == "record" else 1)
     rows, network = rows_and_network(method)
-    whole = rows.drawn({"states": torch.from_numpy(states.astype(np.int64))}, 2)
-
-    def drawn(batch, draws):
-        """The same rows of a record in both tables."""
-        places = (2 * batch["number"][:, None] + torch.arange(draws)).flatten()
-        return {name: values[places] for name, values in whole.items()}
-
-    def clipped_sum(of):
-        with VectorSums(network, plan, rows.losses) as sums:
-            chosen = [record for unit in of for record in unit]
-            batch = {**records.batch(chosen), "number": torch.tensor(chosen)}
-            for (part,) in RowDivision(16, 2, drawn, CPU).parts(batch, list(map(len, of)), 16):
-                sums.add(part.batch, part.weights)
-        return torch.cat([total.flatten() for total in sums.totals.values()])
-
-    def moved():
-        return float((clipped_sum(units) - clipped_sum(fewer)).norm())
-
-    bound = norm * (len(units) - len(fewer))
+    moved, units = moved_by_an_owner(VectorSums, network, plan, rows, draws=2)
+    assert units == (4 if sampled == "record" else 1)
+    bound = norm * units
     assert (0.999 * bound if sampled == "user" else 0) < moved() <= bound * (1 + 1e-5)
     monkeypatch.setattr(hooked, "clipping_coefficients", lambda norms, plan: torch.ones_like(norms).float())
     assert moved() > bound  # what clips nothing is found

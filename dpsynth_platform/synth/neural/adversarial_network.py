@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -186,15 +187,10 @@ def prepared(parameters: NetworkParameters, shares: Sequence[Array], device: str
     rows = PairedRows(generator.sizes, parameters, place)
     rows.generator = generator
     refuse_unsound_grid(discriminator, training, rows.losses, rows.made_up, VectorSums)
-    return Prepared(
-        network=discriminator,
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
+    return replace(
+        rows.prepared(discriminator, VectorSums),
         draws=2,
         kept=lambda _: RowFollower(discriminator, generator, training, parameters.average),
-        sums=VectorSums,
-        most_rows=PairedRows.most_rows,
     )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerator
+from dpsynth_platform.synth.tabular.cost import ARN_PACE
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
@@ -32,6 +33,7 @@ class Arn(ColumnwiseGenerator):
     """The generator `arn`."""
 
     method = "arn"
+    pace = ARN_PACE
 
     def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
         from dpsynth_platform.synth.neural.arn_network import ArnNetwork

@@ -10,11 +10,13 @@ budget buys counts of single columns, with which the generator starts and which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.neural.mixture_generator import MixtureNetworkGenerator
 from dpsynth_platform.synth.neural.network_generator import LearnedColumns
+from dpsynth_platform.synth.tabular.cost import TrainingWork
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -60,3 +62,10 @@ class DpGan(MixtureNetworkGenerator):
 
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         return 2 * sum(sizes) * parameters.width + 18 * parameters.width
+
+    def work(self, parameters: NetworkParameters, sizes: Sequence[int]) -> TrainingWork:
+        """Two rows of each record, and the generator's steps, whose rows pass both networks forwards and backwards."""
+        from dpsynth_platform.synth.neural.adversarial_network import GENERATED
+
+        found = super().work(parameters, sizes)
+        return replace(found, rows=2 * found.rows + 2 * GENERATED * parameters.training.steps)

@@ -28,7 +28,8 @@ from dpsynth_platform.synth.neural.language_plan import LanguageParameters
 from dpsynth_platform.synth.neural.network_generator import LearnedColumns, NetworkGenerator
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.neural.public_texts import SealedTexts
-from dpsynth_platform.synth.neural.row_words import order_of, possible_words, words_of
+from dpsynth_platform.synth.neural.row_words import order_of, possible_words, ranks_of, words_of
+from dpsynth_platform.synth.tabular.cost import LANGUAGE_PACE, TrainingWork
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.paid import of_mechanism
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 class LanguageGenerator(NetworkGenerator):
     """A generator whose rows a language model writes."""
+
+    pace = LANGUAGE_PACE
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Calibrates counts and training together, and tries the model on random rows.
@@ -63,7 +66,8 @@ class LanguageGenerator(NetworkGenerator):
         order = order_of(domain, contract.quality.target)
         found = LanguageParameters.planned(contract, domain, guarantee, base, order)
         model, tokenizer = _loaded(found, base)
-        tokens = _tokens(tokenizer, found, LearnedColumns.planned(domain))
+        learned = LearnedColumns.planned(domain)
+        tokens = _tokens(tokenizer, found, learned)
         tokens.refuse_unknown(tokenizer.unk_token_id)
         room, most_states = context_length(model), max(domain.most_states)
         most = most_tokens(tokenizer, domain.names, [possible_words(column) for column in domain], most_states)
@@ -81,7 +85,7 @@ class LanguageGenerator(NetworkGenerator):
                 )
         trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
         found = replace(found, weights=trained, most_tokens=most)
-        _ready(model, len(tokenizer), tokens, found, "cpu")
+        _ready(model, len(tokenizer), tokens, found, learned, "cpu")
         return asdict(found)
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> LanguageParameters:
@@ -111,6 +115,12 @@ class LanguageGenerator(NetworkGenerator):
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         return _own(parameters).weights
 
+    def work(self, parameters: NetworkParameters, sizes: Sequence[int]) -> TrainingWork:
+        """Of both stages. Rows are about half as long as the longest; a base model's weights have two bytes or more."""
+        sealed, first = _own(parameters), _own(parameters).first
+        rows = super().work(parameters, sizes).rows + (0 if first is None else first.steps * first.batch_size)
+        return TrainingWork(rows, sealed.most_tokens // 2, sealed.base_bytes / 2, self.pace)
+
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         found, sealed = super().description(plan), self.sealed(plan.parameters)
         first = "" if sealed.first is None else f"; {_first_in_words(sealed)}"
@@ -127,7 +137,7 @@ class LanguageGenerator(NetworkGenerator):
         sealed = _own(parameters)
         model, tokenizer = _loaded(sealed)
         tokens = _tokens(tokenizer, sealed, learned)
-        ready = _ready(model, len(tokenizer), tokens, sealed, device)
+        ready = _ready(model, len(tokenizer), tokens, sealed, learned, device)
         if sealed.first is None:
             return ready
         warm_up = partial(_first_stage, model, tokenizer, tokens, sealed, learned, device, progress)
@@ -204,27 +214,18 @@ def _tokens(tokenizer: Any, sealed: LanguageParameters, learned: LearnedColumns)
     return RowTokens.of(tokenizer, learned.domain.names, words, sealed.order)
 
 
-def _ready(model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParameters, device: str) -> Prepared:
+def _ready(
+    model: Any, vocabulary: int, tokens: RowTokens, sealed: LanguageParameters, learned: LearnedColumns, device: str
+) -> Prepared:
     """The model, tried on random rows."""
     import torch
 
-    from dpsynth_platform.synth.network_training import Prepared
     from dpsynth_platform.synth.neural.row_training import LanguageBatches, RowSums
-    from dpsynth_platform.training.averages import ExponentialAverage
-    from dpsynth_platform.training.physical import MOST_TOKENS
 
-    rows = LanguageBatches(tokens, sealed, torch.device(device))
+    ranks = [ranks_of(column, states) for column, states in zip(learned.domain, learned.states, strict=True)]
+    rows = LanguageBatches(tokens, sealed, torch.device(device), ranks)
     _try(model, vocabulary, tokens, rows, sealed)
-    return Prepared(
-        network=model.to(device),
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, sealed.average),
-        sums=RowSums,
-        most_rows=max(1, MOST_TOKENS["cpu"] // tokens.longest),
-    )
+    return rows.prepared(model.to(device), RowSums)
 
 
 def _try(model: Any, vocabulary: int, tokens: RowTokens, rows: LanguageBatches, sealed: LanguageParameters) -> None:

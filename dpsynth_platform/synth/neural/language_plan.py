@@ -54,6 +54,7 @@ class LanguageParameters(NetworkParameters):
         base_model: the contract's name of the language model.
         base_digest: of its weights, tokenizer and config.
         value_weight: of a value's tokens in the loss.
+        number_distance: of a distance of one range in the loss; 0: the loss knows no distances.
         first: the first stage, if there is one.
         weights: number of trained weights.
         base_bytes: of the base model's weights.
@@ -68,6 +69,7 @@ class LanguageParameters(NetworkParameters):
     weights: int
     base_bytes: int
     most_tokens: int
+    number_distance: float = 0.0
 
     @classmethod
     def planned(
@@ -99,6 +101,7 @@ class LanguageParameters(NetworkParameters):
             base_model=base.declared,
             base_digest=base.digest,
             value_weight=declared.value_weight,
+            number_distance=declared.number_distance,
             first=first,
             weights=0,
             base_bytes=base_bytes,

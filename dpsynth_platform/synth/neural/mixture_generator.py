@@ -25,6 +25,7 @@ from dpsynth_platform.synth.neural.columnwise import fitted
 from dpsynth_platform.synth.neural.states_generator import StatesGenerator
 from dpsynth_platform.synth.tabular import mixtures
 from dpsynth_platform.synth.tabular.column_states import Array
+from dpsynth_platform.synth.tabular.cost import MIXTURE_PACE
 from dpsynth_platform.synth.tabular.estimation import estimate_total
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import prepared
@@ -43,6 +44,8 @@ COMPONENTS = 4096
 
 class MixtureNetworkGenerator(StatesGenerator, ABC):
     """A generator whose network makes distributions of rows from random points."""
+
+    pace = MIXTURE_PACE
 
     @abstractmethod
     def products(self, network: StatesNetwork, components: int, source: Generator) -> Sequence[Tensor]:

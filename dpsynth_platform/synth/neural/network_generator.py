@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from dpsynth_platform.synth.interface import MechanismRun, SealedPlan
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.column_states import Array, ColumnStates
+from dpsynth_platform.synth.tabular.cost import TrainingWork
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.marginals import described_counts, prepared, score_sensitivity
@@ -98,10 +99,19 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
 
     counts_pairs = False
     parameters_type = NetworkParameters
+    pace: ClassVar[tuple[float, float]]
+    """Of training (`cost.TrainingWork`)."""
 
     @abstractmethod
     def weights(self, parameters: NetworkParameters, sizes: Sequence[int]) -> int:
         """Number of trained weights, about."""
+
+    def work(self, parameters: NetworkParameters, sizes: Sequence[int]) -> TrainingWork:
+        """The work of all steps, with columns of so many states."""
+        training = parameters.training
+        each = training.max_contributions if training.sampled == "user" else 1
+        rows = training.steps * training.batch_size * each
+        return TrainingWork(rows, len(sizes), self.weights(parameters, sizes), self.pace)
 
     @abstractmethod
     def ready(
@@ -157,6 +167,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             "noise_multiplier": training.noise_multiplier,
             "steps": training.steps,
             **(counted | {"predicted_memory_bytes": memory}),
+            "predicted_training_seconds": self.work(sealed, domain.most_states).seconds,
         }
 
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:

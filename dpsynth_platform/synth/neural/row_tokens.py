@@ -188,21 +188,27 @@ class RowTokens:
         return 1 + sum(len(column.name) + column.longest for column in self.columns)
 
     @property
+    def longest_cell(self) -> int:
+        """The most tokens of a column's name and value."""
+        return max(len(column.name) + column.longest for column in self.columns)
+
+    @property
     def most_places(self) -> int:
         """The most places of a column's tree of values."""
         return max(1 + len(column.choices.tokens) for column in self.columns)
 
-    def rows(self, states: Tensor, order: Tensor, value_weight: float) -> Batch:
+    def rows(self, states: Tensor, order: Tensor, value_weight: float, edges: Tensor | None = None) -> Batch:
         """A batch of rows for training, padded on the right.
 
         Args:
             states: whole numbers, [rows, columns].
             order: the columns of each row's places, [rows, columns].
             value_weight: of the loss of a value's tokens, as far as the comma; other tokens have the rest.
+            edges: a number for each token of all states of all columns, [all states, tokens], -1: none.
 
         Returns:
-            `input_ids`, `position_ids`, `labels`, `token_weights` and `kinds` (of `KINDS`, -1: none), [rows, tokens].
-            Weights are divided by the number of columns, which all rows have.
+            `input_ids`, `position_ids`, `labels`, `token_weights` and `kinds` (of `KINDS`, -1: none), [rows, tokens],
+            and so `edges`, if given. Weights are divided by the number of columns, which all rows have.
         """
         device = states.device
         tokens, kinds = (part.to(device) for part in self._padded)
@@ -214,22 +220,25 @@ class RowTokens:
         begin = torch.full_like(tokens[:, :1], self.begin)
         kinds, tokens = torch.cat([torch.full_like(begin, -1), kinds], 1), torch.cat([begin, tokens], 1)
         weights = torch.where(kinds == KINDS.index("values"), value_weight, 1 - value_weight) / len(self.columns)
+        numbered = {}
+        if edges is not None:
+            numbered["edges"] = torch.cat([torch.full_like(begin, -1), edges[cells].flatten(1).gather(1, places)], 1)
         return {
             "input_ids": tokens,
             "position_ids": torch.arange(tokens.shape[1], device=device).expand_as(tokens),
             "labels": torch.where(kinds < 0, IGNORED, tokens),
             "token_weights": torch.where(kinds < 0, 0.0, weights),
             "kinds": kinds,
+            **numbered,
         }
 
     @cached_property
     def _padded(self) -> tuple[Tensor, Tensor]:
         """Of all states of all columns, the tokens of name, value and comma, and their kinds; [all states, tokens]."""
-        longest = max(len(column.name) + column.longest for column in self.columns)
         tokens, kinds = [], []
         for column in self.columns:
             for value in column.values:
-                filler = longest - len(column.name) - len(value)
+                filler = self.longest_cell - len(column.name) - len(value)
                 tokens.append([*column.name, *value, *[self.begin] * filler])
                 kinds.append([0] * len(column.name) + [1] * (len(value) - 1) + [2] + [-1] * filler)
         return torch.tensor(tokens), torch.tensor(kinds)

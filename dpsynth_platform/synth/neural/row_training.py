@@ -7,7 +7,7 @@ What belongs here: these parts. What does not: tokens (`row_tokens`), the order 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,13 @@ from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.synth.neural.columnwise_network import OrderedRows
 from dpsynth_platform.synth.neural.language_plan import FirstSteps, LanguageParameters
+from dpsynth_platform.synth.neural.row_distances import NumberDistances
 from dpsynth_platform.synth.neural.row_tokens import RowTokens
 from dpsynth_platform.training import validators
+from dpsynth_platform.training.attention import ShortCausalAttention
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.physical import MOST_TOKENS
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT
 from dpsynth_platform.training.soundness import refuse_unsound
@@ -31,6 +34,8 @@ FIRST_STAGE = "learning the form of rows"
 _BOUND = 1.0
 """Of a gradient's norm in the first stage."""
 
+Ranks = Sequence[Sequence[int | None]]
+"""Of each column's states, None where a state is no range of numbers (`row_words.ranks_of`)."""
 States = Callable[[int], Tensor]
 """So many rows of states, [rows, columns], that read no private record."""
 
@@ -43,30 +48,55 @@ class RowSums(ClippedSums):
 
     def __init__(self, model: nn.Module, plan: TrainingPlan, losses: Losses) -> None:
         super().__init__(model, plan)
+        self._losses = losses
+
+    def _backward(self, batch: Batch, weights: Tensor) -> None:
+        """By the loss itself where it has more than cross-entropies, for which a frozen head has a shorter way."""
+        if "edges" not in batch:
+            super()._backward(batch, weights)
+            return
+        self._restore_head()
+        with ShortCausalAttention():
+            (self._losses(self._model, batch) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
 
 
 class LanguageBatches(OrderedRows):
     """Rows of records as tokens, in the order in which rows are drawn or in a random one."""
 
-    def __init__(self, tokens: RowTokens, parameters: LanguageParameters, device: torch.device) -> None:
+    def __init__(self, tokens: RowTokens, parameters: LanguageParameters, device: torch.device, ranks: Ranks) -> None:
         super().__init__(tokens.sizes, parameters, device)
         self._tokens, self._value_weight = tokens, parameters.value_weight
+        self.most_rows = max(1, MOST_TOKENS["cpu"] // tokens.longest)
+        self._far = parameters.number_distance
+        self._distances = NumberDistances.of(tokens, ranks, device) if self._far else None
 
     @property
     def ranks(self) -> Tensor:
         return torch.tensor(self._tokens.order, device=self.device).argsort()
 
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
-        return self._tokens.rows(states, places.argsort(1), self._value_weight)
+        edges = None if self._distances is None else self._distances.edges
+        return self._tokens.rows(states, places.argsort(1), self._value_weight, edges)
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        return losses(network, rows)
+        if self._distances is None:
+            return losses(network, rows)
+        scores = _scores(network, rows)
+        return _weighted(scores, rows) + self._far * self._distances.losses(scores, rows["edges"])
 
 
 def losses(model: nn.Module, rows: Batch) -> Tensor:
     """The weighted loss of each row (DP-2Stage, equation 6), [rows]."""
-    scores = model(input_ids=rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
+    return _weighted(_scores(model, rows), rows)
+
+
+def _weighted(scores: Tensor, rows: Batch) -> Tensor:
     return example_losses(scores, rows["labels"], rows["token_weights"])
+
+
+def _scores(model: nn.Module, rows: Batch) -> Tensor:
+    found: Tensor = model(input_ids=rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
+    return found
 
 
 def refuse_unsound_rows(model: Any, plan: TrainingPlan, rows: LanguageBatches, vocabulary: int, longest: int) -> None:

@@ -28,6 +28,19 @@ def words_of(column: ColumnDomain, states: ColumnStates) -> list[str]:
     return _unlike(_word(column, np.flatnonzero(states.state_of == state).tolist()) for state in range(states.size))
 
 
+def ranks_of(column: ColumnDomain, states: ColumnStates) -> list[int | None]:
+    """The place of each state among its column's ranges of numbers or moments, from 0; None of others.
+
+    Hours and weekdays have none: their last is near their first.
+    """
+    found: list[int | None] = [None] * states.size
+    if column.ordered and column.part_of is None:
+        in_order = dict.fromkeys(states.state_of[: column.missing].tolist())
+        for rank, state in enumerate(in_order):
+            found[state] = rank
+    return found
+
+
 def _unlike(words: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for word in words:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +18,10 @@ from dpsynth_platform.synth.network_training import Prepared
 from dpsynth_platform.synth.neural.network_plan import NetworkParameters
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.training.averages import ExponentialAverage
+from dpsynth_platform.training.hooked import HookedSums
 from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.trial import Losses
 from dpsynth_platform.training.unit_probe import refuse_unsound_grid
 from dpsynth_platform.training.vectors import VectorSums
 
@@ -78,7 +80,7 @@ class StateRows(ABC):
         parameters: of the plan.
     """
 
-    most_rows: ClassVar[int]
+    most_rows: int
     """Of a pass on a CPU."""
 
     def __init__(self, sizes: Sequence[int], parameters: NetworkParameters, device: torch.device) -> None:
@@ -96,6 +98,19 @@ class StateRows(ABC):
     @abstractmethod
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
         """Of each row, [rows]."""
+
+    def prepared(self, network: nn.Module, sums: Callable[[nn.Module, TrainingPlan, Losses], HookedSums]) -> Prepared:
+        """A network on the rows' device that the gate has tried, with an average of its weights."""
+        return Prepared(
+            network=network,
+            losses=self.losses,
+            drawn=self.drawn,
+            made_up=self.made_up,
+            draws=1,
+            kept=lambda trained: ExponentialAverage(trained, self.parameters.average),
+            sums=sums,
+            most_rows=self.most_rows,
+        )
 
     def random_states(self, rows: int) -> Tensor:
         """Whole numbers [rows, columns], uniform in each column."""
@@ -119,13 +134,4 @@ def prepared(network: StatesNetwork, kind: type[StateRows], parameters: NetworkP
     network = network.to(place).eval()
     rows = kind(network.sizes, parameters, place)
     refuse_unsound_grid(network, parameters.training, rows.losses, rows.made_up, VectorSums)
-    return Prepared(
-        network=network,
-        losses=rows.losses,
-        drawn=rows.drawn,
-        made_up=rows.made_up,
-        draws=1,
-        kept=lambda trained: ExponentialAverage(trained, parameters.average),
-        sums=VectorSums,
-        most_rows=kind.most_rows,
-    )
+    return rows.prepared(network, VectorSums)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.synth.neural.columnwise_generator import ColumnwiseGenerator
+from dpsynth_platform.synth.tabular.cost import TBART_PACE
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.neural.columnwise_network import ColumnwiseNetwork, OrderedRows
@@ -28,6 +29,7 @@ class Tbart(ColumnwiseGenerator):
     """The generator `tbart`."""
 
     method = "tbart"
+    pace = TBART_PACE
 
     def network(self, shares: Sequence[Array], width: int) -> ColumnwiseNetwork:
         from dpsynth_platform.synth.neural.tbart_network import TbartNetwork

@@ -25,6 +25,8 @@ from dpsynth_platform.synth.tabular.junction import Attributes, Clique, Junction
 
 BATCH_CELLS = 2**23
 """Cells of all cliques, over all rows that are in memory at once."""
+MOST_CODES = 2**62
+"""Combinations of evidence that have a number."""
 _NEVER = -1e300
 """In place of -inf, so that differences are numbers."""
 
@@ -135,7 +137,7 @@ class GivenEvidence:
     def _distinct(self, states: Codes) -> tuple[Codes, npt.NDArray[np.int64]]:
         """Distinct rows of evidence, and which of them each row has; all rows where there are too many values."""
         every = math.prod(self.sizes[index] for index in self.known)
-        if every >= 2**62:
+        if every >= MOST_CODES:
             return states, np.arange(len(states))
         code = np.zeros(len(states), dtype=np.int64)
         for index in self.known:

@@ -35,6 +35,14 @@ NETWORK_SECONDS_PER_NUMBER = 100e-9  # the same, if a network computes the share
 MIX_SECONDS_PER_CLIQUE = 110e-6  # also for each measured clique, and each of its cells in each component
 MIX_SECONDS_PER_PRODUCT = 0.3e-9
 
+# Of DP-SGD: seconds for a column of a row, or a token, and for each weight beside it. Measured in one thread: networks
+# of 8 to 80 columns (`tests/benchmarks/bench_network_speed.py`, for other tables, too; predictions are .9 to 3 times
+# the time), and language models of 47,000 to 61 million weights (`bench_language.py`, and passes over random tokens).
+ARN_PACE = 1.2e-6, 0.22e-9
+TBART_PACE = 12e-6, 0.12e-9
+MIXTURE_PACE = 1.2e-6, 0.008e-9
+LANGUAGE_PACE = 35e-6, 0.075e-9
+
 ESTIMATE_SHARE = 0.3  # part of a time limit that the last fit may take, by the clock
 LEAST_CELLS = 2**14
 
@@ -168,6 +176,29 @@ class MixtureWork:
             else:
                 break
         return work
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """The work of training a network by DP-SGD, without counts and drawing. All of it is public.
+
+    Attributes:
+        rows: of all steps together.
+        places: columns or tokens of a row.
+        weights: that a row meets at each place.
+        pace: seconds of a place, and further ones for each weight.
+    """
+
+    rows: int
+    places: int
+    weights: float
+    pace: tuple[float, float]
+
+    @property
+    def seconds(self) -> float:
+        """Of one core; an accelerator is faster."""
+        of_place, of_weight = self.pace
+        return START_SECONDS + self.rows * self.places * (of_place + self.weights * of_weight)
 
 
 def memory_bytes(*, counted: int = 0, views: int = 0, measured: int = 0, model_cells: int = 0) -> int:

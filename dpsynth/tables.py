@@ -1,0 +1,92 @@
+"""Synthetic tables that join, of several frames.
+
+What belongs here: the result, and the arguments of `dpsynth.synthesize` for several tables. What does not: the steps
+(`dpsynth_platform.linked_tables`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpsynth import frames
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.linked_tables import SyntheticTables, TablesOptions, synthesize_tables
+from dpsynth_platform.privacy.guarantee import Guarantee
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Synthetic tables that join, and their guarantee.
+
+    Attributes:
+        directory: has the tables, their statement, and below `restricted` the models, keys and ledger.
+        synthesis: paths, rows, guarantee, and the ledger entry that paid.
+    """
+
+    directory: Path
+    synthesis: SyntheticTables
+    _kinds: Mapping[str, frames.Kind] = field(repr=False)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the result promises to one owner of rows; its text is one sentence."""
+        return self.synthesis.guarantee
+
+    def statement(self) -> str:
+        """The privacy statement: whom it protects, what it covers and what not. In Markdown."""
+        return self.synthesis.statement.read_text(encoding="utf-8")
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The tables by name: frames like the given ones."""
+        import pyarrow.parquet as pq
+
+        found = {}
+        for name, kind in self._kinds.items():
+            path = self.synthesis.synthetic / f"{name}.parquet"
+            if not path.is_file():
+                raise ConfigurationError(f'{path}: no frame is made of this format; accepted: format="parquet"')
+            found[name] = kind.frame(pq.read_table(path))
+        return found
+
+
+def synthesize_frames(
+    data: Mapping[str, Any],
+    out: Path,
+    keys: Mapping[str, Mapping[str, Any]] | None,
+    columns: Mapping[str, Mapping[str, Any]] | None,
+    report: Progress,
+    options: Mapping[str, Any],
+) -> Tables:
+    """Synthetic tables of several frames; see `dpsynth.synthesize`."""
+    read = {name: frames.read(each) for name, each in data.items()}
+    declared = {name: dict(each) for name, each in (keys or {}).items()}
+    for name, each in (columns or {}).items():
+        declared.setdefault(name, {})["columns"] = dict(each)
+    chosen = _options(options, declared)
+    made = synthesize_tables({name: table for name, (table, _) in read.items()}, out, chosen, progress=report)
+    return Tables(out, made, {name: kind for name, (_, kind) in read.items() if name in declared})
+
+
+def _options(options: Mapping[str, Any], declared: Mapping[str, Any]) -> TablesOptions:
+    known = [item.name for item in fields(TablesOptions)]
+    given, whole = dict(options), {"owner", "max_contributions"}
+    schema: dict[str, Any] = {name: given.pop(name) for name in whole if name in given}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ContractError(f"{name}: unknown option of several tables{hint}; accepted: {', '.join(known)}")
+    if declared and given.get("schema") is not None:
+        raise ContractError("schema: beside keys or columns; accepted: one of them")
+    if declared:
+        given["schema"] = schema | {"tables": dict(declared)}
+    if "epsilon" not in given:
+        raise ContractError("epsilon: missing; accepted: a number above 0; up to 1 is strong")
+    return TablesOptions(**given)

@@ -138,18 +138,18 @@ def _catalogued(places: Tables, sources: Mapping[str, Source]) -> dict[str, Cata
 def _guessed(tables: Mapping[str, Catalogued]) -> dict[str, Catalogued]:
     """The tables with keys guessed from the names of columns, where none are declared."""
     keys = {name: table.key or _guessed_key(name, table.schema.names) for name, table in tables.items()}
+    single = {name: key for name, key in keys.items() if len(key) == 1}
     found = {}
     for name, table in tables.items():
-        foreign: dict[str, ForeignKey] = {}
-        for other, key in keys.items():
-            if other == name or len(key) != 1:
-                continue
-            same = {_bare(key[0])} - {_ID} if keys[name] != key else set()
-            for column in table.schema.names:
-                if _bare(column) in same | _ids(other):
-                    foreign.setdefault(column, ForeignKey((column,), other, key))
-        ordered = tuple(foreign[column] for column in table.schema.names if column in foreign)
-        found[name] = replace(table, key=keys[name], foreign=ordered)
+        foreign = []
+        for column in table.schema.names:
+            named = [other for other in single if _bare(column) in _ids(other)]
+            # A key of one name in two tables, such as of a person and of details, says not which one refers.
+            alike = [other for other, key in single.items() if _bare(column) == _bare(key[0]) != _ID]
+            others = [other for other in (*named, *(alike if keys[name] != (column,) else ())) if other != name]
+            if others:
+                foreign.append(ForeignKey((column,), others[0], single[others[0]]))
+        found[name] = replace(table, key=keys[name], foreign=tuple(foreign))
     return found
 
 
@@ -240,7 +240,7 @@ def _person(table: str) -> int:
 
 def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool) -> Iterator[str]:
     yield f"# A draft, from names, types and keys alone. The root is {tree.root}: each of its rows is protected as one"
-    yield "# person's, with all that belongs to it. Where a person has several rows: owner: COLUMN, max_contributions: N."
+    yield "# person's, with all that belongs to it. Where a person has several: owner: COLUMN, max_contributions: N."
     if guessed:
         yield "# Keys and parents are guessed from the names of columns: no foreign key is declared. Check each."
     yield "# max_children: the most rows that are kept of each row of the parent. A large one costs accuracy."
@@ -281,7 +281,7 @@ def _table(name: str, tree: _Tree, tables: Mapping[str, Catalogued], source: Sou
         shown = ", ".join(f"{dump_inline(column)}: {dump_inline(other)}" for column, other in lookups.items())
         yield f"    lookups: {{{shown}}}"
     if name in tree.keyless:
-        yield f"    # Its key {_listed(table.key)} is left out: a public table has a part of it, and no table refers to it."
+        yield f"    # Its key {_listed(table.key)} is left out: part of it refers to a public table, no table to it."
     taken = {*key, *(parent.columns if parent else ()), *lookups}
     ignored = set()
     for each in table.foreign:

@@ -230,8 +230,8 @@ def _keys_of(source: Source, key: str) -> list[str]:
     keys = column.cast(pa.string())
     if keys.null_count or len(keys.unique()) < len(keys):
         raise SourceError(f"{source.path}: column {key!r} has repeated or missing values; accepted: distinct keys")
-    if len(keys) > MOST_KEYS:
-        raise SourceError(f"{source.path}: {len(keys)} rows; accepted: a public table of up to {MOST_KEYS}")
+    if not 2 <= len(keys) <= MOST_KEYS:
+        raise SourceError(f"{source.path}: {len(keys)} rows; accepted: a public table of 2 to {MOST_KEYS}")
     return sorted(keys.to_pylist())
 
 

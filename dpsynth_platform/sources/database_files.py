@@ -207,7 +207,11 @@ class _SQLite(DatabaseFile):
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _connected(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
+        # A database with a log of changes gets files beside it even by reading, unless it is said to stay as it is.
+        # `read` finds out whether it did.
+        beside = any(self.path.with_name(f"{self.path.name}{end}").exists() for end in ("-wal", "-journal"))
+        alone = "" if beside else "&immutable=1"
+        connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro{alone}", uri=True)
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
         return connection
@@ -343,13 +347,13 @@ class _DuckDB(DatabaseFile):
         return connection
 
 
-def _stamp(path: Path) -> tuple[tuple[int, int] | None, ...]:
-    """Changes whenever the file, or the journal of its newest changes, does."""
-    found: list[tuple[int, int] | None] = []
-    for place in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}.wal")):
+def _stamp(path: Path) -> list[tuple[int, int]]:
+    """Changes whenever the file does, or the log of its newest changes."""
+    found = []
+    for end in ("", "-wal", ".wal"):
         try:
-            status = place.stat()
-            found.append((status.st_mtime_ns, status.st_size))
+            status = path.with_name(f"{path.name}{end}").stat()
+            found.append((status.st_mtime_ns, status.st_size) if status.st_size else (0, 0))
         except FileNotFoundError:
-            found.append(None)
-    return tuple(found)
+            found.append((0, 0))
+    return found

@@ -135,6 +135,14 @@ def test_a_database_that_changes_meanwhile_is_refused(tmp_path: Path, end: str) 
         place_of(tables, "Log")
 
 
+def test_any_path_is_that_of_a_database(tmp_path: Path) -> None:
+    odd = tmp_path / "odd #1%41"
+    odd.mkdir()
+    for end in ENDS:
+        place = database(odd / f"a b #%41{end}", ["CREATE TABLE t(x integer)", "INSERT INTO t VALUES (1)"])
+        assert place_of(tables_at(place), "t").num_rows == 1
+
+
 def test_a_database_of_sqlite_in_a_log_of_changes_is_read_with_them(tmp_path: Path) -> None:
     place = tmp_path / "shop.db"
     with closing(sqlite3.connect(place, isolation_level=None)) as writer:
@@ -142,6 +150,9 @@ def test_a_database_of_sqlite_in_a_log_of_changes_is_read_with_them(tmp_path: Pa
         for statement in (*SHOP, *ROWS):
             writer.execute(statement)
         assert place_of(tables_at(place), "Log").num_rows == 1
+    assert list(tmp_path.iterdir()) == [place]
+    assert place_of(tables_at(place), "Log").num_rows == 1
+    assert list(tmp_path.iterdir()) == [place]  # reading leaves no file beside it
 
 
 def test_values_of_sqlite_are_read_as_the_declared_types(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from dpsynth_platform.console import configuration as console
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.tables import LinkedTable, LinkedTables, Parent
 from dpsynth_platform.foundation import settings
 from dpsynth_platform.lineage.custom_facets import CUSTOM_FACETS, custom_schema
 from dpsynth_platform.one_table.declaration import SchemaFile
@@ -353,6 +354,9 @@ def configuration_page(words: Mapping[str, Any], unfit: list[str] | None = None)
     text += ["## manager.yaml", pages["manager.yaml"], *_choices(keys, "manager", (AwsManager, GoogleManager))]
     text += ["## Files of dpsynth synth table", pages["synth"], keys.table(SchemaFile, "", {})]
     text += ["### constraints", _summary(Constraint), keys.table(Constraint, "constraints.", {})]
+    text += ["## Files of dpsynth synth tables", pages["tables"], keys.table(LinkedTables, "", {})]
+    text += ["### tables", _summary(LinkedTable), keys.table(LinkedTable, "tables.", {})]
+    text += ["### parent of a table", _summary(Parent), keys.table(Parent, "parent.", {})]
     _note_unfit(unfit, keys, words["configuration"])
     return "\n\n".join(text)
 

@@ -258,7 +258,7 @@ class _Bounding:
         previous = {
             previous_name(column, lag): f"lag({quoted(column)}, {lag})"
             for lag in range(1, self._tables.lags(name) + 1)
-            for column in own
+            for column in self._tables.passed_on(name)
         }
         sql = _CHOICE_SQL.format(
             given=_list(f"{self._value(name, column)} AS {quoted(column)}" for column in columns),
@@ -331,7 +331,7 @@ class _Bounding:
         evidence[POSITION] = (f"{rows}.{self._place(name)}", pa.int32())
         evidence[children_name(name)] = (self._siblings(name), pa.int32())
         for lag in range(1, self._tables.lags(name) + 1):
-            for column in own:
+            for column in self._tables.passed_on(name):
                 before = previous_name(column, lag)
                 evidence[before] = (f"{rows}.{quoted(before)}", types.field(column).type)
         if (ordered := self._tables.gap(name)) is not None:

@@ -77,6 +77,11 @@ def children_name(table: str) -> str:
     return f"{table}__rows"
 
 
+def is_learned(column: Column | None) -> bool:
+    """Whether the mechanism learns a column's values."""
+    return isinstance(column, CategoricalColumn) and column.most_learned is not None
+
+
 def gap_name(column: str) -> str:
     """How far a row's value is from that of the row before, in a view."""
     return f"{column}__gap"
@@ -85,7 +90,7 @@ def gap_name(column: str) -> str:
 class Parent(Part):
     """The table whose rows have these ones as children."""
 
-    table: TableName
+    table: TableName = Field(description="Its name.")
     columns: list[ColumnName] = Field(min_length=1, max_length=16, description="The foreign key, in the key's order.")
 
 
@@ -124,7 +129,9 @@ class LinkedTable(Part):
     lookups: dict[ColumnName, TableName] = Field(
         default_factory=dict, description="Columns that hold the key of a row in a public table."
     )
-    columns: dict[ColumnName, Column] = Field(default_factory=dict)
+    columns: dict[ColumnName, Column] = Field(
+        default_factory=dict, description="All columns but keys, as in a contract."
+    )
     constraints: list[Constraint] = Field(
         default_factory=list,
         max_length=MOST_CONSTRAINTS,
@@ -182,7 +189,9 @@ class LinkedTable(Part):
 class LinkedTables(Part):
     """A database: the root, and what belongs to its rows."""
 
-    tables: dict[TableName, LinkedTable] = Field(min_length=1, max_length=MOST_TABLES)
+    tables: dict[TableName, LinkedTable] = Field(
+        min_length=1, max_length=MOST_TABLES, description="By their names, which are those of files."
+    )
     owner: ColumnName | None = Field(
         default=None, description="The root's column that names the owner of a row; by default each row is an owner."
     )
@@ -249,7 +258,7 @@ class LinkedTables(Part):
 
     def _context_faults(self, name: str) -> Iterator[str]:
         table = self.tables[name]
-        known = [f"{other}.{column}" for other in self.ancestors(name) for column in self.own_columns(other)]
+        known = [f"{other}.{column}" for other in self.ancestors(name) for column in self.passed_on(other)]
         for each in table.context or ():
             if each not in known:
                 yield f"tables.{name}.context: {each!r}; accepted: {', '.join(known)}"
@@ -357,6 +366,11 @@ class LinkedTables(Part):
         """Names of a table's modelled columns, with those that refer to public tables."""
         return [*self.tables[name].modelled, *self.tables[name].lookups]
 
+    def passed_on(self, name: str) -> list[str]:
+        """Names of the columns that other rows may depend on: those whose values are known beforehand."""
+        columns = self.tables[name].columns
+        return [each for each in self.own_columns(name) if not is_learned(columns.get(each))]
+
     def gap(self, name: str) -> str | None:
         """The first column of a table's order, if a row's value follows from the row before and a gap; else None."""
         order = self.tables[name].order_by
@@ -370,13 +384,15 @@ class LinkedTables(Part):
         if table.parent is None:
             return []
         if table.context is None:
-            return [(table.parent.table, column) for column in self.own_columns(table.parent.table)]
+            return [(table.parent.table, column) for column in self.passed_on(table.parent.table)]
         return [(each.split(".", 1)[0], each.split(".", 1)[1]) for each in table.context]
 
     def constraint_names(self, name: str) -> dict[str, str]:
         """The columns of a view, by their names in constraints."""
         own = self.own_columns(name)
-        previous = {f"{PREVIOUS}.{each}": previous_name(each, 1) for each in own} if self.lags(name) else {}
+        previous = (
+            {f"{PREVIOUS}.{each}": previous_name(each, 1) for each in self.passed_on(name)} if self.lags(name) else {}
+        )
         context = {f"{table}.{each}": context_name(table, each) for table, each in self.context(name)}
         return {each: each for each in own} | previous | context
 
@@ -392,7 +408,7 @@ class LinkedTables(Part):
             *context,
             *siblings,
             *position,
-            *(previous_name(each, lag) for lag in lags for each in self.own_columns(name)),
+            *(previous_name(each, lag) for lag in lags for each in self.passed_on(name)),
         ]
 
     def view(self, name: str, values: Mapping[str, Sequence[str]]) -> dict[str, Column]:
@@ -413,8 +429,8 @@ class LinkedTables(Part):
         if children_name(name) in self.evidence(name):
             found[children_name(name)] = self._count(name)
         for lag in range(1, self.lags(name) + 1):
-            for column, declared in own.items():
-                found[previous_name(column, lag)] = declared.model_copy(update={"nullable": True})
+            for column in self.passed_on(name):
+                found[previous_name(column, lag)] = own[column].model_copy(update={"nullable": True})
         return found
 
     def declared(self, name: str, values: Mapping[str, Sequence[str]]) -> dict[str, Column]:

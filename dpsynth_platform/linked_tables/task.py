@@ -296,7 +296,7 @@ def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], 
     types = {column: own[name].field(column).type for column in tables.own_columns(name)}
     found = dict(types)
     for lag in range(1, tables.lags(name) + 1):
-        found |= {previous_name(column, lag): type_ for column, type_ in types.items()}
+        found |= {previous_name(column, lag): types[column] for column in tables.passed_on(name)}
     for table, column in tables.context(name):
         found[context_name(table, column)] = own[table].field(column).type
     counts = [children_name(each) for each in (*tables.children(name), name)]

@@ -30,6 +30,7 @@ from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.linked_tables import SyntheticTables, TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables.run import Interrupted
+from dpsynth_platform.linked_tables.task import linked_task
 from dpsynth_platform.synth.relational import drawing
 
 OPTIONS = TablesOptions(epsilon=2, delta=1e-6, schema=TABLES, method="independent")
@@ -209,6 +210,20 @@ def test_constraints_hold_across_the_join_and_along_the_order(tmp_path: Path) ->
     assert len(joined) > 300
     assert (joined["at"] >= joined["start"]).all() and (joined["end"] > joined["at"]).all()
     assert joined.groupby("id")["at"].apply(lambda column: column.is_monotonic_increasing).all()
+
+
+def test_learned_values_stay_in_their_table(tmp_path: Path) -> None:
+    schema = json.loads(json.dumps(TABLES))
+    schema["tables"]["patients"]["columns"]["sex"] = {"type": "categorical", "values": "learned", "most": 10}
+    schema["tables"]["stays"]["columns"]["ward"] = {"type": "categorical", "values": "learned", "most": 10}
+    task = linked_task(clinic(50), replace(OPTIONS, schema=schema))
+    names = {
+        name: [column["name"] for column in view["columns"]] for name, view in task.plan.parameters["views"].items()
+    }
+    assert "sex" in names["patients"] and "patients__sex" not in names["stays"]
+    assert "ward" in names["stays"] and not {"previous__ward", "stays__ward"} & {*names["stays"], *names["diagnoses"]}
+    made = synthesize_tables(clinic(), tmp_path / "out", replace(OPTIONS, schema=schema, epsilon=8))
+    assert set(frames(made)["stays"]["ward"]) == {"A", "B", "C"}
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ class LinkedDrawing:
         """All children in a table of some rows: with the place of each one's parent, and its number under it."""
         tables, sampler = self.tables, self.children[name]
         numbers = above.values.column(children_name(name)).to_numpy().astype(np.int64)
-        own, evidence = tables.own_columns(name), tables.evidence(name)
+        own, evidence = tables.passed_on(name), tables.evidence(name)
         parent_table = tables.ancestors(name)[0]
         context = self._context(above.values, parent_table)
         lags = tables.lags(name)
@@ -232,9 +232,9 @@ class LinkedDrawing:
 
     def _context(self, values: pa.Table, name: str) -> pa.Table:
         """The columns of a table and its ancestors, by their names in the views below."""
-        names = {each: context_name(name, each) for each in self.tables.own_columns(name)}
+        names = {each: context_name(name, each) for each in self.tables.passed_on(name)}
         for other in self.tables.ancestors(name):
-            names |= {shown: shown for each in self.tables.own_columns(other) if (shown := context_name(other, each))}
+            names |= {shown: shown for each in self.tables.passed_on(other) if (shown := context_name(other, each))}
         kept = {each: shown for each, shown in names.items() if each in values.column_names}
         return values.select(list(kept)).rename_columns(list(kept.values()))
 

@@ -182,6 +182,7 @@ class Drawing:
         missing: the share of each counted column that was missing or unlisted in the mechanism's input.
         measured: the noisy counts for publication (`tabular.measured`), where columns are counted.
         paid: bought measures of a sample of the same model (`tabular.paid`), where the plan has any.
+        kept: index of the setting that the mechanism kept (`tuning`), where it chose.
     """
 
     schema: pa.Schema
@@ -191,6 +192,7 @@ class Drawing:
     missing: tuple[MissingShare, ...] = ()
     measured: Mapping[str, Any] | None = None
     paid: Mapping[str, Any] | None = None
+    kept: int | None = None
 
     def table(self) -> pa.Table:
         """All rows in memory."""

@@ -126,8 +126,8 @@ class Tuned(Generator):
         """Rows of the best run's model, without its score and noisy counts: the noise of a run that is kept for its
         score does not have the distribution that intervals assume.
         """
-        _, method = runs.kept_setting(request.directory)
-        return replace(generator(method).drawn(request), paid=None, measured=None)
+        setting, method = runs.kept_setting(request.directory)
+        return replace(generator(method).drawn(request), paid=None, measured=None, kept=setting)
 
 
 def _keys(described: list[dict[str, Any]], prefix: str) -> list[str]:

@@ -59,6 +59,8 @@ from dpsynth_platform.foundation.digests import canonical_digest
 
 _OF_NO_ROW = ("asset", "password_file")
 """Keys of the source that change none of its rows."""
+_OF_NO_TARGET = ("pairs", "likelihood")
+"""Scores of `generate.tune` that are the same whatever the target is."""
 _OF_NO_VALUE = ("accept_pii", "accept_unscrubbed", "damaged")
 """Keys of a column that change none of its values. `damaged` decides whether a run stops before anything is spent."""
 
@@ -337,7 +339,7 @@ class DataContract(Part):
             return {}
         return {
             "tune": self.generate.tune.model_dump(mode="json"),
-            "tune_target": None if self.generate.tune.score.measure == "pairs" else self.quality.target,
+            "tune_target": None if self.generate.tune.score.measure in _OF_NO_TARGET else self.quality.target,
             "tune_constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
         }
 

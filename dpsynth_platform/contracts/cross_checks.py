@@ -186,6 +186,7 @@ class Parts:
         if tune:
             yield from self._measured_target("generate.tune.score.measure", [tune.score.measure])
             yield from self._learned_in_runs(tune)
+            yield from self._parted_owners(tune)
         if not paid:
             return
         if self.generate and (self.generate.text or self.generate.image):
@@ -214,6 +215,23 @@ class Parts:
                 yield (
                     f"generate.tune.runs: {tune.runs:g}, but the values of {name} are learned, which a random number "
                     "of runs cannot pay for; accepted: each, or the values of all columns declared"
+                )
+
+    def _parted_owners(self, tune: Tune) -> Iterator[str]:
+        """Units that the score `likelihood` cannot hold out, or columns whose cells differ between runs."""
+        if tune.score.measure != "likelihood":
+            return
+        path = "generate.tune.score.measure: likelihood"
+        if self.privacy and (self.privacy.unit == "example" or self.privacy.multi_owner):
+            yield f"{path} holds owners out, and a record has not one; accepted: one owner of each record (unit: user)"
+        elif self.privacy and self.privacy.adjacency not in ("add-or-remove", "zero-out"):
+            yield f"{path} with adjacency {self.privacy.adjacency!r}; accepted: add-or-remove, zero-out"
+        for name in modelled_columns(self.columns, self.privacy):
+            column = self.columns[name]
+            if column is not None and column.type == "categorical" and column.most_learned is not None:
+                yield (
+                    f"{path} compares runs by declared values, and those of {name} are learned; accepted: another "
+                    "measure, or the values of all columns declared"
                 )
 
     def _network(self) -> Iterator[str]:

@@ -243,6 +243,15 @@ class MechanismRun:
     progress: Progress = silent
     engine: Engine | None = None
     checkpoints: Checkpoints | None = None
+    training: pa.Table | None = field(default=None, repr=False)
+    """The records that it counts and trains on, if these are not all of `bounded` (`tabular.held_out`). Sensitive."""
+    held_out: pa.Table | None = field(default=None, repr=False)
+    """The others, which the score reads. Sensitive."""
+
+    @property
+    def read(self) -> Path | pa.Table:
+        """The records that a network counts and trains on."""
+        return self.bounded if self.training is None else self.training
 
     @property
     def language_model(self) -> Checkpoints:

@@ -126,6 +126,17 @@ def test_an_interrupted_line_continues_with_what_was_drawn(tmp_path: Path, monke
     assert verify_release(released(deployment)).ok
 
 
+def test_a_release_of_the_run_that_held_out_owners_fit_best(tmp_path: Path) -> None:
+    networks = [{"method": method, "network": {"steps": 6, "replay_steps": 2}} for method in ("arn", "tbart")]
+    deployment = tuning(tmp_path, candidates=networks, score={"measure": "likelihood", "held_out": 0.25})
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    folder = released(deployment)
+    assert verify_release(folder).ok
+    statement = json.loads((folder / "dossier.json").read_text())["statement"]
+    assert sum("how the records compare with the fitted model" in said for said in statement["covered"]) == 1
+
+
 def test_a_release_of_settings_that_all_run(tmp_path: Path) -> None:
     deployment = tuning(tmp_path, runs="each")
     ran = run_here(deployment)

@@ -32,6 +32,7 @@ from dpsynth_platform.synth.interface import (
     generator,
 )
 from dpsynth_platform.synth.tabular import measurements, paid
+from dpsynth_platform.synth.tabular.held_out import Parts
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tuning import runs
 from dpsynth_platform.synth.tuning.runs import Runs
@@ -78,7 +79,7 @@ class Tuned(Generator):
         run.progress(STAGE, 0, 1)
         if not self.is_complete(run.directory):
             drawn = Runs.of(run.directory, run.plan.digest, sealed.methods, sealed.number)
-            plans = sealed.plans(run.plan)
+            plans, run = sealed.plans(run.plan), _in_parts(run, sealed)
             for number, setting in enumerate(drawn.settings):
                 _scored(_inner(run, plans[setting], number))
             scores = [paid.score_of(runs.place(run.directory, number)) for number in range(len(drawn.settings))]
@@ -148,6 +149,16 @@ def _in_words(sealed: SealedTuning) -> str:
         f"{event.mean:.3g} in expectation, more than {rarely} once in a hundred times (truncated negative binomial "
         f"distribution of shape {event.shape:g}); nothing of the others is kept"
     )
+
+
+def _in_parts(run: MechanismRun, sealed: SealedTuning) -> MechanismRun:
+    """The run with its owners in two parts, where the score needs it; no run then reads the bounded table itself."""
+    share = sealed.held_out(run.plan)
+    if share is None:
+        return run
+    parts = Parts.of(run, share)
+    nowhere = run.bounded.with_name(f"{run.bounded.name} in parts")
+    return replace(run, bounded=nowhere, engine=None, training=parts.training, held_out=parts.held_out)
 
 
 def _inner(run: MechanismRun, plan: SealedPlan, number: int) -> MechanismRun:

@@ -339,9 +339,17 @@ class DataContract(Part):
             return {}
         return {
             "tune": self.generate.tune.model_dump(mode="json"),
-            "tune_target": None if self.generate.tune.score.measure in _OF_NO_TARGET else self.quality.target,
+            "tune_target": self.quality.target if self._target_decides else None,
             "tune_constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
         }
+
+    @property
+    def _target_decides(self) -> bool:
+        """Whether scores depend on the target, or a language model writes rows with the target first."""
+        tune = self.generate.tune
+        return tune is not None and (
+            tune.score.measure not in _OF_NO_TARGET or any(each.language is not None for each in tune.candidates)
+        )
 
     @property
     def _paid_measures(self) -> dict[str, Any]:

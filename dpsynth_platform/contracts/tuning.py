@@ -13,14 +13,14 @@ from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import Part, refuse
 from dpsynth_platform.contracts.methods import LANGUAGE_METHODS, NETWORK_METHODS, WORKLOAD_METHODS, TableMethodName
-from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, TableNetwork
+from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, RowLanguage, TableNetwork
 from dpsynth_platform.contracts.quality import Paid
 from dpsynth_platform.contracts.workload import Workload
 from dpsynth_platform.foundation.yaml_files import read_yaml
 
-TUNED_METHODS = tuple(name for name in get_args(TableMethodName) if name not in ("auto", "jam", *LANGUAGE_METHODS))
-"""Methods that a candidate may have: `auto` has no settings, `jam` needs a public table, others a language model."""
-LIKELIHOOD_METHODS = ("arn", "tbart")
+TUNED_METHODS = tuple(name for name in get_args(TableMethodName) if name not in ("auto", "jam"))
+"""Methods that a candidate may have: `auto` has no settings, and `jam` needs counts of a public table."""
+LIKELIHOOD_METHODS = ("arn", "tbart", *LANGUAGE_METHODS)
 """Of these, methods whose models know each record's likelihood."""
 MOST_CANDIDATES = 20
 _HELD_OUT, _CLIP = 0.2, 1.0
@@ -33,6 +33,11 @@ class Candidate(Part):
     network: TableNetwork | None = Field(
         default=None, exclude_if=lambda network: network is None, description="For methods that train a network."
     )
+    language: RowLanguage | None = Field(
+        default=None,
+        exclude_if=lambda language: language is None,
+        description="For methods that train a language model, which for all of them is that of `generate`.",
+    )
     workload: Workload | None = Field(
         default=None,
         exclude_if=lambda workload: workload is None,
@@ -44,7 +49,8 @@ class Candidate(Part):
             shown = "missing, and generate.method names none" if self.method in (None, "auto") else repr(self.method)
             yield f"{where}.method: {shown}; accepted: {', '.join(TUNED_METHODS)}"
             return
-        for name, methods in (("network", NETWORK_METHODS), ("workload", WORKLOAD_METHODS)):
+        parts = {"network": NETWORK_METHODS, "language": LANGUAGE_METHODS, "workload": WORKLOAD_METHODS}
+        for name, methods in parts.items():
             if getattr(self, name) is not None and self.method not in methods:
                 accepted = ", ".join(each for each in methods if each in TUNED_METHODS)
                 yield (
@@ -181,15 +187,26 @@ def with_settings(generate: Any) -> Any:
     return generate | {"tune": tune | {"candidates": candidates}}
 
 
+def with_public_rows(language: dict[str, Any], public: Any) -> dict[str, Any]:
+    """An unvalidated `language` part whose first stage learns the rows of `generate.public`, where there are any."""
+    first = language.get("first")
+    return (
+        language if public is None or not isinstance(first, dict) else language | {"first": {"rows": "public"} | first}
+    )
+
+
 def _whole(candidate: Mapping[str, Any], generate: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(candidate)
     if found.get("method") is None:
         found["method"] = generate.get("method")
-    if found["method"] in NETWORK_METHODS:
-        common = generate.get("network") if found["method"] == generate.get("method") else None
-        parts = [NETWORK_DEFAULTS[found["method"]], {} if common is None else common, found.get("network") or {}]
+    trained = "network" if found["method"] in NETWORK_METHODS else "language"
+    if found["method"] in (*NETWORK_METHODS, *LANGUAGE_METHODS):
+        common = generate.get(trained) if found["method"] == generate.get("method") else None
+        parts = [NETWORK_DEFAULTS[found["method"]], {} if common is None else common, found.get(trained) or {}]
         if all(isinstance(part, dict) for part in parts):
-            found["network"] = {key: value for part in parts for key, value in part.items()}
+            found[trained] = with_public_rows(
+                {key: value for part in parts for key, value in part.items()}, generate.get("public")
+            )
     elif found["method"] in WORKLOAD_METHODS and found.get("workload") is None:
         found["workload"] = generate.get("workload") or {}
     return found

@@ -34,6 +34,8 @@ from dpsynth_platform.synth.interface import (
 from dpsynth_platform.synth.tabular import measurements, paid
 from dpsynth_platform.synth.tabular.held_out import Parts
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.text.generator import read_base_model
+from dpsynth_platform.synth.text.trained import handed
 from dpsynth_platform.synth.tuning import runs
 from dpsynth_platform.synth.tuning.runs import Runs
 from dpsynth_platform.synth.tuning.sealing import SealedTuning, calibrated
@@ -54,6 +56,11 @@ class Tuned(Generator):
     def check(self, plan: SealedPlan) -> None:
         SealedTuning.of(plan).check(plan)
 
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
+        """Of every setting: any of them may run."""
+        found = [generator(each.method).check_public(each) for each in SealedTuning.of(plan).plans(plan)]
+        return tuple(dict.fromkeys(path for paths in found for path in paths))
+
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """Of errors and memory, the most that any setting has."""
         sealed = SealedTuning.of(plan)
@@ -68,6 +75,7 @@ class Tuned(Generator):
             "columns": described[0]["columns"],
             "epsilon_of_a_run": sealed.epsilon,
             "settings": sealed.methods,
+            **({} if (base := sealed.base) is None else {"base_model": base[0]}),
             **errors,
             "predicted_memory_bytes": max(found["predicted_memory_bytes"] for found in described),
         }
@@ -194,11 +202,13 @@ def _score(run: MechanismRun) -> None:
         return
     made = generator(run.plan.method)
     assert isinstance(made, MarginalGenerator)  # noqa: S101  (all methods that a setting may have)
-    if made.is_complete(run.directory):
-        made.estimate(run.plan, run.directory, device=run.device)
-        made.measure_quality(run)
-    else:
-        made.run(run)
+    described = None if run.checkpoints is None else run.checkpoints.base_model
+    with handed(None if described is None else read_base_model(described)):
+        if made.is_complete(run.directory):
+            made.estimate(run.plan, run.directory, device=run.device)
+            made.measure_quality(run)
+        else:
+            made.run(run)
 
 
 def _can_be_scored(method: str, directory: Path) -> bool:

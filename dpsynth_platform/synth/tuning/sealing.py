@@ -24,6 +24,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
 from dpsynth_platform.contracts.quality import Paid
 from dpsynth_platform.contracts.tuning import HeldOut, Tune
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
@@ -74,6 +75,22 @@ class SealedTuning:
     def methods(self) -> list[str]:
         return [candidate["method"] for candidate in self.candidates]
 
+    @property
+    def base(self) -> tuple[str, str] | None:
+        """Name and digest of the language model that settings start from; None without one.
+
+        Raises:
+            GrantRefused: they start from several, of which lineage knows one.
+        """
+        found = {
+            (str(each["parameters"]["base_model"]), str(each["parameters"]["base_digest"]))
+            for each in self.candidates
+            if each["method"] in LANGUAGE_METHODS
+        }
+        if len(found) > 1:
+            raise GrantRefused("settings start from several language models; materialize the line from raw")
+        return found.pop() if found else None
+
     def held_out(self, plan: SealedPlan) -> float | None:
         """The share of owners that no run is trained on; None where all are. Raises `GrantRefused` if runs differ."""
         measures = [SealedMeasures.in_plan(each) for each in self.plans(plan)]
@@ -104,7 +121,7 @@ class SealedTuning:
             measures = SealedMeasures.in_plan(each)
             if measures is None or measures.measures != [self.measure]:
                 raise GrantRefused("a setting's plan does not pay for the score; materialize the line from raw")
-        self.held_out(plan)
+        _ = self.base, self.held_out(plan)
 
 
 def calibrated(inputs: PlanInputs) -> tuple[SealedTuning, list[SealedPlan]]:
@@ -181,6 +198,8 @@ def _at(where: str, fault: str) -> str:
     """A fault of a setting, by the key in the contract that has it."""
     if fault.startswith("quality.paid.measures"):
         return fault.replace("quality.paid.measures", "generate.tune.score.measure", 1)
+    if fault.startswith(("generate.public", "generate.base_model")):
+        return fault
     if fault.startswith("generate."):
         return where + fault.removeprefix("generate.")
     return f"{where.removesuffix('.')}: {fault}"

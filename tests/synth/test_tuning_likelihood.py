@@ -276,6 +276,14 @@ def test_a_better_setting_wins(tmp_path):
     assert runs.kept_setting(run.directory) == (1, "arn")
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_table_without_records_in_a_part_is_no_failure(tmp_path, rows):
+    """That would show whether there are any."""
+    plan = short_plan()
+    MADE.run(run := job(plan, write_bounded(people(2).slice(0, rows), tmp_path / "table"), tmp_path / "model"))
+    assert MADE.is_complete(run.directory)
+
+
 def test_it_continues_in_the_same_parts(tmp_path, monkeypatch):
     trained, scored = read_by(monkeypatch)
     table, plan = people(400), short_plan()

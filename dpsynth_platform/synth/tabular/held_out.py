@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
-from dpsynth_platform.foundation.storage import write_durably
+from dpsynth_platform.foundation.storage import table_schema, write_durably
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_of, holdout_mask
@@ -58,9 +58,9 @@ class Parts:
         domain, weighting = Domain.from_json(run.plan.columns), Guarantee.from_json(run.plan.guarantee).weighting
         names = [*domain.reads, OWNER_COLUMN]
         batches = [batch for batch, _ in Records(run.bounded, domain, weighting).rows(names)]
-        if not batches:
-            raise MechanismFailed("the bounded table has no batches, so that owners cannot be parted")
-        table = pa.Table.from_batches(batches)
+        # Without a batch the parts are empty, and the run goes on: whether there are records must not show.
+        kept = [table_schema(run.bounded).field(name) for name in names]
+        table = pa.Table.from_batches(batches) if batches else pa.schema(kept).empty_table()
         out = pa.array(is_held_out(table, run.plan, share))
         return cls(table.filter(pc.invert(out)), table.filter(out))
 

@@ -102,8 +102,8 @@ def _active_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | Non
 def _reserve(
     step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], replaces: str | None
 ) -> list[Entry]:
-    from dpsynth_platform.bounding.single_owner import holdout_mask
     from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
+    from dpsynth_platform.scrub.fingerprints import holdout_mask
 
     check_not_behind(step.storage, step.ledger)
     (scrubbed,) = step.same_run(raw, "scrubbed")

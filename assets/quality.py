@@ -186,9 +186,8 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
 
     After a rotation of fingerprint keys other owners are held out, so owners who took part are left out here.
     """
-    from dpsynth_platform.bounding.single_owner import holdout_mask
     from dpsynth_platform.ledger.owners import contained
-    from dpsynth_platform.scrub.fingerprints import hex_column
+    from dpsynth_platform.scrub.fingerprints import hex_column, holdout_mask
 
     took_part = step.ledger.participants(entry_id)
     step.check_owners(scrubbed)

@@ -12,12 +12,9 @@ The order is that of SHA-256(key || record id), or of a declared column and then
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql, count_records
@@ -56,25 +53,6 @@ ranked AS (
 SELECT {columns}, _owner, _record, _rank FROM ranked WHERE _rank <= ?
 """
 _ORDERED_SQL = "SELECT {columns}, _owner, _record FROM bounded ORDER BY _owner, _rank"
-
-
-def holdout_mask(fingerprints: Fingerprints, key: bytes, share: float) -> npt.NDArray[np.bool_]:
-    """The owners that are held out from the mechanism for the quality report: about `share` of them.
-
-    Each owner's membership is a function of the key and that owner alone: the first 64 bits of SHA-256(key || "holdout"
-    || fingerprint), as a fraction, lie below `share`.
-    """
-    threshold = int(share * 2.0**64)
-    width = fingerprints.dtype.itemsize
-    raw = np.ascontiguousarray(fingerprints).tobytes()
-    keyed = hashlib.sha256(key + b"holdout")
-
-    def place(start: int) -> int:
-        digest = keyed.copy()
-        digest.update(raw[start : start + width])
-        return int.from_bytes(digest.digest()[:8], "big")
-
-    return np.fromiter((place(start) < threshold for start in range(0, len(raw), width)), np.bool_, len(fingerprints))
 
 
 def write_bounded(

@@ -59,6 +59,8 @@ from dpsynth_platform.foundation.digests import canonical_digest
 
 _OF_NO_ROW = ("asset", "password_file")
 """Keys of the source that change none of its rows."""
+_OF_NO_TARGET = ("pairs", "likelihood")
+"""Scores of `generate.tune` that are the same whatever the target is."""
 _OF_NO_VALUE = ("accept_pii", "accept_unscrubbed", "damaged")
 """Keys of a column that change none of its values. `damaged` decides whether a run stops before anything is spent."""
 
@@ -337,9 +339,17 @@ class DataContract(Part):
             return {}
         return {
             "tune": self.generate.tune.model_dump(mode="json"),
-            "tune_target": None if self.generate.tune.score.measure == "pairs" else self.quality.target,
+            "tune_target": self.quality.target if self._target_decides else None,
             "tune_constraints": [item.model_dump(mode="json") for item in self.generate.constraints],
         }
+
+    @property
+    def _target_decides(self) -> bool:
+        """Whether scores depend on the target, or a language model writes rows with the target first."""
+        tune = self.generate.tune
+        return tune is not None and (
+            tune.score.measure not in _OF_NO_TARGET or any(each.language is not None for each in tune.candidates)
+        )
 
     @property
     def _paid_measures(self) -> dict[str, Any]:

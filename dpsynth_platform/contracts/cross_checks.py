@@ -186,6 +186,7 @@ class Parts:
         if tune:
             yield from self._measured_target("generate.tune.score.measure", [tune.score.measure])
             yield from self._learned_in_runs(tune)
+            yield from self._parted_owners(tune)
         if not paid:
             return
         if self.generate and (self.generate.text or self.generate.image):
@@ -216,6 +217,23 @@ class Parts:
                     "of runs cannot pay for; accepted: each, or the values of all columns declared"
                 )
 
+    def _parted_owners(self, tune: Tune) -> Iterator[str]:
+        """Units that the score `likelihood` cannot hold out, or columns whose cells differ between runs."""
+        if tune.score.measure != "likelihood":
+            return
+        path = "generate.tune.score.measure: likelihood"
+        if self.privacy and (self.privacy.unit == "example" or self.privacy.multi_owner):
+            yield f"{path} holds owners out, and a record has not one; accepted: one owner of each record (unit: user)"
+        elif self.privacy and self.privacy.adjacency not in ("add-or-remove", "zero-out"):
+            yield f"{path} with adjacency {self.privacy.adjacency!r}; accepted: add-or-remove, zero-out"
+        for name in modelled_columns(self.columns, self.privacy):
+            column = self.columns[name]
+            if column is not None and column.type == "categorical" and column.most_learned is not None:
+                yield (
+                    f"{path} compares runs by declared values, and those of {name} are learned; accepted: another "
+                    "measure, or the values of all columns declared"
+                )
+
     def _network(self) -> Iterator[str]:
         """A network that owners cannot train, or a limit that shortens no training."""
         for path, each in self.generate.settings if self.generate else ():
@@ -236,23 +254,24 @@ class Parts:
 
     def _language(self) -> Iterator[str]:
         """A first stage that the method does not have, or whose public rows are missing or not used."""
-        generate = self.generate
-        if generate is None or generate.language is None:
-            return
-        if self.privacy:
-            yield from _sampled_owners("language", generate.language.sampled, self.privacy)
-        first = generate.language.first
-        if (first is None) == (generate.method == "dp_2stage"):
-            word = "missing with" if first is None else "declared with"
-            yield (
-                f"generate.language.first: {word} method {generate.method!r}; accepted: declared with dp_2stage, and "
-                "left out with great"
-            )
-        if first and (first.rows == "public") != (generate.public is not None):
-            yield (
-                f"generate.language.first.rows: {first.rows!r} {'without' if generate.public is None else 'beside'} "
-                "generate.public; accepted: public, with such a table; or another kind of rows, without"
-            )
+        for path, each in self.generate.settings if self.generate else ():
+            if each.language is None:
+                continue
+            if self.privacy:
+                yield from _sampled_owners(f"{path}language", each.language.sampled, self.privacy)
+            first = each.language.first
+            if (first is None) == (each.method == "dp_2stage"):
+                word = "missing with" if first is None else "declared with"
+                yield (
+                    f"generate.{path}language.first: {word} method {each.method!r}; accepted: declared with dp_2stage, "
+                    "and left out with great"
+                )
+            if first and (first.rows == "public") != (each.public is not None):
+                yield (
+                    f"generate.{path}language.first.rows: {first.rows!r} "
+                    f"{'without' if each.public is None else 'beside'} generate.public; accepted: public, with such a "
+                    "table; or another kind of rows, without"
+                )
 
     def _targets(self) -> Iterator[str]:
         """Targets that are the source, or whose own columns the table has, too."""
@@ -333,7 +352,10 @@ class Parts:
     def _base_model(self) -> Iterator[str]:
         """A checkpoint that the method does not start from: its lineage would not be the model's."""
         named = self.generate.base_model if self.generate else None
-        starts = self.generate and (self.generate.method_unresolved or self.generate.method in BASE_MODEL_METHODS)
+        starts = self.generate and (
+            self.generate.method_unresolved
+            or any(each.method in BASE_MODEL_METHODS for _, each in self.generate.settings)
+        )
         if self.generate and named is not None and not starts:
             yield (
                 f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "

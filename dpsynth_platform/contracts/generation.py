@@ -27,7 +27,7 @@ from dpsynth_platform.contracts.methods import (
 from dpsynth_platform.contracts.network_training import NETWORK_DEFAULTS, RowLanguage, TableNetwork
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.text_generation import DrawnPictures, Endpoint, TextGeneration, Training
-from dpsynth_platform.contracts.tuning import Candidate, Tune, with_settings
+from dpsynth_platform.contracts.tuning import Candidate, Tune, with_public_rows, with_settings
 from dpsynth_platform.contracts.workload import Workload
 
 NO_COLUMN = "none, so leave the key out"
@@ -139,16 +139,15 @@ class Generate(Part):
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
         """Fills in the defaults of methods for texts, pictures and networks, so that the sealed contract holds them."""
-        document = with_settings(document)
+        document = _with_model_of_candidates(with_settings(document))
         if isinstance(document, dict) and document.get("method") in IMAGE_METHODS:
             return document | {"image": _with_part(document["method"], document.get("image"))}
         if isinstance(document, dict) and document.get("method") in NETWORK_METHODS:
             return document | {"network": _with_defaults(document["method"], document.get("network"))}
         if isinstance(document, dict) and document.get("method") in LANGUAGE_METHODS:
             language = _with_defaults(document["method"], document.get("language"))
-            first = language.get("first") if isinstance(language, dict) else None
-            if isinstance(first, dict) and document.get("public") is not None:
-                language = language | {"first": {"rows": "public"} | first}
+            if isinstance(language, dict):
+                language = with_public_rows(language, document.get("public"))
             return document | {"language": language, "base_model": document.get("base_model") or DEFAULT_BASE_MODEL}
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
@@ -205,6 +204,9 @@ class Generate(Part):
         settings = {
             "method": candidate.method,
             "network": candidate.network,
+            "language": candidate.language,
+            "base_model": self.base_model if candidate.method in LANGUAGE_METHODS else None,
+            "public": self.public if _learns_public(candidate) else None,
             "workload": candidate.workload or Workload(),
             "tune": None,
         }
@@ -219,16 +221,20 @@ class Generate(Part):
                 "tune: is for tables without texts and pictures; accepted: with a method for tables, without text and "
                 "image"
             )
-        for name in ("public", "time_limit"):
-            if getattr(self, name) is not None:
-                yield f"{name}: with tune, which runs a method several times without it; accepted: one of both"
+        if self.public is not None and not any(map(_learns_public, self.tune.candidates)):
+            yield (
+                "public: with tune, and no candidate learns its rows; accepted: with a candidate of method dp_2stage, "
+                "or one of both"
+            )
+        if self.time_limit is not None:
+            yield "time_limit: with tune, which runs a method several times without it; accepted: one of both"
 
     def _parts_of_other_methods(self) -> Iterator[str]:
         parts: dict[str, tuple[Part | None, tuple[str, ...]]]
         parts = {"text": (self.text, TEXT_METHODS), "training": (self.training, TRAINED_METHODS)}
         parts |= {f"text.{name}": (getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()}
         parts["image"] = (self.image, IMAGE_METHODS)
-        parts["public"] = (self.public, PUBLIC_ROWS_METHODS)
+        parts["public"] = (None if self.tune else self.public, PUBLIC_ROWS_METHODS)  # see `_tuning_faults`
         parts["network"] = (self.network, NETWORK_METHODS)
         parts["language"] = (self.language, LANGUAGE_METHODS)
         parts |= {
@@ -289,6 +295,22 @@ class Generate(Part):
         if rows != "auto" and not (whole and 1 <= rows <= MOST_ROWS):
             raise ValueError(f"{rows!r}; accepted: auto, or a number from 1 to {MOST_ROWS}")
         return rows
+
+
+def _learns_public(candidate: Candidate) -> bool:
+    """Whether a candidate's first stage learns the rows of `generate.public`."""
+    first = None if candidate.language is None else candidate.language.first
+    return first is not None and first.rows == "public"
+
+
+def _with_model_of_candidates(document: Any) -> Any:
+    """An unvalidated `generate` part with the base model of candidates that train one."""
+    tune = document.get("tune") if isinstance(document, dict) else None
+    candidates = tune.get("candidates") if isinstance(tune, dict) else None
+    if not isinstance(candidates, list) or document.get("base_model") is not None:
+        return document
+    trained = any(isinstance(each, dict) and each.get("method") in LANGUAGE_METHODS for each in candidates)
+    return document | {"base_model": DEFAULT_BASE_MODEL} if trained else document
 
 
 def _with_part(method: str, image: Any) -> Any:

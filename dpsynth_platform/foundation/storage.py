@@ -72,6 +72,8 @@ PICTURES = "pictures"
 """Directory below a model's for the part that makes pictures, which may have `EXAMPLES` of its own."""
 TEXTS_DRAWN = "texts.json"
 """Beside the rows of `synthetic`: how many drawn texts were kept, and why others were not (`synth.text.terms`)."""
+KEPT_SETTING = "setting.json"
+"""Beside the rows of `synthetic`: which candidate of `generate.tune` made their model."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

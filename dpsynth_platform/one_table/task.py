@@ -339,7 +339,7 @@ _UNREPEATED = {"replay_steps": 0}
 
 def _tune(options: Options, declared: str | Path | Mapping[str, Any], source: Source) -> dict[str, Any]:
     """The settings as part of a contract, by its names of columns."""
-    left_out = {"method": options.method, "workload": {"target": options.target}}
+    left_out = {"method": options.method, "workload": {"target": options.target}, "public": options.public}
     tune = read_tune(Path(declared) if isinstance(declared, str) else declared, left_out)
     if options.target is not None and not any(_heeds(each, options.target) for each in tune.candidates):
         raise ContractError(
@@ -348,8 +348,10 @@ def _tune(options: Options, declared: str | Path | Mapping[str, Any], source: So
         )
     document = tune.model_dump(mode="json")
     for candidate, made in zip(tune.candidates, document["candidates"], strict=True):
-        if candidate.network is not None and candidate.network.replay_steps is None:
-            made["network"] |= _UNREPEATED
+        for name in ("network", "language"):
+            part = getattr(candidate, name)
+            if part is not None and part.replay_steps is None:
+                made[name] |= _UNREPEATED
         if candidate.workload is not None:
             made["workload"] = candidate.workload.renamed(source.names).model_dump(mode="json")
     return document

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, FINETUNED_METHODS
+from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, FINETUNED_METHODS, TUNED
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.settings import Settings
@@ -146,12 +146,13 @@ def deployed_base(plan: SealedPlan) -> tuple[BaseModel, str] | None:
         from dpsynth_platform.synth.images.finetune_checkpoint import sealed
 
         return sealed(plan)
-    if plan.method not in BASE_MODEL_METHODS:
+    if plan.method not in (*BASE_MODEL_METHODS, TUNED):
         return None
     from dpsynth_platform.synth.text.sealing import started_from
     from dpsynth_platform.synth.text.trained import deployed
+    from dpsynth_platform.synth.tuning.sealing import SealedTuning
 
-    start = started_from(plan)
+    start = SealedTuning.of(plan).base if plan.method == TUNED else started_from(plan)
     return None if start is None else (deployed(start[0]), start[1])
 
 

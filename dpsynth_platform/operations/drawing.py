@@ -12,6 +12,7 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.storage import (
+    KEPT_SETTING,
     TEXTS_DRAWN,
     HeldByAnother,
     StepRecord,
@@ -160,6 +161,8 @@ def _write_beside(step: StepContext, drawing: Drawing, directory: Path) -> dict[
         write_measured(directory, of_columns(drawing.measured, drawing.schema.names))
     if drawing.paid is not None:
         write_durably(directory / paid.FILE, json.dumps(drawing.paid))
+    if drawing.kept is not None:
+        write_durably(directory / KEPT_SETTING, json.dumps({"candidate": drawing.kept}))
     mostly, drawn = missing_in_words(drawing.missing), drawing.texts
     facts: dict[str, Any] = {MOSTLY_MISSING: mostly} if mostly else {}
     if drawn is not None:

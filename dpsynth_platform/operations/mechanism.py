@@ -205,7 +205,8 @@ def _fit(
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(planted or []))
         # Others find their model by the plan.
-        writes = {} if base is None or plan.method not in BASE_MODEL_METHODS else _base_model_file(base, job)
+        language = plan.method in (*BASE_MODEL_METHODS, TUNED)
+        writes = _base_model_file(base, job) if base is not None and language else {}
         if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED):
             writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:

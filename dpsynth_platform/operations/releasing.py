@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import PublicationFailed
-from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN
+from dpsynth_platform.foundation.storage import AUDITED, KEPT_SETTING, TEXTS_DRAWN, read_beside_rows
 from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
@@ -131,7 +131,14 @@ def evidence_of(
             [event.subject for event in step.ledger.history(kinds=[STARTED])],
             own,
         ),
+        kept=_kept_setting(checked.records["synthetic"].directory),
     )
+
+
+def _kept_setting(synthetic: Path) -> int | None:
+    """The setting whose model the rows are of, as the step that drew them recorded it; None where there is one only."""
+    found = read_beside_rows(synthetic / KEPT_SETTING, dict)
+    return None if found is None else int(found["candidate"])
 
 
 def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:

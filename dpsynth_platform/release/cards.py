@@ -103,7 +103,7 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
         **({"rai:dataUseCases": [release["purpose"]]} if release["purpose"] else {}),
         "rai:personalSensitiveInformation": list(dossier["guarantee"]["plain_words"]),
         "rai:dataLimitations": _limits(dossier),
-        "rai:dataManipulationProtocol": f"{dossier['mechanism']['method']}: {dossier['mechanism']['why']}",
+        "rai:dataManipulationProtocol": _protocol(dossier["mechanism"]),
         "rai:dataPreprocessingProtocol": [dossier["scrubbing"]["note"], dossier["bounding"]["note"]],
     }
 
@@ -158,6 +158,11 @@ def _tags(dossier: Mapping[str, Any]) -> list[str]:
         "differential-privacy",
         dossier["mechanism"]["method"],
     ]
+
+
+def _protocol(mechanism: Mapping[str, Any]) -> str:
+    kept = f"; it kept setting {mechanism['setting']['in_words']}" if "setting" in mechanism else ""
+    return f"{mechanism['method']}: {mechanism['why']}{kept}"
 
 
 def _answers(dossier: Mapping[str, Any]) -> bool:

@@ -26,6 +26,7 @@ from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.kept_setting import kept_setting
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.lineage.naming import DatasetName
@@ -38,7 +39,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/7"
+FORMAT = "dpsynth-dossier/8"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -112,6 +113,7 @@ class Evidence:
         measured: the mechanism's noisy counts (`synth.tabular.measured`); None where there are none.
         paid: bought measures (`synth.tabular.paid`); None where there are none.
         budget: shares of the family's cap (`budget.budget_shares`).
+        kept: index of the candidate that the mechanism kept; None without `generate.tune`.
     """
 
     contract: DataContract
@@ -141,6 +143,7 @@ class Evidence:
     measured: Mapping[str, Any] | None = None
     paid: Mapping[str, Any] | None = None
     budget: Mapping[str, Any] | None = None
+    kept: int | None = None
 
     def __post_init__(self) -> None:
         if CANDIDATE not in self.commitments:
@@ -188,7 +191,12 @@ def build_dossier(
         },
         "statement": dict(evidence.statement),
         "contract": contract_summary(contract),
-        "mechanism": {"method": evidence.method, "why": evidence.why_method, "plan_digest": evidence.plan_digest},
+        "mechanism": {
+            "method": evidence.method,
+            "why": evidence.why_method,
+            "plan_digest": evidence.plan_digest,
+            **({} if evidence.kept is None else {"setting": _setting(contract, evidence.kept)}),
+        },
         "scrubbing": scrubbing_summary(contract),
         "bounding": bounding_summary(contract),
         "clearance": dict(evidence.clearance),
@@ -233,6 +241,11 @@ def build_dossier(
         "commitments": dict(evidence.commitments),
         "software": dict(evidence.software),
     }
+
+
+def _setting(contract: DataContract, kept: int) -> dict[str, Any]:
+    """The kept setting as the published contract has it; of the others, no more than the contract says."""
+    return kept_setting(contract_summary(contract)["generate"]["tune"]["candidates"], kept)
 
 
 def clearance_summary(cleared: Clearance) -> dict[str, Any]:

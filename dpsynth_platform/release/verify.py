@@ -26,6 +26,7 @@ from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation import signature
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import DpsynthError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.kept_setting import kept_setting
 from dpsynth_platform.foundation.people import visible
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.release import paid, schema, table, tombstone
@@ -245,6 +246,7 @@ class _Verification:
                     chosen="tune" in dossier["contract"]["generate"],
                 ):
                     self._report("schema", layout.DOSSIER, message, where)
+                self._check_setting(dossier)
                 whole = self.reads_rows and not self.withdrawn
                 rows = self._check_table(dossier) if whole else None
         return VerificationReport(
@@ -269,6 +271,19 @@ class _Verification:
             for problem in self.problems
             for file in files
         )
+
+    def _check_setting(self, dossier: Mapping[str, Any]) -> None:
+        """The setting that the mechanism kept is one of the contract's, as the contract has it."""
+        setting = dossier["mechanism"].get("setting")
+        if setting is None:
+            return
+        try:
+            candidates = dossier["contract"]["generate"]["tune"]["candidates"]
+            same = kept_setting(candidates, setting["number"] - 1) == setting
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+            same = False
+        if not same:
+            self._report("schema", layout.DOSSIER, "is none of the contract's candidates", "$.mechanism.setting")
 
     def _look_around(self) -> None:
         """Lists regular files, and reports what no release contains: links, devices, empty directories."""

@@ -86,6 +86,25 @@ def keyed(key: bytes) -> Keyed:
     return digests
 
 
+def holdout_mask(fingerprints: Fingerprints, key: bytes, share: float) -> npt.NDArray[np.bool_]:
+    """The owners that are held out from the mechanism for the quality report: about `share` of them.
+
+    Each owner's membership is a function of the key and that owner alone: the first 64 bits of SHA-256(key || "holdout"
+    || fingerprint), as a fraction, lie below `share`.
+    """
+    threshold = int(share * 2.0**64)
+    width = fingerprints.dtype.itemsize
+    raw = np.ascontiguousarray(fingerprints).tobytes()
+    keyed = hashlib.sha256(key + b"holdout")
+
+    def place(start: int) -> int:
+        digest = keyed.copy()
+        digest.update(raw[start : start + width])
+        return int.from_bytes(digest.digest()[:8], "big")
+
+    return np.fromiter((place(start) < threshold for start in range(0, len(raw), width)), np.bool_, len(fingerprints))
+
+
 def canonical_text(value: Any, normalization: Sequence[str] = ()) -> str | None:
     """The normalized text of an id (an integer, text or date), or None for null or an empty text.
 

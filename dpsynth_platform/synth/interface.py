@@ -182,6 +182,7 @@ class Drawing:
         missing: the share of each counted column that was missing or unlisted in the mechanism's input.
         measured: the noisy counts for publication (`tabular.measured`), where columns are counted.
         paid: bought measures of a sample of the same model (`tabular.paid`), where the plan has any.
+        kept: index of the setting that the mechanism kept (`tuning`), where it chose.
     """
 
     schema: pa.Schema
@@ -191,6 +192,7 @@ class Drawing:
     missing: tuple[MissingShare, ...] = ()
     measured: Mapping[str, Any] | None = None
     paid: Mapping[str, Any] | None = None
+    kept: int | None = None
 
     def table(self) -> pa.Table:
         """All rows in memory."""
@@ -241,6 +243,15 @@ class MechanismRun:
     progress: Progress = silent
     engine: Engine | None = None
     checkpoints: Checkpoints | None = None
+    training: pa.Table | None = field(default=None, repr=False)
+    """The records that it counts and trains on, if these are not all of `bounded` (`tabular.held_out`). Sensitive."""
+    held_out: pa.Table | None = field(default=None, repr=False)
+    """The others, which the score reads. Sensitive."""
+
+    @property
+    def read(self) -> Path | pa.Table:
+        """The records that a network counts and trains on."""
+        return self.bounded if self.training is None else self.training
 
     @property
     def language_model(self) -> Checkpoints:

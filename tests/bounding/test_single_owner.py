@@ -17,12 +17,18 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.bounding import single_owner
 from dpsynth_platform.bounding.order import RANDOM, Order
-from dpsynth_platform.bounding.single_owner import holdout_mask, write_bounded
+from dpsynth_platform.bounding.single_owner import write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.storage import read_table, write_table
-from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, fingerprint_hex, fingerprints_from_hex
+from dpsynth_platform.scrub.fingerprints import (
+    Fingerprints,
+    distinct_owners,
+    fingerprint_hex,
+    fingerprints_from_hex,
+    holdout_mask,
+)
 
 KEY = b"k" * 32
 COLUMNS = ["age", "colour"]

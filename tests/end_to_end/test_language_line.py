@@ -18,7 +18,9 @@ from text_line_cases import declare_base_public
 
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.synth.neural import language_generator
+from dpsynth_platform.synth.neural import language_generator, states_network
+from dpsynth_platform.synth.tabular import paid
+from dpsynth_platform.synth.tuning import runs
 
 pytestmark = pytest.mark.end_to_end
 WHY = "made up for tests, and published by ourselves"
@@ -81,3 +83,45 @@ def test_a_release_of_rows_that_a_language_model_wrote(tmp_path: Path, monkeypat
     assert [name for name in dossier["clearance"]["base_model"] if "writer" in name]
     report = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
     assert "likelihood" in [attack["name"] for attack in report["attacks"]]
+
+
+@pytest.mark.parametrize("measure", ["pairs", "likelihood"])
+def test_a_model_among_candidates_is_asked_for_as_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: str
+) -> None:
+    """The lineage of base model and public table, whichever setting is kept; no release without the base's."""
+    monkeypatch.setattr(language_generator, "_try", lambda *given: None)
+    monkeypatch.setattr(paid, "ROWS", 50)
+    monkeypatch.setattr(states_network, "refuse_unsound_grid", lambda *given: None)
+    monkeypatch.setattr(runs, "best", lambda scores: 1)
+    base, public = save_model(tmp_path / "writer", tiny_llama(positions=256)), tmp_path / "flowers.parquet"
+    pq.write_table(pa.table({"petals": [3, 5, 8] * 20, "colour": ["red", "blue", "white"] * 20}), public)
+    language = {"steps": 6, "replay_steps": 2, "adapter": "none"}
+    tune = {
+        "candidates": [
+            {"method": "arn", "network": {"steps": 6, "replay_steps": 2}},
+            {"method": "dp_2stage", "language": language | {"first": {"steps": 5, "batch_size": 8}}},
+            {"method": "great", "language": language},
+        ],
+        "score": {"measure": measure},
+    }
+    generate = {"rows": 60, "base_model": str(base), "public": {"uri": str(public), "why": WHY}, "tune": tune}
+    deployment = Deployment(tmp_path, contract={**SMALL, "generate": generate})
+    deployment.family["cap"]["epsilon"] = 8.0
+    deployment.write().with_source(people())
+    refused = run_here(deployment)
+    assert str(base) in " ".join(refused.failures.values()) and not ledger_of(deployment).entries()
+    declare_base_public(deployment)
+    with worker_inside():
+        ran = run_here(deployment)
+    assert ran.success, ran.failures
+    folder = released(deployment)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    text = (folder / "dossier.json").read_text()
+    dossier = json.loads(text)
+    assert dossier["mechanism"]["setting"]["in_words"] == "2 (dp_2stage)"
+    assert str(public) not in text
+    said = " ".join(dossier["statement"]["not_covered"])
+    assert WHY in said and "flowers.parquet" in said
+    assert [name for name in dossier["clearance"]["base_model"] if "writer" in name]
+    assert {found["kind"] for found in dossier["clearance"]["bases"]} >= {"checkpoint", "table"}

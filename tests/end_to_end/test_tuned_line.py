@@ -42,8 +42,7 @@ def tuning(tmp_path: Path, **tune: Any) -> Deployment:
 
 def draw_runs(monkeypatch: pytest.MonkeyPatch, *settings: int) -> None:
     """Makes the runs of these settings, as if they had been drawn."""
-    made = runs.Runs("", ("mst", "independent", "arn"), settings)
-    monkeypatch.setattr(runs.Runs, "draw", lambda plan, methods, number: runs.Runs(plan, made.methods, made.settings))
+    monkeypatch.setattr(runs.Runs, "draw", lambda plan, methods, number: runs.Runs(plan, tuple(methods), settings))
 
 
 def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +66,11 @@ def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert verify_release(folder).ok
     dossier = json.loads((folder / "dossier.json").read_text())
     assert dossier["mechanism"]["method"] == "tuned"
+    setting = {"number": kept["candidate"] + 1, "method": kept["method"], "keys": {}, "in_words": shown}
+    assert dossier["mechanism"]["setting"] == setting
+    assert f"kept number {shown}" in (folder / "README.md").read_text()
+    assert f"it kept setting {shown}" in (folder / "croissant.json").read_text()
+    assert f"<dd>{shown}: the mechanism chose it" in (folder / "dossier.html").read_text()
     statement = dossier["statement"]
     assert (statement["tuning"]["runs"], statement["tuning"]["covered"]) == (0, True)
     assert statement["tuning"]["words"].startswith("The mechanism chose its setting itself")
@@ -76,6 +80,24 @@ def test_a_release_of_the_best_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (dossier["fidelity"], dossier["quality"].get("paid")) == (None, None)
     events = json.dumps([item.payload for item in LineageStore(deployment.settings.ledger_url).events()])
     assert runs.TUNING + "/" not in events and runs.RUNS not in events
+
+
+def test_a_release_says_of_the_losers_only_what_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys in which the kept setting differs; the release is the same whatever else ran, and how often."""
+    steps = [{"method": "arn", "network": {"steps": steps, "replay_steps": 2}} for steps in (6, 7)]
+    said = []
+    for number, settings in enumerate([(1,), (0, 2, 1, 0)]):
+        draw_runs(monkeypatch, *settings)
+        monkeypatch.setattr(runs, "best", lambda scores, settings=settings: settings.index(1))
+        deployment = tuning(tmp_path / str(number), runs=4, candidates=[*steps, {"method": "independent"}])
+        assert run_here(deployment).success
+        folder = released(deployment)
+        assert verify_release(folder).ok
+        dossier = json.loads((folder / "dossier.json").read_text())
+        said.append((dossier["mechanism"]["setting"], dossier["statement"]["tuning"], dossier["statement"]["covered"]))
+    assert said[0] == said[1]
+    words = "2 (arn; network.steps: 7)"
+    assert said[0][0] == {"number": 2, "method": "arn", "keys": {"network.steps": 7}, "in_words": words}
 
 
 def test_an_interrupted_line_continues_with_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +124,17 @@ def test_an_interrupted_line_continues_with_what_was_drawn(tmp_path: Path, monke
     assert made == ["0", "1", "1", "2"]
     assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
     assert verify_release(released(deployment)).ok
+
+
+def test_a_release_of_the_run_that_held_out_owners_fit_best(tmp_path: Path) -> None:
+    networks = [{"method": method, "network": {"steps": 6, "replay_steps": 2}} for method in ("arn", "tbart")]
+    deployment = tuning(tmp_path, candidates=networks, score={"measure": "likelihood", "held_out": 0.25})
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    folder = released(deployment)
+    assert verify_release(folder).ok
+    statement = json.loads((folder / "dossier.json").read_text())["statement"]
+    assert sum("how the records compare with the fitted model" in said for said in statement["covered"]) == 1
 
 
 def test_a_release_of_settings_that_all_run(tmp_path: Path) -> None:

@@ -202,6 +202,7 @@ class DossierView:
         paid: measures that were bought, in sentences.
         graph: SVG of the steps that led to it.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
+        kept_setting: which declared setting the mechanism kept, where it chose one.
     """
 
     description: str
@@ -230,6 +231,7 @@ class DossierView:
     approvals_needed: int
     graph: str
     mostly_missing: tuple[str, ...] = ()
+    kept_setting: str | None = None
 
 
 def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeView:
@@ -297,6 +299,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         approvals_needed=dossier["approvals_needed"],
         graph=lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"]),
         mostly_missing=tuple(dossier["synthetic"].get("mostly_missing", ())),
+        kept_setting=mechanism.get("setting", {}).get("in_words"),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts.contract import DataContract
@@ -179,7 +180,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
     def measure(
         self,
         plan: SealedPlan,
-        bounded: Path,
+        bounded: Path | pa.Table,
         directory: Path,
         progress: Progress = silent,
         engine: Engine | None = None,
@@ -203,13 +204,13 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
 
     def _train(self, run: MechanismRun) -> None:
         if run.checkpoints is None:
-            super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
-            self._train_at_once(run.plan, run.bounded, run.directory, run.progress, run.device)
+            super().measure(run.plan, run.read, run.directory, run.progress, run.engine)
+            self._train_at_once(run.plan, run.read, run.directory, run.progress, run.device)
         else:
             self._train_resumably(run)
 
     def _train_at_once(
-        self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress, device: str = "cpu"
+        self, plan: SealedPlan, bounded: Path | pa.Table, directory: Path, progress: Progress, device: str = "cpu"
     ) -> None:
         from dpsynth_platform.synth import network_training
         from dpsynth_platform.training.trial import NoJournal
@@ -246,7 +247,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         place = private_directory(run.directory / NETWORK)
         if not measurements.is_complete(run.directory):
             declare_unread(place)
-            super().measure(run.plan, run.bounded, run.directory, run.progress, run.engine)
+            super().measure(run.plan, run.read, run.directory, run.progress, run.engine)
         sealed, learned = self.sealed(run.plan.parameters), self.learned(run.plan, run.directory)
         if self._left_untrained(sealed, learned, place):
             return
@@ -255,7 +256,7 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
             _Trained(self, run.plan, sealed),
             place,
             lambda: self.ready(sealed, learned, run.device, run.progress),
-            lambda _: learned.records(sealed, run.bounded),
+            lambda _: learned.records(sealed, run.read),
         )
 
     def is_complete(self, directory: Path) -> bool:
@@ -314,7 +315,7 @@ class LearnedColumns:
             states.append(ColumnStates(state_of.astype(np.int32), 1 / np.bincount(state_of)[state_of]))
         return cls(domain, tuple(states), [np.full(item.size, 1 / item.size) for item in states])
 
-    def records(self, sealed: NetworkParameters, bounded: Path) -> StateRecords:
+    def records(self, sealed: NetworkParameters, bounded: Path | pa.Table) -> StateRecords:
         """The records of the bounded table."""
         by_owner = sealed.training.sampled == "user"
         names = [*self.domain.reads, *([OWNER_COLUMN] if by_owner else [])]

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.compute.engine import Engine
@@ -118,7 +119,7 @@ class MarginalGenerator(Generator):
     def measure(
         self,
         plan: SealedPlan,
-        bounded: Path,
+        bounded: Path | pa.Table,
         directory: Path,
         progress: Progress = silent,
         engine: Engine | None = None,
@@ -182,7 +183,7 @@ class MarginalGenerator(Generator):
         if (measures := SealedMeasures.in_plan(plan)) is not None:
             memory = max(described["predicted_memory_bytes"], measures.memory(domain))
             event = f"{described['event']}; then measures of quality ({measures})"
-            described = described | {"event": event, "predicted_memory_bytes": memory, "paid": asdict(measures)}
+            described = described | {"event": event, "predicted_memory_bytes": memory, "paid": measures.to_json()}
         learned = [
             {"column": column.name, "most": column.most, **asdict(column.learning)}
             for column in domain
@@ -253,7 +254,12 @@ class MarginalGenerator(Generator):
 
     def measure_quality(self, run: MechanismRun) -> None:
         """The bought measures of a complete model, if its plan has any."""
-        if (measures := SealedMeasures.in_plan(run.plan)) is not None:
+        measures = SealedMeasures.in_plan(run.plan)
+        if measures is not None and measures.held_out is not None:
+            from dpsynth_platform.synth.tabular.held_out import score  # late: it reads this method's models
+
+            score(run, measures)
+        elif measures is not None:
             sample = self.draw(run.directory, measures.rows, constraints=measures.kept, device=run.device).table()
             measure(run, measures, sample)
 

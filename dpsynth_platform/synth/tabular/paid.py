@@ -49,6 +49,7 @@ from pydantic import TypeAdapter
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES
+from dpsynth_platform.contracts.tuning import HeldOut
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.storage import write_durably
@@ -72,6 +73,7 @@ FILE = "paid.json"
 """In a model's directory."""
 ROWS = 50_000
 """Rows of the sample."""
+_HELD_OUT = ("held_out", "clip")
 OF_TARGET = frozenset({"accuracy", "regression"})
 MOST_PAIR_CELLS = 2**25
 """Exact and expected counts of all pairs are in memory at once: 256 MiB of each."""
@@ -87,6 +89,9 @@ class SealedMeasures:
         sigma: noise of a table of counts that costs as much as all of them together, in records.
         rows: of the sample; `constraints` hold for it, as JSON.
         target: of `accuracy` or `regression`; None without either.
+        held_out: of `likelihood`, which is a score only (`tabular.held_out`): the share of owners on whom no run is
+            trained; None of others. Then `rows` is 0, since nothing is drawn.
+        clip: of `likelihood`: its bound, as a multiple of that of equally likely cells.
     """
 
     measures: list[str]
@@ -95,6 +100,8 @@ class SealedMeasures:
     rows: int
     target: str | None
     constraints: list[Any]
+    held_out: float | None = None
+    clip: float = 0.0
 
     @classmethod
     def of(cls, contract: DataContract, domain: Domain, guarantee: Guarantee, rho: float) -> dict[str, Any] | None:
@@ -110,18 +117,25 @@ class SealedMeasures:
         paid = contract.quality.paid
         if paid is None:
             return None
-        _check_cells(contract, paid.measures, domain)
+        if not isinstance(paid, HeldOut):
+            _check_cells(contract, paid.measures, domain)
         sealed = cls(
             measures=sorted(paid.measures),
             share=paid.share,
             sigma=partitions_of(contract, domain).sigma_of_measures(guarantee, rho),
-            rows=ROWS,
+            rows=0 if isinstance(paid, HeldOut) else ROWS,
             target=contract.quality.target if OF_TARGET.intersection(paid.measures) else None,
             constraints=contract.snapshot()["generate"]["constraints"],
+            held_out=paid.held_out if isinstance(paid, HeldOut) else None,
+            clip=paid.clip if isinstance(paid, HeldOut) else 0.0,
         )
         if "pairs" in sealed.measures:  # refused here, before anything is spent
             scale_of_distances(1, sealed.noises["pairs"], guarantee.sensitivity)
-        return asdict(sealed)
+        return sealed.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the keys of `likelihood` where it is another measure, so that other plans keep their digests."""
+        return {key: value for key, value in asdict(self).items() if self.held_out is not None or key not in _HELD_OUT}
 
     @classmethod
     def in_plan(cls, plan: SealedPlan) -> SealedMeasures | None:
@@ -149,6 +163,8 @@ class SealedMeasures:
         return 3 * 8 * _pair_cells(domain) if "pairs" in self.measures else 0
 
     def __str__(self) -> str:
+        if self.held_out is not None:
+            return f"likelihood of the records of {self.held_out:.0%} of the owners, held out, with Gaussian noise"
         return f"{' and '.join(self.measures)} of {self.rows:,} rows drawn from the model, with Gaussian noise"
 
 
@@ -161,7 +177,7 @@ def check_measures(contract: DataContract) -> None:
         return
     if contract.quality.paid is not None:
         _check_cells(contract, contract.quality.paid.measures, planned_domain(contract))
-    if (tune := contract.generate.tune) is not None:
+    if (tune := contract.generate.tune) is not None and tune.score.measure != "likelihood":
         _check_cells(contract, [tune.score.measure], planned_domain(contract), "generate.tune.score.measure")
 
 
@@ -228,10 +244,13 @@ def read_drawn(directory: Path, sealed: SealedMeasures | None) -> dict[str, Any]
 def score_of(directory: Path) -> int:
     """How good a complete model is by its one noisy measure; more is better. Free, and comparable within one plan.
 
-    The negative distance of pairs, or how many records (or parts of them) a model of the target predicts right.
+    The negative distance of pairs, how many records (or parts of them) a model of the target predicts right, or the
+    likelihood of those held out.
     """
     (measured,) = json.loads((directory / FILE).read_text(encoding="utf-8"))["measures"]
     noisy = measured["noisy"]
+    if measured["name"] == "likelihood":
+        return int(noisy)
     return -int(noisy) if measured["name"] == "pairs" else int(sum(noisy[1]))
 
 

@@ -32,7 +32,10 @@ from dpsynth_platform.synth.interface import (
     generator,
 )
 from dpsynth_platform.synth.tabular import measurements, paid
+from dpsynth_platform.synth.tabular.held_out import Parts
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.text.generator import read_base_model
+from dpsynth_platform.synth.text.trained import handed
 from dpsynth_platform.synth.tuning import runs
 from dpsynth_platform.synth.tuning.runs import Runs
 from dpsynth_platform.synth.tuning.sealing import SealedTuning, calibrated
@@ -53,6 +56,11 @@ class Tuned(Generator):
     def check(self, plan: SealedPlan) -> None:
         SealedTuning.of(plan).check(plan)
 
+    def check_public(self, plan: SealedPlan) -> tuple[Path, ...]:
+        """Of every setting: any of them may run."""
+        found = [generator(each.method).check_public(each) for each in SealedTuning.of(plan).plans(plan)]
+        return tuple(dict.fromkeys(path for paths in found for path in paths))
+
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """Of errors and memory, the most that any setting has."""
         sealed = SealedTuning.of(plan)
@@ -67,6 +75,7 @@ class Tuned(Generator):
             "columns": described[0]["columns"],
             "epsilon_of_a_run": sealed.epsilon,
             "settings": sealed.methods,
+            **({} if (base := sealed.base) is None else {"base_model": base[0]}),
             **errors,
             "predicted_memory_bytes": max(found["predicted_memory_bytes"] for found in described),
         }
@@ -78,7 +87,7 @@ class Tuned(Generator):
         run.progress(STAGE, 0, 1)
         if not self.is_complete(run.directory):
             drawn = Runs.of(run.directory, run.plan.digest, sealed.methods, sealed.number)
-            plans = sealed.plans(run.plan)
+            plans, run = sealed.plans(run.plan), _in_parts(run, sealed)
             for number, setting in enumerate(drawn.settings):
                 _scored(_inner(run, plans[setting], number))
             scores = [paid.score_of(runs.place(run.directory, number)) for number in range(len(drawn.settings))]
@@ -126,8 +135,8 @@ class Tuned(Generator):
         """Rows of the best run's model, without its score and noisy counts: the noise of a run that is kept for its
         score does not have the distribution that intervals assume.
         """
-        _, method = runs.kept_setting(request.directory)
-        return replace(generator(method).drawn(request), paid=None, measured=None)
+        setting, method = runs.kept_setting(request.directory)
+        return replace(generator(method).drawn(request), paid=None, measured=None, kept=setting)
 
 
 def _keys(described: list[dict[str, Any]], prefix: str) -> list[str]:
@@ -148,6 +157,16 @@ def _in_words(sealed: SealedTuning) -> str:
         f"{event.mean:.3g} in expectation, more than {rarely} once in a hundred times (truncated negative binomial "
         f"distribution of shape {event.shape:g}); nothing of the others is kept"
     )
+
+
+def _in_parts(run: MechanismRun, sealed: SealedTuning) -> MechanismRun:
+    """The run with its owners in two parts, where the score needs it; no run then reads the bounded table itself."""
+    share = sealed.held_out(run.plan)
+    if share is None:
+        return run
+    parts = Parts.of(run, share)
+    nowhere = run.bounded.with_name(f"{run.bounded.name} in parts")
+    return replace(run, bounded=nowhere, engine=None, training=parts.training, held_out=parts.held_out)
 
 
 def _inner(run: MechanismRun, plan: SealedPlan, number: int) -> MechanismRun:
@@ -183,11 +202,13 @@ def _score(run: MechanismRun) -> None:
         return
     made = generator(run.plan.method)
     assert isinstance(made, MarginalGenerator)  # noqa: S101  (all methods that a setting may have)
-    if made.is_complete(run.directory):
-        made.estimate(run.plan, run.directory, device=run.device)
-        made.measure_quality(run)
-    else:
-        made.run(run)
+    described = None if run.checkpoints is None else run.checkpoints.base_model
+    with handed(None if described is None else read_base_model(described)):
+        if made.is_complete(run.directory):
+            made.estimate(run.plan, run.directory, device=run.device)
+            made.measure_quality(run)
+        else:
+            made.run(run)
 
 
 def _can_be_scored(method: str, directory: Path) -> bool:

@@ -23,8 +23,9 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.methods import LANGUAGE_METHODS
 from dpsynth_platform.contracts.quality import Paid
-from dpsynth_platform.contracts.tuning import Tune
+from dpsynth_platform.contracts.tuning import HeldOut, Tune
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import BestRunEvent, DpEvent, best_run_event, event_from_json, event_to_json
@@ -71,6 +72,30 @@ class SealedTuning:
         return [candidate["method"] for candidate in self.candidates]
 
     @property
+    def base(self) -> tuple[str, str] | None:
+        """Name and digest of the language model that settings start from; None without one.
+
+        Raises:
+            GrantRefused: they start from several, of which lineage knows one.
+        """
+        found = {
+            (str(each["parameters"]["base_model"]), str(each["parameters"]["base_digest"]))
+            for each in self.candidates
+            if each["method"] in LANGUAGE_METHODS
+        }
+        if len(found) > 1:
+            raise GrantRefused("settings start from several language models; materialize the line from raw")
+        return found.pop() if found else None
+
+    def held_out(self, plan: SealedPlan) -> float | None:
+        """The share of owners that no run is trained on; None where all are. Raises `GrantRefused` if runs differ."""
+        measures = [SealedMeasures.in_plan(each) for each in self.plans(plan)]
+        shares = {None if each is None else each.held_out for each in measures}
+        if len(shares) != 1 or (None in shares) == (self.measure == "likelihood"):
+            raise GrantRefused("settings hold out other owners; materialize the line from raw")
+        return shares.pop()
+
+    @property
     def event(self) -> DpEvent:
         """What all runs and the choice cost."""
         events = [event_from_json(candidate["event"]) for candidate in self.candidates]
@@ -92,6 +117,7 @@ class SealedTuning:
             measures = SealedMeasures.in_plan(each)
             if measures is None or measures.measures != [self.measure]:
                 raise GrantRefused("a setting's plan does not pay for the score; materialize the line from raw")
+        _ = self.base, self.held_out(plan)
 
 
 def calibrated(inputs: PlanInputs) -> tuple[SealedTuning, list[SealedPlan]]:
@@ -145,6 +171,8 @@ def _at(where: str, fault: str) -> str:
     """A fault of a setting, by the key in the contract that has it."""
     if fault.startswith("quality.paid.measures"):
         return fault.replace("quality.paid.measures", "generate.tune.score.measure", 1)
+    if fault.startswith(("generate.public", "generate.base_model")):
+        return fault
     if fault.startswith("generate."):
         return where + fault.removeprefix("generate.")
     return f"{where.removesuffix('.')}: {fault}"
@@ -154,7 +182,12 @@ def _alone(contract: DataContract, setting: Generate, part: float) -> DataContra
     """The contract as if it had declared this setting alone, and bought its score."""
     tune = contract.generate.tune
     assert tune is not None  # noqa: S101  (`calibrated` asks)
-    paid = Paid(measures=[tune.score.measure], share=tune.score.share)
+    score = tune.score
+    if score.measure == "likelihood":
+        assert score.held_out is not None and score.clip is not None  # noqa: S101  (`Score.faults` asks)
+        paid: Paid = HeldOut(measures=["likelihood"], share=score.share, held_out=score.held_out, clip=score.clip)
+    else:
+        paid = Paid(measures=[score.measure], share=score.share)
     guarantee = contract.privacy.guarantee.model_copy(update={"epsilon": part})
     changed: dict[str, Any] = {
         "generate": setting,

@@ -36,8 +36,8 @@ from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed, surrogates
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
-BATCH_ROOTS = 2**14
-"""Roots that are in memory at once, with all that belongs to them."""
+BATCH_ROWS, BATCH_ROOTS = 2**20, 2**16
+"""The most rows of all tables that are in memory at once, by their bounds, and the most roots."""
 LEAST_KEPT = 0.5
 """Drawing stops if fewer of a table's rows can keep its constraints."""
 
@@ -110,9 +110,10 @@ class LinkedDrawing:
         root = model_under(self.directory / self.tables.root, _constraints(self.tables, self.tables.root))
         sampler, rng = Sampler.of(root, given), np.random.default_rng()
         made = dict.fromkeys(self.tables.private, 0)
-        for first in range(0, roots, BATCH_ROOTS):
+        size = max(1, min(BATCH_ROOTS, BATCH_ROWS // self.tables.rows_of_owner))
+        for first in range(0, roots, size):
             progress("drawing rows", first, roots)
-            values = pa.Table.from_batches([sampler.values(min(BATCH_ROOTS, roots - first), rng)])
+            values = pa.Table.from_batches([sampler.values(min(size, roots - first), rng)])
             found: dict[str, pa.RecordBatch] = {}
             self._release(self.tables.root, _Rows(values, {}), None, found, made, rng)
             yield found

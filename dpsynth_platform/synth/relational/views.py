@@ -25,8 +25,8 @@ from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
-MOST_TRIED = 20
-"""Draws of a row whose values break a constraint, before it is left out."""
+MOST_TRIED = 10
+"""Further draws of a row whose values break a constraint, before it is left out."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,25 @@ class ViewSampler:
         return cls(sampler, given, tuple(name for name in domain.released.names if name not in evidence), gap)
 
     def draw(self, evidence: pa.Table, rng: np.random.Generator) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        """Own columns of a row for each row of evidence, and which of them keep all constraints."""
+        """Own columns of a row for each row of evidence, and which of them keep all constraints.
+
+        A value that would lie beyond the declared range, by its gap, is drawn again, and at last is that range's end.
+        """
         found, kept = self._drawn(evidence, rng)
-        for _ in range(MOST_TRIED):
+        for tried in range(1, MOST_TRIED + 1):
             again = np.flatnonzero(~kept)
             if not again.size:
                 break
-            other, good = self._drawn(evidence.take(pa.array(again)), rng)
+            other, good = self._drawn(evidence.take(pa.array(again)), rng, at_the_end=tried == MOST_TRIED)
             place = np.arange(len(kept))
             place[again] = len(kept) + np.arange(again.size)
             found = pa.concat_tables([found, other]).take(pa.array(place))
             kept[again] = good
         return found, kept
 
-    def _drawn(self, evidence: pa.Table, rng: np.random.Generator) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    def _drawn(
+        self, evidence: pa.Table, rng: np.random.Generator, *, at_the_end: bool = False
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         under, rows = self.sampler.under, evidence.num_rows
         states: Codes = np.zeros((rows, len(under.states)), dtype=np.int32, order="F")
         known: dict[int, Codes] = {}
@@ -101,7 +106,7 @@ class ViewSampler:
             index, gap, before = (
                 names.index(each) for each in (self.gap, gap_name(self.gap), previous_name(self.gap, 1))
             )
-            inside = placed.follow(index, before, gap)
+            inside = placed.follow(index, before, gap) | at_the_end
             sampler = replace(sampler, known=sampler.known | {index})
         batch = sampler.in_order(states, placed, rng).batch(sampler.release.schema)
         values = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -26,6 +26,7 @@ from dpsynth.contracts import Contract
 from dpsynth.evaluation import Evaluation, evaluate
 from dpsynth.releases import Release, load_release, verify
 from dpsynth.synthesis import Result, Synthesizer, plan, query, sample, synthesize
+from dpsynth.tables import Tables
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     BudgetExceeded,
@@ -38,6 +39,7 @@ from dpsynth_platform.foundation.errors import (
     SpendRepeated,
     VerificationFailed,
 )
+from dpsynth_platform.linked_tables import TablesOptions
 from dpsynth_platform.one_table.forecast import Forecast as Plan
 from dpsynth_platform.one_table.task import Options
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -62,6 +64,8 @@ __all__ = [
     "SourceError",
     "SpendRepeated",
     "Synthesizer",
+    "Tables",
+    "TablesOptions",
     "VerificationFailed",
     "VerificationReport",
     "compare",

@@ -21,7 +21,7 @@ import pytest
 import dpsynth
 from dpsynth import frames
 from dpsynth_platform.compute.plain_types import laid_out, plain_type
-from dpsynth_platform.one_table.output import _write
+from dpsynth_platform.one_table.output import write_batches
 
 MARK = "Zaphodina"
 COLUMNS = {
@@ -321,7 +321,7 @@ def test_a_type_of_arrow_survives_a_frame_and_a_file(type_: pa.DataType, value: 
     for given in tables:
         table: Any
         table, kind = frames.read(given)
-        _write(tmp_path / "rows.parquet", table.schema, iter(table.to_batches()), "parquet")
+        write_batches(tmp_path / "rows.parquet", table.schema, iter(table.to_batches()), "parquet")
         made = kind.frame(pq.read_table(tmp_path / "rows.parquet"))
         if isinstance(given, pa.Table):
             assert made.schema == given.schema and made["a"].to_pylist() == [value, None]

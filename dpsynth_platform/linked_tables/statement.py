@@ -7,11 +7,12 @@ What belongs here: what is specific to them. What does not: the form, and what t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.linked_tables.task import LinkedTask
+from dpsynth_platform.linked_tables.task import OWNER, LinkedTask
 from dpsynth_platform.one_table.statement import (
     RANDOMNESS,
     Statement,
@@ -20,6 +21,12 @@ from dpsynth_platform.one_table.statement import (
     started_in_words,
 )
 from dpsynth_platform.privacy.statement import WEIGHTS, Assumption, Tuning, privacy_statement, words_of
+
+
+class TablesStatement(Statement):
+    """The statement of several tables."""
+
+    subject = "The tables beside this statement are together"
 
 
 def statement(
@@ -31,7 +38,7 @@ def statement(
     others: int,
     attempts: int,
     rows: Mapping[str, int],
-) -> Statement:
+) -> TablesStatement:
     """The statement of a run, from public inputs.
 
     Args:
@@ -45,8 +52,8 @@ def statement(
     event = plan.describe()["event"]
     public = [f"{name}: {tables.tables[name].public}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
-    return Statement(
-        common=common,
+    return TablesStatement(
+        common=replace(common, unit=_unit(task, common.unit)),
         method=task.options.method,
         why_method="it is declared",
         ledger_entry=entry_id,
@@ -96,6 +103,14 @@ def statement(
             started_in_words(attempts),
         ),
         account=account_in_words(family),
+    )
+
+
+def _unit(task: LinkedTask, words: str) -> str:
+    """Whom it protects, by the tables' names."""
+    own = words.replace(f"the same {OWNER}", f"the same owner ({task.owner_in_words})")
+    return (
+        f"{own} Records are rows of {', '.join(task.tables.private)}; those of children belong to the parent's owner."
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.methods import TUNED
@@ -67,6 +67,7 @@ class Statement:
     assumptions: tuple[Assumption, ...]
     account: str
     mostly_missing: tuple[str, ...] = ()
+    subject: ClassVar[str] = "The table beside this statement is"
 
     def to_json(self) -> dict[str, Any]:
         common = self.common.to_json()
@@ -82,7 +83,7 @@ class Statement:
         promise, common = self.common.guarantee, self.common
         unprotected = "" if promise.unit != "example" else " Rows are protected, not people with several rows."
         lines = [
-            f"The table beside this statement is ({upper_bound(promise.epsilon)}, {upper_bound(promise.delta)})"
+            f"{self.subject} ({upper_bound(promise.epsilon)}, {upper_bound(promise.delta)})"
             f"-differentially private: epsilon {upper_bound(promise.epsilon)}, delta {upper_bound(promise.delta)} for "
             f"{_whom(promise.unit, promise.max_contributions)} ({promise.adjacency}). That is a "
             f"{common.tier} guarantee.{unprotected}",

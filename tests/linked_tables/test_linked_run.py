@@ -96,7 +96,8 @@ def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     text = made.statement.read_text()
     assert "1 of patients, 4 of stays, 12 of diagnoses" in text and "at most 17 rows" in text
     assert "Public tables, released as they are: codes: The clinic lists them." in text
-    assert "patients.patient id" in text
+    assert "patients.patient id" in text and "owner__id" not in text
+    assert "The tables beside this statement are together (" in text
     document = json.loads(made.statement.with_suffix(".json").read_text())
     assert document["guarantee"]["epsilon"] <= 8 and document["guarantee"]["max_contributions"] == 17
     assert "tea" not in text and "s17" not in text

@@ -58,7 +58,6 @@ from dpsynth_platform.synth.relational.sealing import SealedTables, View, linked
 from dpsynth_platform.synth.tabular.restore import release_schema
 
 DELTA = 1e-6
-METHODS = ("linked", "alone", "flat", "hma", "real")
 MOST_HMA = 1000
 HMA_SECONDS = 240
 TOTAL = "total__rows"
@@ -468,7 +467,7 @@ document = json.loads((place / "metadata.json").read_text())
 tables = {name: pd.read_parquet(place / f"{name}.parquet") for name in document["tables"]}
 synthesizer = HMASynthesizer(Metadata.load_from_dict(document), verbose=False)
 synthesizer.fit(tables)
-for name, rows in synthesizer.sample(scale=float(sys.argv[2])).items():
+for name, rows in synthesizer.sample(int(sys.argv[2]), sys.argv[3]).items():
     rows.to_parquet(place / f"{name}.made.parquet")
 """
 
@@ -482,7 +481,7 @@ def hma(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
     described: dict[str, Any] = {}
     relations = []
     for name in tables.private:
-        table, columns = tables.tables[name], tables.declared(name, {each: ["?"] for each in tables.lookups})
+        table, columns = tables.tables[name], tables.declared(name, {each: ["0", "1"] for each in tables.lookups})
         parent = table.parent
         if parent is not None:
             known = some[parent.table].column(tables.tables[parent.table].key[0]).combine_chunks()
@@ -502,8 +501,8 @@ def hma(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
     metadata = {"tables": described, "relationships": relations, "METADATA_SPEC_VERSION": "V1"}
     (work / "metadata.json").write_text(json.dumps(metadata))
     python = os.environ["DPSYNTH_BENCH_SDV"]
-    scale = number / len(kept)
-    subprocess.run([python, "-c", _HMA, str(work), str(scale)], check=True, timeout=HMA_SECONDS, capture_output=True)
+    command = [python, "-c", _HMA, str(work), str(number), tables.root]
+    subprocess.run(command, check=True, timeout=HMA_SECONDS, capture_output=True)
     made = {}
     for name in tables.private:
         rows = pq.read_table(work / f"{name}.made.parquet")
@@ -539,6 +538,12 @@ def _sdtype(column: Column) -> str:
     return {"integer": "numerical", "float": "numerical", "boolean": "boolean"}.get(column.type, "datetime")
 
 
+MAKERS = {"linked": linked, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
+METHODS = tuple(MAKERS)
+MADE_ONCE = ("hma", "real")
+"""Without noise, and without repeats."""
+
+
 # The table.
 
 HEADER = (
@@ -550,10 +555,6 @@ HEADER = (
 def row_of(quality: LinkedQuality, seconds: float) -> list[float | None]:
     tables, edges = quality.tables.values(), quality.edges.values()
 
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [each for each in values if each is not None]
-        return float(np.mean(known)) if known else None
-
     root = quality.root
     ends: list[float | None] = [None, None]
     if root is not None and root.synthetic is not None and root.real is not None:
@@ -562,23 +563,28 @@ def row_of(quality: LinkedQuality, seconds: float) -> list[float | None]:
         ends = [getattr(side, measure, None) for side in sides]
     follows = [each.next_row for each in edges if each.next_row is not None]
     return [
-        mean([each.one_way for each in tables]),
-        mean([each.two_way for each in tables]),
-        mean([each.children for each in edges]),
-        mean([each.children_by_parent for each in edges]),
-        mean([each.across.get(each.parent) for each in edges]),
-        mean([found for each in edges for above, found in each.across.items() if above != each.parent]),
-        mean([each.in_sequence for each in edges]),
-        mean([each.gaps for each in edges]),
-        mean([each.out_of_order for each in edges]),
-        mean([each.synthetic.xgboost.accuracy for each in follows if each.synthetic and each.synthetic.xgboost]),
-        mean([each.real.xgboost.accuracy for each in follows if each.real and each.real.xgboost]),
+        _mean([each.one_way for each in tables]),
+        _mean([each.two_way for each in tables]),
+        _mean([each.children for each in edges]),
+        _mean([each.children_by_parent for each in edges]),
+        _mean([each.across.get(each.parent) for each in edges]),
+        _mean([found for each in edges for above, found in each.across.items() if above != each.parent]),
+        _mean([each.in_sequence for each in edges]),
+        _mean([each.gaps for each in edges]),
+        _mean([each.out_of_order for each in edges]),
+        _mean([each.synthetic.xgboost.accuracy for each in follows if each.synthetic and each.synthetic.xgboost]),
+        _mean([each.real.xgboost.accuracy for each in follows if each.real and each.real.xgboost]),
         quality.query_error,
         *ends,
-        mean([each.references for each in edges]),
-        mean([each.keys_distinct for each in tables]),
+        _mean([each.references for each in edges]),
+        _mean([each.keys_distinct for each in tables]),
         seconds,
     ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return float(np.mean(known)) if known else None
 
 
 def say(name: str, method: str, epsilon: float | None, row: Sequence[float | None]) -> None:
@@ -586,30 +592,31 @@ def say(name: str, method: str, epsilon: float | None, row: Sequence[float | Non
     print(f"{name:11}{method:8}{'-' if epsilon is None else f'{epsilon:g}':>4}{shown}{row[-1]:7.0f}", flush=True)
 
 
-def run(name: str, method: str, epsilon: float | None, document: Path | None) -> None:
+def run(name: str, method: str, epsilon: float | None, repeats: int, document: Path | None) -> None:
     database = DATABASES[name]()
     real, holdout = divided(database)
-    methods: dict[str, Any] = {"linked": linked, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
-    with tempfile.TemporaryDirectory() as place:
-        began = time.process_time() + _of_children()
-        work = Path(place)
-        made = methods[method](database, real, epsilon or 0.0, work)
-        seconds = time.process_time() + _of_children() - began
-        quality = measure_linked(
-            database.linked,
-            real,
-            made,
-            work,
-            holdout=holdout,
-            next_row=database.next_row,
-            root_target=database.root_target,
-            queries=database.queries,
-        )
-    say(name, method, epsilon, row_of(quality, seconds))
-    if document is not None:
-        with document.open("a", encoding="utf-8") as file:
-            whole = {"database": name, "method": method, "epsilon": epsilon, "seconds": seconds}
-            file.write(json.dumps(whole | {"quality": quality.to_json()}) + "\n")
+    rows = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as place:
+            began, work = time.process_time() + _of_children(), Path(place)
+            made = MAKERS[method](database, real, epsilon or 0.0, work)
+            seconds = time.process_time() + _of_children() - began
+            quality = measure_linked(
+                database.linked,
+                real,
+                made,
+                work,
+                holdout=holdout,
+                next_row=database.next_row,
+                root_target=database.root_target,
+                queries=database.queries,
+            )
+        rows.append(row_of(quality, seconds))
+        if document is not None:
+            with document.open("a", encoding="utf-8") as file:
+                whole = {"database": name, "method": method, "epsilon": epsilon, "seconds": seconds}
+                file.write(json.dumps(whole | {"quality": quality.to_json()}) + "\n")
+    say(name, method, epsilon, [_mean(column) for column in zip(*rows, strict=True)])
 
 
 def _of_children() -> float:
@@ -622,6 +629,7 @@ def main() -> None:
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 4.0, 8.0])
+    parser.add_argument("--repeats", type=int, default=1, help="of each run with noise; means are printed")
     parser.add_argument("--json", type=Path, help="all measures of each run, one a line")
     options = parser.parse_args()
     print(f"{'':11}{'method':8}{'eps':>4}" + "".join(f"{each:>8}" for each in HEADER[:-1]) + f"{'s':>7}")
@@ -629,9 +637,10 @@ def main() -> None:
         for method in options.methods:
             if method == "hma" and "DPSYNTH_BENCH_SDV" not in os.environ:
                 continue
-            for epsilon in options.epsilons if method in ("linked", "alone", "flat") else [None]:
+            once = method in MADE_ONCE
+            for epsilon in [None] if once else options.epsilons:
                 try:
-                    run(name, method, epsilon, options.json)
+                    run(name, method, epsilon, 1 if once else options.repeats, options.json)
                 except subprocess.SubprocessError as error:
                     print(f"{name:11}{method:8} stopped: {type(error).__name__}", flush=True)
 

@@ -26,7 +26,7 @@ from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BoundingError
-from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.foundation.storage import read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, canonical_texts
 from dpsynth_platform.synth.tabular.domain import Domain, declared_domain
 
@@ -83,7 +83,10 @@ class LinkedViews:
             target = Path(place) / "views"
             with DuckDBChoice(threads=1).open(Path(place) / "spill") as engine:
                 write_linked(shown, read, target, engine=engine, owners=owners, key=_KEY)
-            rows = {name: pa.Table.from_batches(read_table(target / name)) for name in tables.private}
+            rows = {
+                name: pa.Table.from_batches(read_table(target / name), table_schema(target / name))
+                for name in tables.private
+            }
         return cls(shown, keys, rows)
 
     def domain(self, name: str) -> Domain:

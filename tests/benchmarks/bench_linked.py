@@ -53,8 +53,9 @@ from dpsynth_platform.quality.linked import LinkedQuality, measure_linked
 from dpsynth_platform.quality.linked_views import LinkedViews
 from dpsynth_platform.quality.regression import Regression
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.relational.sealing import SealedTables, View, linked_plan
+from dpsynth_platform.synth.tabular.aim import Aim
 from dpsynth_platform.synth.tabular.restore import release_schema
 
 DELTA = 1e-6
@@ -378,9 +379,10 @@ def _sampled(plan: SealedPlan, rows: pa.Table, number: int, work: Path) -> pa.Ta
     bounded, model = work / "bounded", work / "model"
     model.mkdir(parents=True)
     write_table(bounded, rows.schema, rows.to_batches(max_chunksize=100_000))
-    generator(plan.method).measure(plan, bounded, model)
-    generator(plan.method).estimate(plan, model)
-    return generator(plan.method).sample(model, number)
+    method = Aim()
+    method.measure(plan, bounded, model)
+    method.estimate(plan, model)
+    return method.sample(model, number)
 
 
 def _keyed(tables: LinkedTables, name: str, rows: pa.Table, parents: np.ndarray | None) -> pa.Table:
@@ -428,7 +430,7 @@ def flat(database: Database, real: Tables, epsilon: float, work: Path) -> Tables
     rows = rows.append_column(TOTAL, pa.array(total))
     columns[TOTAL] = IntegerColumn(type="integer", min=1, max=most)
     view = _view(leaf, columns, rows, _privacy(tables, epsilon, most))
-    plan = generator("aim").plan(view.contract, view.schema, Guarantee.target(view.contract))
+    plan = Aim().plan(view.contract, view.schema, Guarantee.target(view.contract))
     roots = len(np.unique(owners))
     pool = _sampled(plan, rows.select([*columns, OWNER_COLUMN]), roots * 8, work / leaf).to_pandas()
     above = [context_name(tables.root, each) for each in tables.own_columns(tables.root)]

@@ -1,0 +1,131 @@
+"""SQL queries over linked tables: how far the answers of synthetic tables are from those of real ones. For reviewers.
+
+What belongs here: running SELECT statements on both sides in DuckDB, and the relative errors of their numbers. What
+does not: reports, and queries that a mechanism answers (`contracts.sql`).
+
+The last column of a query is its number; the columns before it, if any, name a group. A group that one side lacks has
+the number zero there. A relative error is |synthetic - real| / |real|, at most 1, so that no rare group decides the
+mean; it is 1 where only the synthetic number differs from zero. Rows are not cut to the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.foundation.errors import ContractError, file_problem
+
+if TYPE_CHECKING:
+    import duckdb
+
+_ACCEPTED = "one SELECT whose last column is a number, and whose other columns name groups, over the declared tables"
+
+
+@dataclass(frozen=True)
+class QueryError:
+    """The errors of one query.
+
+    Attributes:
+        query: its text.
+        numbers: groups of both sides.
+        mean, median, largest: of the relative errors, in [0, 1].
+    """
+
+    query: str
+    numbers: int
+    mean: float
+    median: float
+    largest: float
+
+
+def read_queries(path: Path) -> list[str]:
+    """The statements of a file, which semicolons separate. Raises `ContractError`."""
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        problem = file_problem(error) if isinstance(error, OSError) else "is no text in UTF-8"
+        raise ContractError(f"{path}: {problem}; accepted: a file with SELECT statements") from None
+    except duckdb.ParserException as error:
+        raise ContractError(f"{path}: {_first_line(error)}; accepted: SELECT statements with ; between them") from None
+    return [each.query.strip().removesuffix(";") for each in statements]
+
+
+def query_errors(
+    queries: Sequence[str], real: Mapping[str, pa.Table], synthetic: Mapping[str, pa.Table]
+) -> tuple[QueryError, ...]:
+    """Runs each query on both sides. Raises `ContractError` for one that cannot be run or has no number."""
+    if not queries:
+        return ()
+    with _opened(real) as one, _opened(synthetic) as other:
+        return tuple(_compared(number, query, one, other) for number, query in enumerate(queries, 1))
+
+
+def _opened(tables: Mapping[str, pa.Table]) -> duckdb.DuckDBPyConnection:
+    """A database in memory that reads these tables, and no file."""
+    import duckdb
+
+    connection = duckdb.connect(config={"threads": 1})
+    for name, table in tables.items():
+        connection.register(name, table)
+    for setting in ("TimeZone = 'UTC'", "enable_external_access = false", "lock_configuration = true"):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+def _compared(
+    number: int, query: str, real: duckdb.DuckDBPyConnection, synthetic: duckdb.DuckDBPyConnection
+) -> QueryError:
+    truth, made = (_numbers(number, query, connection) for connection in (real, synthetic))
+    groups = sorted({*truth, *made}, key=str)
+    if not groups:
+        return QueryError(query, 0, 0.0, 0.0, 0.0)
+    errors = [_relative(truth.get(group, 0.0), made.get(group, 0.0)) for group in groups]
+    return QueryError(query, len(groups), float(np.mean(errors)), float(np.median(errors)), max(errors))
+
+
+def _numbers(number: int, query: str, connection: duckdb.DuckDBPyConnection) -> dict[tuple[Any, ...], float]:
+    import duckdb
+
+    problem = None
+    try:
+        statements = duckdb.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            problem = "is not one SELECT"
+        else:
+            rows = connection.execute(query).fetchall()
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
+        problem = _first_line(error)  # quotes the statement, and no value
+    except duckdb.Error as error:
+        problem = f"stopped ({type(error).__name__})"  # other texts quote values
+    if problem is not None:
+        raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
+    found = {}
+    for *group, value in rows:
+        if isinstance(value, str | bytes | list | dict | bool):
+            raise ContractError(f"queries.{number}: the last column is no number; accepted: {_ACCEPTED}")
+        try:
+            amount = float(value) if value is not None else 0.0
+        except TypeError:
+            raise ContractError(f"queries.{number}: the last column is no number; accepted: {_ACCEPTED}") from None
+        if tuple(group) in found:
+            raise ContractError(f"queries.{number}: a group stands in several rows; accepted: {_ACCEPTED}")
+        found[tuple(group)] = amount if math.isfinite(amount) else 0.0
+    return found
+
+
+def _relative(truth: float, made: float) -> float:
+    if truth == made:
+        return 0.0
+    return min(1.0, abs(made - truth) / abs(truth)) if truth else 1.0
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

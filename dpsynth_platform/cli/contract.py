@@ -259,7 +259,7 @@ def contract_init(
         )
     if columns and format != "json":
         raise ConfigurationError("--columns: is for JSON lines; accepted: --format json, or no such option")
-    dialect = Dialect(**{name.removeprefix("csv_"): value for name, value in vars(csv).items()})
+    dialect = csv.as_dialect()
     if format is not None and dialect != Dialect():
         raise ConfigurationError(f"--csv-...: is for CSV files; accepted: --format {format} without those options")
     named = table or Path((database_table or "query").replace(".", "_"))

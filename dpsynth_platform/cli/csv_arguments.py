@@ -6,9 +6,12 @@ What belongs here: these options. What does not: what they mean (`sources.dialec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from dpsynth_platform.sources.dialect import Dialect
 
 _PANEL = "CSV files"
 
@@ -38,3 +41,9 @@ class CsvDialect:
             help="The first line contains the names of the columns; needed where no other option names one of them.",
         ),
     ] = False
+
+    def as_dialect(self) -> Dialect:
+        """The dialect. Raises `ContractError` if it is impossible."""
+        from dpsynth_platform.sources.dialect import Dialect
+
+        return Dialect(**{name.removeprefix("csv_"): value for name, value in vars(self).items()})

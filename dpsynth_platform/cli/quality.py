@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from dpsynth_platform.cli.quality_tables import quality_tables
 from dpsynth_platform.cli.terminal import SEVERAL, Commands, TerminalOutput, column_names, workspace
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import bars
@@ -110,6 +111,9 @@ def quality_table(
     output.print(LEGEND)
     output.print(f"Rows: {', '.join(f'{count} {name}' for name, count in report.rows.items())}. Cells: {report.cells}.")
     output.print(report.notice)
+
+
+quality_app.command("tables")(quality_tables)
 
 
 @quality_app.command("text")

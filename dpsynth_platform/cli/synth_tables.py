@@ -87,7 +87,6 @@ def synth_tables(
     """Makes synthetic tables that join, with one guarantee for each owner. Repeating it draws again, at no cost."""
     from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
     from dpsynth_platform.one_table.more_rows import read_given
-    from dpsynth_platform.sources.dialect import Dialect
 
     options = TablesOptions(
         epsilon=epsilon,
@@ -102,14 +101,7 @@ def synth_tables(
         cap_epsilon=cap_epsilon,
         accept_weak_guarantee=accept_weak_guarantee,
         spend_again=spend_again,
-        dialect=Dialect(
-            dialect.csv_separator,
-            dialect.csv_quote,
-            dialect.csv_decimal,
-            dialect.csv_encoding,
-            dialect.csv_skip_blanks,
-            dialect.csv_header,
-        ),
+        dialect=dialect.as_dialect(),
     )
     no_core_dumps()
     try:

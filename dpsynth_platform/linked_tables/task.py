@@ -163,7 +163,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     _check_options(options)
     places = tables_at(data)
     declared = read_tables(options.schema, places, options.dialect)
-    sources = {name: _source(declared, name, places, options.dialect) for name in declared.tables}
+    sources = {name: source_of(declared, name, places, options.dialect) for name in declared.tables}
     check_columns(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
     lookups = {name: _keys_of(sources[name], tables.tables[name].key[0]) for name in tables.lookups}
@@ -206,7 +206,7 @@ def _check_options(options: TablesOptions) -> None:
         raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")
 
 
-def _source(tables: LinkedTables, name: str, places: Tables, dialect: Dialect) -> Source:
+def source_of(tables: LinkedTables, name: str, places: Tables, dialect: Dialect) -> Source:
     """A table with its declared columns and its keys; of a database, the others have no values."""
     table, ids = tables.tables[name], _identifiers(tables, name)
     columns: dict[str, Column] = {**table.columns, **ids}

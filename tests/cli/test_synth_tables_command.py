@@ -40,8 +40,8 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
-    def call(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["synth", "tables", *arguments])
+    def call(*arguments: str, command: str = "synth") -> tuple[int, str]:
+        result = CliRunner().invoke(app, [command, "tables", *arguments])
         return result.exit_code, result.output + "".join(capfd.readouterr())
 
     return call
@@ -73,3 +73,23 @@ def test_what_cannot_be_is_refused_with_the_way_out(use: Use) -> None:
     Path("tables.yaml").write_text(SCHEMA.replace("max_children: 2", "max_children: 0"))
     status, said = use(*ASKED, "--schema", "tables.yaml")
     assert status == 1 and "tables.visits.max_children: 0; accepted: at least 1" in " ".join(said.split())
+
+
+def test_the_quality_of_tables_is_measured(use: Use) -> None:
+    assert use(*ASKED, "--schema", "tables.yaml")[0] == 0
+    Path("queries.sql").write_text(
+        "SELECT kind, count(*) FROM people JOIN visits ON id = of GROUP BY kind; SELECT avg(age) FROM people"
+    )
+    asked = ["--real", "data", "--synthetic", "out/synthetic", "--schema", "tables.yaml"]
+    more = ["--queries", "queries.sql", "--holdout", "data", "--target", "age"]
+    status, said = use(*asked, *more, command="quality")
+    assert status == 0
+    said = " ".join(said.replace("│", "").split())
+    assert "visits people 1.000" in said  # all rows refer to one
+    assert "relative error" in said and "SELECT avg(age) FROM people" in said
+    assert "the root: trained on synthetic rows: r squared" in said
+    status, said = use(*asked, "--json", command="quality")
+    document = json.loads(said[said.index("{") :])
+    assert document["edges"]["visits"]["references"] == 1.0 and document["tables"]["people"]["keys_distinct"] == 1.0
+    status, said = use(*asked, "--target", "age", command="quality")
+    assert status == 1 and "--holdout: missing" in said

@@ -5,9 +5,9 @@ Every measure reads real rows: none is published, and no gate reads it (`report.
 What belongs here: combining measures over the views of all tables. What does not: making views (`linked_views`), SQL
 (`linked_queries`), and the measures of one table, which are those of `fidelity`, `utility` and `regression`.
 
-Rows of both sides are cut to the declared bounds, as before the mechanism: those that it leaves out count neither as
-lost nor as found. Only three measures take all rows: SQL queries, so that their error is what an analyst sees, joins,
-and rows out of order. Of more than one row of the root, an owner's features are of all of the owner's rows.
+Rows of both sides are cut to the declared bounds, as before the mechanism: those that bounding leaves out are no error.
+Three measures take all rows: SQL queries, so that their error is what an analyst sees; keys and references; and rows
+out of order. Where an owner has several rows of the root, each of them has the features of all that the owner has.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _edge(
     later = _Pairs.of(pairs.domain, [_later(view.rows[name]) for view in views]) if ordered else None
     gap = None if later is None or gap_name(table.order_by[0]) not in pairs.domain.names else table.order_by[0]
     across = {
-        other: pairs.mean([(context_name(other, above), each) for above in tables.own_columns(other) for each in own])
+        other: pairs.mean([(context_name(other, column), each) for column in tables.own_columns(other) for each in own])
         for other in tables.ancestors(name)
     }
     return EdgeQuality(

@@ -4,8 +4,8 @@ What belongs here: running SELECT statements on both sides in DuckDB, and the re
 does not: reports, and queries that a mechanism answers (`contracts.sql`).
 
 The last column of a query is its number; the columns before it, if any, name a group. A group that one side lacks has
-the number zero there. A relative error is |synthetic - real| / |real|, at most 1, so that no rare group decides the
-mean; it is 1 where only the synthetic number differs from zero. Rows are not cut to the bounds.
+the number zero there, and null is zero. A relative error is |synthetic - real| / |real|, at most 1, so that no rare
+group decides the mean; it is 1 where only the synthetic number differs from zero. Rows are not cut to the bounds.
 """
 
 from __future__ import annotations
@@ -107,17 +107,22 @@ def _numbers(number: int, query: str, connection: duckdb.DuckDBPyConnection) -> 
         problem = f"stopped ({type(error).__name__})"  # other texts quote values
     if problem is not None:
         raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
-    found = {}
+    found: dict[tuple[Any, ...], float] = {}
     for *group, value in rows:
-        if isinstance(value, str | bytes | list | dict | bool):
-            raise ContractError(f"queries.{number}: the last column is no number; accepted: {_ACCEPTED}")
         try:
-            amount = float(value) if value is not None else 0.0
+            if isinstance(value, str | bytes | bool):
+                raise TypeError
+            amount = 0.0 if value is None else float(value)
+            repeated = tuple(group) in found
         except TypeError:
-            raise ContractError(f"queries.{number}: the last column is no number; accepted: {_ACCEPTED}") from None
-        if tuple(group) in found:
-            raise ContractError(f"queries.{number}: a group stands in several rows; accepted: {_ACCEPTED}")
+            problem = "the last column is no number, or another one holds lists"
+            break
+        if repeated:
+            problem = "a group stands in several rows"
+            break
         found[tuple(group)] = amount if math.isfinite(amount) else 0.0
+    if problem is not None:
+        raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
     return found
 
 

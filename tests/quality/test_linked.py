@@ -288,6 +288,8 @@ def test_queries_join_and_group(tmp_path: Path) -> None:
         ("SELECT 1; SELECT 2", "is not one SELECT"),
         ("SELECT nothing FROM people", "nothing"),
         ("SELECT sex FROM people", "no number"),
+        ("SELECT age > 1 FROM people", "no number"),
+        ("SELECT [age], count(*) FROM people GROUP BY ALL", "holds lists"),
         ("SELECT age, 1 FROM people UNION ALL SELECT age, 1 FROM people", "several rows"),
         ("SELECT count(*) FROM read_csv('/etc/passwd')", "stopped"),
         ("SELECT CAST(sex AS INTEGER) FROM people", "stopped (ConversionException)"),

@@ -319,7 +319,9 @@ class _Bounding:
             counted = self._counted(child)
             joins.append(f"LEFT JOIN {counted} ON {_same(self._path(name), rows, counted)}")
             view[children_name(child)] = (f"coalesce({counted}.number__, 0)", pa.int32())
-        for other in dict.fromkeys(table for table, _ in self._tables.context(name)):
+        known = self._tables.siblings(name)
+        above = [*(table for table, _ in self._tables.context(name)), *(each for each in known if each != name)]
+        for other in dict.fromkeys(above):
             joins.append(f"JOIN {self._kept(other)} ON {_same(self._path(other), rows, self._kept(other))}")
         evidence = {
             context_name(other, column): (
@@ -329,7 +331,7 @@ class _Bounding:
             for other, column in self._tables.context(name)
         }
         evidence[POSITION] = (f"{rows}.{self._place(name)}", pa.int32())
-        evidence[children_name(name)] = (self._siblings(name), pa.int32())
+        evidence |= {children_name(each): (self._siblings(each), pa.int32()) for each in known}
         for lag in range(1, self._tables.lags(name) + 1):
             for column in self._tables.passed_on(name):
                 before = previous_name(column, lag)

@@ -401,7 +401,7 @@ class LinkedTables(Part):
         context = [context_name(*each) for each in self.context(name)]
         if self.tables[name].parent is None:
             return context
-        siblings = [children_name(name)] if self._several(name) else []
+        siblings = [children_name(each) for each in self.siblings(name)]
         position = [POSITION] if self.tables[name].order_by and self._several(name) else []
         lags = range(1, self.lags(name) + 1)
         return [
@@ -426,8 +426,8 @@ class LinkedTables(Part):
             found[context_name(table, column)] = self.declared(table, values)[column]
         if POSITION in self.evidence(name):
             found[POSITION] = IntegerColumn(type="integer", min=1, max=self.tables[name].max_children or 1)
-        if children_name(name) in self.evidence(name):
-            found[children_name(name)] = self._count(name)
+        for each in self.siblings(name):
+            found[children_name(each)] = self._count(each)
         for lag in range(1, self.lags(name) + 1):
             for column in self.passed_on(name):
                 found[previous_name(column, lag)] = own[column].model_copy(update={"nullable": True})
@@ -463,6 +463,13 @@ class LinkedTables(Part):
         """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""
         declared = self.tables[name].share
         return declared if declared is not None else len(self.own_columns(name)) + len(self.children(name))
+
+    def siblings(self, name: str) -> list[str]:
+        """The table and its ancestors, where a row may have several siblings: their numbers are known.
+
+        Owners weigh the same, so that a row of many weighs little: given all numbers on the path, that is undone.
+        """
+        return [each for each in (name, *self.ancestors(name)) if self._several(each)]
 
     def _several(self, name: str) -> bool:
         return (self.tables[name].max_children or 1) > 1

@@ -82,7 +82,7 @@ class CostRequest:
 
     @property
     def purpose(self) -> Literal["release", "bound"]:
-        """What it pays for: a release, or a learned contribution bound (`bounding.quantile`).
+        """What it pays for: a release, or a learned contribution bound (`synth.learned_bound`).
 
         Such a bound is a single choice by the exponential mechanism; no generator's plan is just that.
         """

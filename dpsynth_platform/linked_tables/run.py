@@ -26,7 +26,7 @@ from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.one_table.output import write_statement
-from dpsynth_platform.one_table.paying import known_key, paid_model, spent_so_far
+from dpsynth_platform.one_table.paying import known_key, pay_for_model, spent_so_far
 from dpsynth_platform.one_table.place import STATEMENT, SYNTHETIC, Place, held
 from dpsynth_platform.one_table.run import Interrupted
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -102,7 +102,7 @@ def _synthesized(task: LinkedTask, place: Place, progress: Progress) -> Syntheti
     place.vault.signing_key()
     key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
     try:
-        entry, spent = paid_model(
+        entry, spent = pay_for_model(
             task, partial(bounded_views, task), budget, request, key, place, settings.device, progress
         )
         return _drawn(task, budget, entry, place, spent, progress)

@@ -299,7 +299,7 @@ def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], 
         found |= {previous_name(column, lag): types[column] for column in tables.passed_on(name)}
     for table, column in tables.context(name):
         found[context_name(table, column)] = own[table].field(column).type
-    counts = [children_name(each) for each in (*tables.children(name), name)]
+    counts = [children_name(each) for each in (*tables.children(name), *tables.siblings(name))]
     found |= dict.fromkeys((*counts, POSITION), pa.int32())
     if (gap := tables.gap(name)) is not None:
         found[gap_name(gap)] = pa.int64()

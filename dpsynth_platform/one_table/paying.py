@@ -50,7 +50,7 @@ def known_key(keys: Sequence[str], ledger: Ledger) -> str:
     return next((known for known in keys if ledger.entry_for_key(known) is not None), keys[0])
 
 
-def paid_model(
+def pay_for_model(
     task: Payable,
     read: Read,
     budget: Budget,

@@ -21,7 +21,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.one_table.more_rows import Earlier, shape_text
-from dpsynth_platform.one_table.paying import known_key, paid_model, spent_so_far
+from dpsynth_platform.one_table.paying import known_key, pay_for_model, spent_so_far
 from dpsynth_platform.one_table.place import (
     ANSWERS,
     ANSWERS_STATEMENT,
@@ -127,7 +127,7 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     keys = task.keys(place.vault.read(SIGNING_KEY))
     key = known_key(keys, budget.ledger)
     try:
-        entry, spent = paid_model(
+        entry, spent = pay_for_model(
             task, partial(bounded_rows, task), budget, request, key, place, settings.device, progress
         )
         return _drawn(task, budget, entry, place, spent, progress)

@@ -1,7 +1,7 @@
 """Learning a dataset's contribution bound under the ledger: reserve, start, choose, store, complete.
 
 What belongs here: the order of these steps, paying once for the same question, and its lineage events. What does not:
-the choice (`bounding.quantile`), the budget (`ledger`), emitting (`lineage.emitter`). The result is differentially
+the choice (`synth.learned_bound`), the budget (`ledger`), emitting (`lineage.emitter`). The result is differentially
 private and may be written into a contract; a bound read from the table would be an access without a guarantee.
 
 The choice reads only the owners of the current run's scrubbed rows. Rows and account belong to the sealed contract.
@@ -107,8 +107,8 @@ def _learned(
     place: Place, question: Question, ledger: Ledger, storage: Storage, runner: str, run: StepRun
 ) -> tuple[LearnedBound, StepRun]:
     """The answer, and the lineage run with inputs and outputs."""
-    from dpsynth_platform.bounding.quantile import check_question, quantile_event
     from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
+    from dpsynth_platform.synth.learned_bound import check_question, quantile_event
 
     check_question(question.at_most, question.quantile)
     raw, scrubbed = storage.read(place, "raw"), storage.read(place, "scrubbed")
@@ -160,7 +160,7 @@ def _choose(
     contract: DataContract, question: Question, entry: Entry, scrubbed: StepRecord, result: Path, ledger: Ledger
 ) -> None:
     """The mechanism: from the start of the entry to the stored answer."""
-    from dpsynth_platform.bounding.quantile import learned_contributions
+    from dpsynth_platform.synth.learned_bound import learned_contributions
 
     if entry.state != "reserved":
         raise SpendRepeated(

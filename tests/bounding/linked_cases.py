@@ -260,8 +260,9 @@ def _view(tables: LinkedTables, name: str, row: Row, kept: Mapping[str, list[Row
     evidence = tables.evidence(name)
     if "row__number" in evidence:
         view["row__number"] = row["_place"]
-    if f"{name}__rows" in evidence:
-        view[f"{name}__rows"] = len(row["_siblings"])
+    for other, each in {name: row, **up}.items():
+        if f"{other}__rows" in evidence:
+            view[f"{other}__rows"] = len(each["_siblings"])
     for lag in range(1, tables.lags(name) + 1):
         before = row["_siblings"][row["_place"] - 1 - lag] if row["_place"] > lag else {}
         for column in own:

@@ -69,7 +69,7 @@ def test_bounds_are_products_on_the_path_and_views_have_the_rows_above_and_befor
         "previous__ward",
     ]
     view = tables.view("diagnoses", {"codes": ["x", "y"]})
-    assert list(view) == ["code", "stays__ward", "patients__age", "diagnoses__rows", "previous__code"]
+    assert list(view) == ["code", "stays__ward", "patients__age", "diagnoses__rows", "stays__rows", "previous__code"]
     assert view["code"].listed == ["x", "y"] and view["previous__code"].nullable and not view["code"].nullable
     assert tables.constraints("stays")[0]["ascending"] == ["previous__admitted", "admitted"]
 

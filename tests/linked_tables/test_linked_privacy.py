@@ -139,7 +139,9 @@ def test_every_column_of_every_view_is_paid_for_numbers_of_children_among_them(n
         assert set(names) == set(table.column_names) - {OWNER_COLUMN}
         assert precision_used(view, found) <= claim_of(view).precision
         paid += len(found.measured)
-    assert paid == len(["a", "visits__rows"]) + len(["b", "drugs__rows", "a", "visits__rows", "b"]) + 4
+    people, visits = ["a", "visits__rows"], ["b", "drugs__rows", "people__a", "visits__rows", "previous__b"]
+    drugs = ["c", "visits__b", "drugs__rows", "visits__rows", "previous__c"]
+    assert paid == len([*people, *visits, *drugs])
     counted = sum(
         Fraction(1) / Fraction(leaf.sigma) ** 2 * times for leaf, times in leaves(event_from_json(plan.event))
     )

@@ -21,7 +21,7 @@ from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError, Led
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table import Synthesis, more_rows, rows
+from dpsynth_platform.one_table import Synthesis, more_rows, rows, run
 from dpsynth_platform.one_table.declaration import FAMILY
 from dpsynth_platform.one_table.more_rows import paid_model
 from dpsynth_platform.synth.tabular.mst import Mst
@@ -34,7 +34,7 @@ def made(make: Make) -> Synthesis:
 
 @pytest.fixture
 def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "bounded_rows", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr(run, "bounded_rows", lambda *_: pytest.fail("rows were read"))
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -121,7 +121,7 @@ def test_an_older_copy_is_noticed_by_each_witness(
             path.write_bytes(data)
     if kept not in ("all", "head.json"):
         (ledger / "head.json").write_bytes(old_head)
-    monkeypatch.setattr(rows, "bounded_rows", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr(run, "bounded_rows", lambda *_: pytest.fail("rows were read"))
     said = is_refused(make, "was paid for", epsilon=2.0)
     assert kept == "all" or kept in said
     with pytest.raises(LedgerError, match="was paid for"):
@@ -350,11 +350,11 @@ def test_a_run_that_sealed_meanwhile_is_named(make: Make, tmp_path: Path, monkey
     shared, was = tmp_path / "shared", rows.bounded_rows
 
     def slow(*arguments: Any) -> Any:
-        monkeypatch.setattr(rows, "bounded_rows", was)
+        monkeypatch.setattr(run, "bounded_rows", was)
         make(out="other", epsilon=1.0, ledger=shared)
         return was(*arguments)
 
-    monkeypatch.setattr(rows, "bounded_rows", slow)
+    monkeypatch.setattr(run, "bounded_rows", slow)
     with pytest.raises(LedgerError, match="was sealed meanwhile by another run, at epsilon 1"):
         make(ledger=shared)
     with pytest.raises(BudgetExceeded):

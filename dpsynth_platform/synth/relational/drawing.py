@@ -226,7 +226,7 @@ class LinkedDrawing:
         whole, parent = whole.take(pa.array(order)), parent[order]
         starts = np.flatnonzero(np.append(True, parent[1:] != parent[:-1])) if parent.size else parent
         place = np.arange(parent.size) - np.repeat(starts, np.diff(np.append(starts, parent.size))) + 1
-        joined = whole.drop(["turn"])
+        joined = whole.drop(["turn"]).append_column(children_name(name), pa.array(numbers[parent], pa.int32()))
         for column in context.column_names:
             joined = joined.append_column(column, context.column(column).take(pa.array(parent)))
         return _Rows(joined, {}), parent, place
@@ -236,6 +236,7 @@ class LinkedDrawing:
         names = {each: context_name(name, each) for each in self.tables.passed_on(name)}
         for other in self.tables.ancestors(name):
             names |= {shown: shown for each in self.tables.passed_on(other) if (shown := context_name(other, each))}
+        names |= {number: number for each in self.tables.siblings(name) if (number := children_name(each))}
         kept = {each: shown for each, shown in names.items() if each in values.column_names}
         return values.select(list(kept)).rename_columns(list(kept.values()))
 

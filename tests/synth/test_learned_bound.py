@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsynth_platform.audit.bounds import clopper_pearson
-from dpsynth_platform.bounding.quantile import (
+from dpsynth_platform.foundation.errors import AccountingError, BoundingError
+from dpsynth_platform.privacy.accounting import epsilon as epsilon_of
+from dpsynth_platform.privacy.events import adjacency_of, event_from_json, event_to_json
+from dpsynth_platform.synth.learned_bound import (
     OwnerCounts,
     learned_contributions,
     quantile_event,
     sensitivity,
     utilities,
 )
-from dpsynth_platform.foundation.errors import AccountingError, BoundingError
-from dpsynth_platform.privacy.accounting import epsilon as epsilon_of
-from dpsynth_platform.privacy.events import adjacency_of, event_from_json, event_to_json
 
 AT_MOST = 6
 SAFE = 1e-7
@@ -110,7 +110,7 @@ def test_an_audit_passes_the_choice_and_finds_one_without_noise(monkeypatch: pyt
     epsilon = 1.0
     assert proven(epsilon) <= epsilon
     monkeypatch.setattr(
-        "dpsynth_platform.bounding.quantile.select_by_exponential_mechanism",
+        "dpsynth_platform.synth.learned_bound.select_by_exponential_mechanism",
         lambda scores, epsilon, sensitivity: int(np.argmax(scores)),
     )
     assert proven(epsilon) > 2 * epsilon

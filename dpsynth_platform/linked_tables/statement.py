@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.ledger.records import Head
@@ -41,9 +42,9 @@ def statement(
     """
     plan, tables = task.plan, task.tables
     words = words_of(plan.method, plan.event)
-    common = privacy_statement(task.contract, family, plan.event, words, tuning=Tuning(others), attempts=attempts)
+    common = privacy_statement(_named(task), family, plan.event, words, tuning=Tuning(others), attempts=attempts)
     event = plan.describe()["event"]
-    public = [f"{name}: {tables.tables[name].public}" for name in tables.lookups]
+    public = [f"{name}: {(tables.tables[name].public or '').rstrip('.')}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     return Statement(
         common=common,
@@ -97,6 +98,12 @@ def statement(
         ),
         account=account_in_words(family),
     )
+
+
+def _named(task: LinkedTask) -> DataContract:
+    """The contract of the whole, with the owner as the declaration names it."""
+    privacy = task.contract.privacy.model_copy(update={"owner_columns": [task.owner_in_words]})
+    return task.contract.model_copy(update={"privacy": privacy})
 
 
 def _bounds(task: LinkedTask) -> str:

@@ -6,6 +6,7 @@ private rows (`rows`), and the plan's cost (`synth.relational.sealing`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,8 @@ MOST_KEYS = 10_000
 """Rows of a public table that private ones may refer to."""
 OWNER = "owner__id"
 """The owner's column in contracts of views. No output contains it."""
+_OTHERS = r"(?<=[A-Za-z0-9])__(?=[A-Za-z0-9])"
+"""In a view's names, between a table and its column."""
 
 
 @dataclass(frozen=True)
@@ -326,9 +329,13 @@ def in_table(name: str) -> Iterator[None]:
     lines = [
         line.removeprefix(f"{declaration.DATASET}: ").removeprefix(f"{IN_MEMORY}: ") for line in problem.split("\n")
     ]
-    options = [line.startswith("privacy.") for line in lines]
-    shown = (
-        declaration.as_options(line) if option else f"tables.{name}: {line}"
-        for line, option in zip(lines, options, strict=True)
-    )
-    raise kind("\n".join(shown))
+    if kind is SourceError:  # with paths, which stay as they are
+        raise SourceError("\n".join(f"tables.{name}: {line}" for line in lines))
+    raise kind("\n".join(_of_table(name, line) for line in lines))
+
+
+def _of_table(name: str, problem: str) -> str:
+    """A fault of a view's contract by the names that the declaration has: `stays.ward` for `stays__ward`."""
+    if problem.startswith("privacy."):
+        return declaration.as_options(problem)
+    return f"tables.{name}: {re.sub(_OTHERS, '.', problem).replace('generate.constraints', 'constraints')}"

@@ -127,7 +127,7 @@ def synth_tables(
             if found.left_out
             else ""
         )
-        empty = "" if found.rows else "; the keys in the columns of its parent should be spelled as in the parent"
+        empty = "" if found.rows else "; if there should be some, compare the keys with those of its parent"
         output.print(f"{name}: {found.rows} rows{left}{empty}")
     output.print(f"tables: {made.synthetic}")
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"

@@ -100,6 +100,7 @@ def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     document = json.loads(made.statement.with_suffix(".json").read_text())
     assert document["guarantee"]["epsilon"] <= 8 and document["guarantee"]["max_contributions"] == 17
     assert "tea" not in text and "s17" not in text
+    assert "same patients.patient id," in text and "owner__id" not in text
 
 
 def test_no_private_value_is_left_beside_the_tables(made: SyntheticTables) -> None:

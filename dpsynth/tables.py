@@ -7,7 +7,7 @@ What belongs here: the result, and the arguments of `dpsynth.synthesize` for sev
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.linked_tables import SyntheticTables, TablesOptions, synthesize_tables
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.sources.database_files import plain_name
 
 
 @dataclass(frozen=True)
@@ -65,24 +66,45 @@ def synthesize_frames(
     options: Mapping[str, Any],
 ) -> Tables:
     """Synthetic tables of several frames; see `dpsynth.synthesize`."""
+    for name in data:
+        if name != plain_name(name):
+            raise ContractError(
+                f"data: a table is named {name!r}; accepted: letters, digits and single signs _, such as "
+                f"{plain_name(name)!r}"
+            )
     read = {name: frames.read(each) for name, each in data.items()}
-    declared = {name: dict(each) for name, each in (keys or {}).items()}
-    for name, each in (columns or {}).items():
+    declared = {name: dict(each) for name, each in _mappings("keys", keys, '{"key": ["id"]}')}
+    for name, each in _mappings("columns", columns, '{"age": {"type": "integer", "min": 0, "max": 110}}'):
         declared.setdefault(name, {})["columns"] = dict(each)
     chosen = _options(options, declared)
     made = synthesize_tables({name: table for name, (table, _) in read.items()}, out, chosen, progress=report)
-    return Tables(out, made, {name: kind for name, (_, kind) in read.items() if name in declared})
+    released = {place.stem for place in made.synthetic.iterdir()}
+    return Tables(out, made, {name: kind for name, (_, kind) in read.items() if name in released})
+
+
+def _mappings(
+    argument: str, given: Mapping[str, Mapping[str, Any]] | None, example: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The declarations of each table. Raises `ContractError` if one is no mapping."""
+    for name, each in (given or {}).items():
+        if not isinstance(each, Mapping):
+            raise ContractError(f"{argument}.{name}: a {type(each).__name__}; accepted: a mapping such as {example}")
+        yield name, each
 
 
 def _options(options: Mapping[str, Any], declared: Mapping[str, Any]) -> TablesOptions:
     known = [item.name for item in fields(TablesOptions)]
-    given, whole = dict(options), {"owner", "max_contributions"}
+    given, whole = dict(options), ("owner", "max_contributions")
     schema: dict[str, Any] = {name: given.pop(name) for name in whole if name in given}
+    if schema and not declared:
+        raise ContractError(f"{next(iter(schema))}: without keys; accepted: in the schema, beside `tables`")
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ContractError(f"{name}: unknown option of several tables{hint}; accepted: {', '.join(known)}")
+            raise ContractError(
+                f"{name}: unknown option of several tables{hint}; accepted: {', '.join((*known, *whole))}"
+            )
     if declared and given.get("schema") is not None:
         raise ContractError("schema: beside keys or columns; accepted: one of them")
     if declared:

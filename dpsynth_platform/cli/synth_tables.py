@@ -114,8 +114,13 @@ def synth_tables(
         raise typer.Exit(INTERRUPTED) from None
     output.json(made.to_json())
     for name, found in made.rows.items():
-        left = f"; {found.left_out} more could not keep the constraints" if found.left_out else ""
-        output.print(f"{name}: {found.rows} rows{left}")
+        left = (
+            f"; {found.left_out} more left out: they could not keep the constraints or the order"
+            if found.left_out
+            else ""
+        )
+        empty = "" if found.rows else "; if there should be some, compare the keys with those of its parent"
+        output.print(f"{name}: {found.rows} rows{left}{empty}")
     output.print(f"tables: {made.synthetic}")
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"
     output.print(f"{made.guarantee}")

@@ -46,7 +46,11 @@ from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.contracts.privacy import WeightingName
 
 TableName = Annotated[
-    str, text_like(r"^[A-Za-z][A-Za-z0-9_]{0,62}$", "a letter, then at most 62 letters, digits and _")
+    str,
+    text_like(
+        r"^[A-Za-z][A-Za-z0-9_]{0,62}$",
+        "a letter, then at most 62 letters, digits and _, such as Order_Details for `Order Details`",
+    ),
 ]
 MOST_TABLES = 50
 MOST_CHILDREN = 1000
@@ -149,6 +153,18 @@ class LinkedTable(Part):
         named = [*self.key, *(self.parent.columns if self.parent else [])]
         return list(dict.fromkeys(named))
 
+    def _role(self, name: str) -> str:
+        return "a lookup of a public table" if name in self.lookups else "a key, whose values are made anew"
+
+    def _way_out(self, name: str) -> str:
+        """How the values of a column of the key can be modelled nevertheless."""
+        if name in self.lookups or (self.parent and name in self.parent.columns):
+            return ""
+        return (
+            "; where its values matter, such as a year's: leave out `key`, which a table without children does not "
+            "need, or copy the column under another name in the source"
+        )
+
     def faults(self) -> Iterator[str]:
         """What contradicts itself within the table."""
         if self.public is not None:
@@ -170,10 +186,11 @@ class LinkedTable(Part):
             yield "max_children: missing; accepted: the most rows that are kept of each row of the parent"
         for name in self.order_by:
             if name not in self.modelled:
-                yield f"order_by: {name!r} is no modelled column; accepted: {', '.join(self.modelled) or 'none'}"
+                way = self._way_out(name) if name in self.key else ""
+                yield f"order_by: {name!r} is no modelled column; accepted: {', '.join(self.modelled) or 'none'}{way}"
         for name in (*self.keys, *self.lookups):
             if name in self.columns:
-                yield f"columns.{name}: is a key, whose values are made anew; accepted: leave out the declaration"
+                yield f"columns.{name}: is {self._role(name)}; accepted: leave out the declaration{self._way_out(name)}"
         if twice := [name for name in self.lookups if name in self.keys]:
             yield f"lookups.{twice[0]}: is a part of a key of private tables; accepted: another column"
         seen: dict[str, str] = {}
@@ -232,6 +249,9 @@ class LinkedTables(Part):
             yield f"max_contributions: {self.max_contributions} without owner; accepted: owner, or 1"
         if self.owner is not None and self.owner in (*self.tables[roots[0]].columns, *self.tables[roots[0]].lookups):
             yield f"owner: {self.owner!r} is declared in columns; accepted: leave out the declaration"
+        parents = [table.parent.table for table in self.tables.values() if table.parent is not None]
+        if any(each not in self.tables or self.tables[each].public is not None for each in parents):
+            return  # a fault of its own
         lost = [name for name, table in self.tables.items() if table.public is None and not self._reaches(name)]
         if lost:
             yield f"tables: {', '.join(lost)}: their parents form a cycle; accepted: a path of parents to {roots[0]}"

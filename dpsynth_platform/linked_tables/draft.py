@@ -59,7 +59,8 @@ def draft(data: Tables, dialect: Dialect) -> str:
     tree = _tree(tables)
     shown = (*tree.private, *tree.public, *(tree.apart if guessed else ()))
     lines = [line for name in shown for line in _table(name, tree, tables, sources[name], guessed=guessed)]
-    return "\n".join((*_head(tree, sources, guessed=guessed), "tables:", *lines))
+    stored = isinstance(places, DatabaseFile)
+    return "\n".join((*_head(tree, sources, guessed=guessed, stored=stored), "tables:", *lines))
 
 
 def check_columns(tables: LinkedTables, sources: Mapping[str, Source]) -> None:
@@ -238,7 +239,7 @@ def _person(table: str) -> int:
     return next((place for place, word in enumerate(_PEOPLE) if word in last), len(_PEOPLE))
 
 
-def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool) -> Iterator[str]:
+def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool, stored: bool) -> Iterator[str]:
     yield f"# A draft, from names, types and keys alone. The root is {tree.root}: each of its rows is protected as one"
     yield "# person's, with all that belongs to it. Where a person has several: owner: COLUMN, max_contributions: N."
     if guessed:
@@ -253,6 +254,8 @@ def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool) -> Itera
         yield "# Declare a parent of each with rows about people, public: WHY to release it as it is, or leave it out."
     if any(source.format == "csv" for source in sources.values()):
         yield untyped_note().rstrip("\n")
+    if stored:
+        yield "# Columns of texts that hold dates, times or numbers: declare these types, and the texts are read so."
     yield CLAMPED.rstrip("\n")
     yield "# {type: text} leaves a column empty, {ignore: true} leaves it out."
     yield NULLABLE.rstrip("\n")

@@ -26,7 +26,7 @@ from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 
 @dataclass(frozen=True)
 class Rows:
-    """Of one table: the released rows, and those left out as they could not keep the constraints."""
+    """Of one table: the released rows, and those left out as they could not keep the constraints or the order."""
 
     rows: int
     left_out: int

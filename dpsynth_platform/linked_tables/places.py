@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.sources.database_files import DatabaseFile, open_database, plain_name
 from dpsynth_platform.sources.directories import PARQUET_NAMES
@@ -20,10 +21,11 @@ from dpsynth_platform.sources.tables import is_delta
 CSV_NAMES = (".csv", ".tsv")
 Tables = Mapping[str, Path | pa.Table]
 
-_ACCEPTED = (
+ACCEPTED = (
     f"a directory with a file for each table ({', '.join((*PARQUET_NAMES, *CSV_NAMES))}), or with a Delta table or a "
     "directory of Parquet files, named as the table; or a database file of SQLite or DuckDB"
 )
+"""What is accepted as the place of tables."""
 
 
 def tables_at(data: Path | Tables) -> Tables:
@@ -40,11 +42,11 @@ def tables_at(data: Path | Tables) -> Tables:
     """
     if isinstance(data, Mapping):
         return data
-    check_exists(data)
+    check_exists(data, ACCEPTED)
     if not data.is_dir():
         return open_database(data)
     if is_delta(data):
-        raise SourceError(f"{data}: it is one Delta table; accepted: {_ACCEPTED}")
+        raise SourceError(f"{data}: it is one Delta table; accepted: {ACCEPTED}")
     problem = None
     found: dict[str, Path] = {}
     try:
@@ -60,22 +62,25 @@ def tables_at(data: Path | Tables) -> Tables:
     except OSError as error:
         problem = file_problem(error)
     if problem or not found:
-        raise SourceError(f"{data}: {problem or 'there is no table'}; accepted: {_ACCEPTED}")
+        raise SourceError(f"{data}: {problem or 'there is no table'}; accepted: {ACCEPTED}")
     return found
 
 
-def place_of(tables: Tables, name: str, unread: Collection[str] = ()) -> Path | pa.Table:
+def place_of(
+    tables: Tables, name: str, unread: Collection[str] = (), declared: Mapping[str, Column] | None = None
+) -> Path | pa.Table:
     """Where a table is; of a database, its rows.
 
     Args:
         unread: columns that are not read from a database.
+        declared: declarations of columns, by which texts of a database are read.
 
     Raises:
         SourceError: there is no such table, or a database cannot be read.
     """
     if name not in tables:
         raise SourceError(f"there is no such table; accepted: {', '.join(tables) or 'none'}")
-    return tables.read(name, unread) if isinstance(tables, DatabaseFile) else tables[name]
+    return tables.read(name, unread, declared) if isinstance(tables, DatabaseFile) else tables[name]
 
 
 def is_csv(place: Path | pa.Table) -> bool:

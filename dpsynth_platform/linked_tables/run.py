@@ -21,6 +21,7 @@ from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.linked_tables.output import Rows, write_tables
+from dpsynth_platform.linked_tables.places import ACCEPTED
 from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
@@ -41,7 +42,7 @@ class SyntheticTables:
 
     Attributes:
         synthetic: directory of the released tables.
-        rows: of each private table, and the number of those left out since they could not keep its constraints.
+        rows: of each private table, and the number of those left out (`Rows`).
         statement: their privacy statement in Markdown; beside it in JSON.
         ledger: directory of the ledger.
         entry_id: the ledger entry that paid.
@@ -86,7 +87,7 @@ def synthesize_tables(
     """
     if not isinstance(data, Mapping):
         data = Path(data)
-        check_exists(data)
+        check_exists(data, ACCEPTED)
         if Path(out).resolve().is_relative_to(data.resolve()):
             raise ContractError(f"--out {out} is inside of the tables' directory {data}; accepted: another directory")
     with private_files(), held(Path(out)) as place:

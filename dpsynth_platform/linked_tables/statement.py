@@ -7,12 +7,12 @@ What belongs here: what is specific to them. What does not: the form, and what t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.linked_tables.task import OWNER, LinkedTask
+from dpsynth_platform.linked_tables.task import LinkedTask
 from dpsynth_platform.one_table.statement import (
     RANDOMNESS,
     Statement,
@@ -48,12 +48,12 @@ def statement(
     """
     plan, tables = task.plan, task.tables
     words = words_of(plan.method, plan.event)
-    common = privacy_statement(task.contract, family, plan.event, words, tuning=Tuning(others), attempts=attempts)
+    common = privacy_statement(_named(task), family, plan.event, words, tuning=Tuning(others), attempts=attempts)
     event = plan.describe()["event"]
-    public = [f"{name}: {tables.tables[name].public}" for name in tables.lookups]
+    public = [f"{name}: {(tables.tables[name].public or '').rstrip('.')}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     return TablesStatement(
-        common=replace(common, unit=_unit(task, common.unit)),
+        common=common,
         method=task.options.method,
         why_method="it is declared",
         ledger_entry=entry_id,
@@ -106,12 +106,11 @@ def statement(
     )
 
 
-def _unit(task: LinkedTask, words: str) -> str:
-    """Whom it protects, by the tables' names."""
-    own = words.replace(f"the same {OWNER}", f"the same owner ({task.owner_in_words})")
-    return (
-        f"{own} Records are rows of {', '.join(task.tables.private)}; those of children belong to the parent's owner."
-    )
+def _named(task: LinkedTask) -> DataContract:
+    """The contract of the whole, with the owner as the declaration names it."""
+    owner = f"{task.owner_in_words}, directly or by foreign keys"
+    privacy = task.contract.privacy.model_copy(update={"owner_columns": [owner]})
+    return task.contract.model_copy(update={"privacy": privacy})
 
 
 def _bounds(task: LinkedTask) -> str:

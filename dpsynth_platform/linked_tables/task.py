@@ -6,9 +6,10 @@ private rows (`rows`), and the plan's cost (`synth.relational.sealing`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.dialect import Dialect
-from dpsynth_platform.sources.table_files import Format, Source, open_source
+from dpsynth_platform.sources.table_files import IN_MEMORY, Format, Source, open_source
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.planning import cost_request
 from dpsynth_platform.synth.relational.sealing import VIEW_METHODS, View, linked_plan
@@ -50,6 +51,8 @@ MOST_KEYS = 10_000
 """Rows of a public table that private ones may refer to."""
 OWNER = "owner__id"
 """The owner's column in contracts of views. No output contains it."""
+_OTHERS = r"(?<=[A-Za-z0-9])__(?=[A-Za-z0-9])"
+"""In a view's names, between a table and its column."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     sources = {name: source_of(declared, name, places, options.dialect) for name in declared.tables}
     check_columns(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
-    lookups = {name: _keys_of(sources[name], tables.tables[name].key[0]) for name in tables.lookups}
+    lookups = {name: _keys_of(name, sources[name], tables.tables[name].key[0]) for name in tables.lookups}
     privacy = _privacy(options, tables)
     contracts = {name: _table_contract(tables, name, privacy, lookups, sources[name]) for name in tables.private}
     views = {name: _view(tables, name, privacy, lookups, sources, contracts[name], options) for name in tables.private}
@@ -212,8 +215,10 @@ def source_of(tables: LinkedTables, name: str, places: Tables, dialect: Dialect)
     columns: dict[str, Column] = {**table.columns, **ids}
     columns |= {column: TextColumn(type="text") for column in table.lookups}
     with in_table(name):
-        place = place_of(places, name, {each for each in table.columns if each not in table.modelled})
+        place = place_of(places, name, {each for each in table.columns if each not in table.modelled}, table.columns)
         source = open_source(place, columns, dialect if is_csv(place) else None, [*columns])
+    # That no owner has a row in a table may come of one owner's absence, and must not show.
+    source = replace(source, may_be_empty=table.parent is not None)
     if table.public is not None and table.key[0] not in source.found:
         raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
     return source
@@ -224,14 +229,17 @@ def _identifiers(tables: LinkedTables, name: str) -> dict[str, Column]:
     return {column: IdentifierColumn(type="identifier") for column in (*tables.tables[name].keys, *owner)}
 
 
-def _keys_of(source: Source, key: str) -> list[str]:
+def _keys_of(name: str, source: Source, key: str) -> list[str]:
     """The keys of a public table, as texts. Raises `SourceError` for repeated or missing ones, or too many."""
     column = pa.chunked_array(batch.column(0) for batch in source.batches([key])).combine_chunks()
     keys = column.cast(pa.string())
     if keys.null_count or len(keys.unique()) < len(keys):
-        raise SourceError(f"{source.path}: column {key!r} has repeated or missing values; accepted: distinct keys")
+        raise SourceError(
+            f"tables.{name}: column {key!r} has repeated or missing values; accepted: distinct keys, to which lookups "
+            "may refer"
+        )
     if not 2 <= len(keys) <= MOST_KEYS:
-        raise SourceError(f"{source.path}: {len(keys)} rows; accepted: a public table of 2 to {MOST_KEYS}")
+        raise SourceError(f"tables.{name}: {len(keys)} rows; accepted: a public table of 2 to {MOST_KEYS}")
     return sorted(keys.to_pylist())
 
 
@@ -312,11 +320,22 @@ def _generate(method: str, constraints: Sequence[Mapping[str, Any]]) -> dict[str
 
 @contextmanager
 def in_table(name: str) -> Iterator[None]:
-    """Puts a table's name in front of faults of its contract."""
+    """Puts a table's name in front of faults of its contract; faults of the run's options name these."""
     try:
         yield
         return
     except (ContractError, SourceError) as error:
         kind, problem = type(error), str(error)
-    start = f"{declaration.DATASET}: "
-    raise kind("\n".join(f"tables.{name}: {line.removeprefix(start)}" for line in problem.split("\n")))
+    lines = [
+        line.removeprefix(f"{declaration.DATASET}: ").removeprefix(f"{IN_MEMORY}: ") for line in problem.split("\n")
+    ]
+    if kind is SourceError:  # with paths, which stay as they are
+        raise SourceError("\n".join(f"tables.{name}: {line}" for line in lines))
+    raise kind("\n".join(_of_table(name, line) for line in lines))
+
+
+def _of_table(name: str, problem: str) -> str:
+    """A fault of a view's contract by the names that the declaration has: `stays.ward` for `stays__ward`."""
+    if problem.startswith("privacy."):
+        return declaration.as_options(problem)
+    return f"tables.{name}: {re.sub(_OTHERS, '.', problem).replace('generate.constraints', 'constraints')}"

@@ -236,11 +236,16 @@ def in_options(given: Mapping[str, str] | None = None) -> Iterator[None]:
         return
     except (ContractError, SourceError, ConfigurationError) as error:
         caught, problem = type(error), str(error)
-    pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
     # Lines begin with the name of a contract that the user does not have.
     plain = re.sub(f"^{DATASET}: (source: )?", "", problem, flags=re.MULTILINE)
     plain = re.sub(r"columns\.([\w-]+)", lambda match: f"columns.{(given or {}).get(match[1], match[1])}", plain)
-    raise caught(re.sub(pattern, lambda match: _OPTIONS[match.group()], plain))
+    raise caught(as_options(plain))
+
+
+def as_options(problem: str) -> str:
+    """A message with the options in place of the contract's keys that they come from."""
+    pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
+    return re.sub(pattern, lambda match: _OPTIONS[match.group()], problem)
 
 
 def scrubbed_contract(contract: DataContract) -> DataContract:

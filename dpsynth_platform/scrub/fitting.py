@@ -41,12 +41,19 @@ _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
         (pa.types.is_integer, pa.types.is_floating),
     ),
     "float": ("float or decimal", (pa.types.is_floating, pa.types.is_decimal)),
-    "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
+    "date": (
+        "date or timestamp; texts must be converted before, as `pandas.to_datetime` does",
+        (pa.types.is_date, pa.types.is_timestamp),
+    ),
     "datetime": ("timestamp", (pa.types.is_timestamp,)),
     "time": ("time or string", (pa.types.is_time, *TEXT)),
     "categorical": ("string, integer or decimal of scale 0", (*TEXT, pa.types.is_integer)),
     "boolean": ("bool, or string of true and false", (pa.types.is_boolean,)),
-    "identifier": ("string, integer, decimal of scale 0 or bytes", (*TEXT, pa.types.is_integer)),
+    "identifier": (
+        "string, integer, decimal of scale 0 or bytes (of floats, as pandas makes integers with missing values: "
+        "`Int64`)",
+        (*TEXT, pa.types.is_integer),
+    ),
     "text": ("string", TEXT),
     "image": (
         "binary (PNG, JPEG or WebP files, or raw pixels), a struct with bytes, or lists of whole numbers (raw)",

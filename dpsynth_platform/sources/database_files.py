@@ -16,6 +16,9 @@ by the rules of CSV files where it is a text (`csv_texts`):
 | NUMERIC, DECIMAL, with a scale above 0, with scale 0, without | decimal128, int64, float64 |
 | others | string |
 
+A column of texts, of either database, is read as the type that the contract declares, also by those rules: SQLite has
+no type for dates, and many databases keep them as texts.
+
 Connections read only. No extension is loaded, and no other file is read.
 """
 
@@ -33,8 +36,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dpsynth_platform.compute.engine import quoted
+from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.sources.csv_files import text_schema
 from dpsynth_platform.sources.csv_texts import MOMENT, values_of
 from dpsynth_platform.sources.json_files import CONFIGURATION
 
@@ -113,11 +118,12 @@ class DatabaseFile(Mapping[str, pa.Table]):
     def __len__(self) -> int:
         return len(self.catalog)
 
-    def read(self, name: str, unread: Collection[str] = ()) -> pa.Table:
+    def read(self, name: str, unread: Collection[str] = (), declared: Mapping[str, Column] | None = None) -> pa.Table:
         """A table with all its columns, batch by batch from the file.
 
         Args:
             unread: columns that are missing in all rows, whatever the file has in them.
+            declared: declarations of columns, by which texts are read.
 
         Raises:
             SourceError: the file cannot be read or was changed, or a value is not of its column's type.
@@ -131,7 +137,24 @@ class DatabaseFile(Mapping[str, pa.Table]):
             raise SourceError(f"{self.path}: the database was changed while it was read; run again")
         names, rows = {item.name for item in kept}, len(read)
         columns = [read[item.name] if item.name in names else pa.nulls(rows, item.type) for item in found.schema]
-        return pa.Table.from_arrays(columns, schema=found.schema)
+        typed = text_schema(found.schema.names, declared or {})
+        columns = [self._declared(name, *each) for each in zip(columns, typed, strict=True)]
+        return pa.Table.from_arrays(columns, names=found.schema.names)
+
+    def _declared(self, table: str, column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:
+        """The values of a column: texts as the declared type, others as they are."""
+        if column.type != pa.string() or item.type == pa.string():
+            return column
+        try:
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            return pa.chunked_array([values_of(each.fill_null(""), item.type) for each in chunks], item.type)
+        except pa.ArrowException:
+            pass  # its text quotes the data
+        raise SourceError(
+            f"{self.path}: table {table!r}: column {item.name!r} has texts, and some of them cannot be read as "
+            f"{item.type}; accepted: dates as 2026-01-31, times as 2026-01-31 07:30, numbers as 0.5; or type text, "
+            "categorical or ignore: true"
+        )
 
     @abstractmethod
     def _catalogued(self) -> Iterator[tuple[str, Catalogued]]:

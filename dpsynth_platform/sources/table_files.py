@@ -45,7 +45,7 @@ _CSV_FILE = f"CSV file ({', '.join(_CSV_NAMES)})"
 Format = Literal["parquet", "csv", "delta"]
 Layout = Literal[Format, "memory"]
 
-_IN_MEMORY = Path("the table")
+IN_MEMORY = Path("the table")
 """The name of a table in memory in messages."""
 
 _LONGEST_NAME = 100
@@ -65,6 +65,7 @@ class Source:
         found: names of all columns in the file, also of ignored ones.
         table: a table in memory; its path is only a name.
         shape: `structs.shape_of` the file; None: there are no structs whose fields are columns.
+        may_be_empty: whether a table without rows is read as such, and not refused.
     """
 
     path: Path
@@ -75,6 +76,7 @@ class Source:
     found: tuple[str, ...] = ()
     table: pa.Table | None = field(default=None, repr=False, compare=False)
     shape: pa.Schema | None = None
+    may_be_empty: bool = False
 
     @cached_property
     def version(self) -> str:
@@ -136,10 +138,11 @@ class Source:
             columns: by the contract's names; they come in the table's order. None: all.
 
         Raises:
-            SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row.
+            SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row
+                and not `may_be_empty`.
         """
         items = [item for item in self.schema if columns is None or self.names[item.name] in columns]
-        wanted, empty, problem = self.plain_schema, True, None
+        wanted, empty, problem = self.plain_schema, not self.may_be_empty, None
         wanted = pa.schema([wanted.field(self.names[item.name]) for item in items])
         stored = [item.name for item in items]
         try:
@@ -181,7 +184,7 @@ def open_source(
         ContractError: a dialect is declared for a table that is no CSV file.
     """
     if isinstance(path, pa.Table):
-        source = _columnar(_IN_MEMORY, "memory", path.schema, declared, path)
+        source = _columnar(IN_MEMORY, "memory", path.schema, declared, path)
     elif path.suffix.lower() in _CSV_NAMES:
         dialect = dialect or Dialect()
         if path.is_file():
@@ -238,10 +241,10 @@ class _Writes(io.RawIOBase):
         return len(data)
 
 
-def check_exists(path: Path) -> None:
+def check_exists(path: Path, accepted: str = "the path of a table") -> None:
     """Raises `SourceError` if nothing is there; for commands that refuse other arguments before they open the table."""
     if not os.path.lexists(path):
-        raise SourceError(f"{path}: there is no such file or directory; accepted: the path of a table")
+        raise SourceError(f"{path}: there is no such file or directory; accepted: {accepted}")
 
 
 def guessed(source: Source) -> pa.Table:

@@ -57,6 +57,12 @@ def test_it_says_what_was_made_and_what_it_cost(use: Use) -> None:
     assert set(pq.read_table("out/synthetic/people.parquet")["age"].to_pylist()) <= {3, 4}
 
 
+def test_an_empty_result_says_where_to_look(use: Use) -> None:
+    pq.write_table(pa.table({"of": ["none"] * 400, "kind": ["x", "y"] * 200}), "data/visits.parquet")
+    status, said = use(*ASKED, "--schema", "tables.yaml", "--roots", "1")
+    assert status == 0 and ("compare the keys with those of its parent" in said) == ("visits: 0 rows" in said)
+
+
 def test_programs_read_json(use: Use) -> None:
     status, said = use(*ASKED, "--schema", "tables.yaml", "--json")
     document = json.loads(said[said.index("{") :])

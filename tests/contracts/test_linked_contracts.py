@@ -139,6 +139,10 @@ def test_columns_get_the_names_of_a_contract():
         ({"diagnoses__context": ["stays.nothing"]}, "'stays.nothing'; accepted: stays.admitted, stays.ward"),
         ({"stays__order_by": ["remark"]}, "'remark' is no modelled column; accepted: admitted, ward"),
         ({"stays__columns": {"patient": {"type": "boolean"}}}, "columns.patient: is a key"),
+        ({"stays__key": ["stay", "year"], "stays__order_by": ["year"]}, "in the source"),
+        ({"stays__columns": {"stay": {"type": "boolean"}}}, "copy the column under another name in the source"),
+        ({"diagnoses__columns": {"code": {"type": "boolean"}}}, "columns.code: is a lookup of a public table"),
+        ({"my table__key": ["x"]}, "such as Order_Details for `Order Details`"),
         ({"stays__columns": {"a__b": {"type": "boolean"}}}, "'a__b': two signs _ in a row"),
         ({"stays__columns": {"_owner": {"type": "boolean"}}}, "'_owner' is reserved"),
         ({"stays__columns": {"a": {"type": "boolean"}, "A": {"type": "boolean"}}}, "'a' and 'A' differ in case only"),
@@ -156,6 +160,12 @@ def test_what_contradicts_itself_is_refused_with_the_way_out(changes, message):
     with pytest.raises(ContractError) as caught:
         declared(**changes)
     assert message in str(caught.value)
+
+
+def test_a_parent_that_is_not_there_is_no_cycle():
+    with pytest.raises(ContractError) as caught:
+        declared(stays__parent={"table": "nobody", "columns": ["x"]})
+    assert "cycle" not in str(caught.value)
 
 
 def test_a_cycle_is_refused():

@@ -16,6 +16,7 @@ import pytest
 from clinic import TABLES, clinic, written
 from databases import MARKER, ROWS, SHOP, database, stored
 
+from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables.places import place_of, tables_at
@@ -194,6 +195,44 @@ def test_texts_of_sqlite_that_are_no_unicode_are_not_shown(tmp_path: Path) -> No
     with pytest.raises(SourceError, match="table 't' cannot be read") as error:
         place_of(tables_at(database(tmp_path / "a.db", statements)), "t")
     assert MARKER not in str(error.value)
+
+
+@pytest.mark.parametrize("end", [".db", ".duckdb"])
+def test_texts_of_a_database_are_read_as_the_contract_declares(tmp_path: Path, end: str) -> None:
+    statements = [
+        "CREATE TABLE t(day text, moment text, size text, flag text, word text)",
+        "INSERT INTO t VALUES ('2020-02-03', '2020-02-03 04:05', '7', '1', 'x'), (NULL, '', ' 8 ', 'false', NULL)",
+    ]
+    tables = tables_at(database(tmp_path / f"a{end}", statements))
+    types = {"day": "date", "moment": "datetime", "size": "integer", "flag": "boolean"}
+    bounds = {"date": ("2020-01-01", "2020-12-31"), "datetime": ("2020-01-01", "2020-12-31"), "integer": (0, 9)}
+    declared = {
+        name: {"type": type_} | dict(zip(("min", "max"), bounds.get(type_, ()), strict=False))
+        for name, type_ in types.items()
+    } | {"word": {"type": "text"}}
+    columns = LinkedTables.model_validate({"tables": {"t": {"key": ["id"], "columns": declared}}}).tables["t"].columns
+    assert place_of(tables, "t", (), columns).to_pylist() == [
+        {
+            "day": dt.date(2020, 2, 3),
+            "moment": dt.datetime(2020, 2, 3, 4, 5),
+            "size": 7,
+            "flag": True,
+            "word": "x",
+        },
+        {"day": None, "moment": None, "size": 8, "flag": False, "word": None},
+    ]
+    assert place_of(tables, "t", {"day"}, columns)["day"].null_count == 2
+
+
+@pytest.mark.parametrize("end", [".db", ".duckdb"])
+def test_a_text_that_is_not_as_declared_is_not_shown(tmp_path: Path, end: str) -> None:
+    statements = ["CREATE TABLE t(a integer, b text)", f"INSERT INTO t VALUES (1, '{MARKER}')"]
+    tables = tables_at(database(tmp_path / f"a{end}", statements))
+    day = {"type": "date", "min": "2020-01-01", "max": "2020-12-31"}
+    declared = LinkedTables.model_validate({"tables": {"t": {"key": ["a"], "columns": {"b": day}}}})
+    with pytest.raises(SourceError, match="column 'b' has texts, and some of them cannot be read as date") as error:
+        place_of(tables, "t", (), declared.tables["t"].columns)
+    assert MARKER not in str(error.value) and error.value.__context__ is None
 
 
 def test_types_of_duckdb_are_its_own_and_no_other_file_is_read(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     document = json.loads(made.statement.with_suffix(".json").read_text())
     assert document["guarantee"]["epsilon"] <= 8 and document["guarantee"]["max_contributions"] == 17
     assert "tea" not in text and "s17" not in text
+    assert "same patients.patient id," in text and "owner__id" not in text
 
 
 def test_no_private_value_is_left_beside_the_tables(made: SyntheticTables) -> None:
@@ -237,7 +238,8 @@ def test_learned_values_stay_in_their_table(tmp_path: Path) -> None:
         ({"roots": 0}, ContractError, "--roots 0"),
         ({"format": "xml"}, ContractError, "--format 'xml'"),
         ({"given": {"ward": ["A"]}}, ContractError, "given.ward: is no modelled column of patients; accepted: birth"),
-        ({"epsilon": 30.0}, ContractError, "accept"),
+        ({"epsilon": 30.0}, ContractError, "--epsilon: 30"),
+        ({"epsilon": 30.0, "accept_weak_guarantee": "why"}, ContractError, "--accept-weak-guarantee: 'why'"),
     ],
 )
 def test_impossible_options_are_refused_before_anything_is_read(
@@ -255,12 +257,28 @@ def test_faults_of_tables_name_table_and_column(files: Path, tmp_path: Path) -> 
         (data | {"stays": data["stays"].drop(["ward"])}, TABLES, "ward"),
         (data | {"stays": data["stays"].append_column("bed", pa.nulls(data["stays"].num_rows))}, TABLES, "bed"),
         ({name: table for name, table in data.items() if name != "stays"}, TABLES, "stays"),
-        (data | {"codes": pa.table({"code": ["x", "x"], "words": ["a", "b"]})}, TABLES, "'code'"),
+        (data | {"codes": pa.table({"code": ["x", "x"], "words": ["a", "b"]})}, TABLES, "tables.codes: column 'code'"),
+        (data | {"patients": data["patients"].slice(0, 0)}, TABLES, "tables.patients: the table has no rows"),
     ]:
         with pytest.raises((SourceError, ContractError)) as caught:
             synthesize_tables(held, tmp_path / "out", replace(OPTIONS, schema=schema))
         assert message in str(caught.value)
         assert "likes tea" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_table_that_has_rows_of_one_owner_or_of_none_is_read_alike(tmp_path: Path, kept: int) -> None:
+    data = clinic(300)
+    few = data | {name: data[name].slice(0, kept) for name in ("stays", "diagnoses")}
+    made = synthesize_tables(few, tmp_path / "out", OPTIONS)
+    assert set(made.rows) == {"patients", "stays", "diagnoses"} and made.rows["patients"].rows > 100
+
+
+def test_faults_of_constraints_have_the_names_of_the_declaration() -> None:
+    schema = json.loads(json.dumps(TABLES))
+    schema["tables"]["diagnoses"]["constraints"] = [{"ascending": ["stays.admitted", "severity"]}]
+    with pytest.raises(ContractError, match=r"^tables\.diagnoses: constraints\.0\.ascending: stays\.admitted \(date\)"):
+        linked_task(clinic(20), replace(OPTIONS, schema=schema))
 
 
 def test_a_repeated_key_stops_before_anything_is_spent(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def test_frames_come_back_as_they_were_and_join(frame: type) -> None:
     ).synthesis.spent
 
 
+def test_a_schema_names_the_same_tables_as_keys_and_columns() -> None:
+    people = pd.DataFrame({"person id": range(300), "old": [True, False, False] * 100})
+    schema = {"tables": {"people": KEYS["people"] | {"columns": COLUMNS["people"]}}}
+    options = {"epsilon": 2, "delta": 1e-5, "method": "independent", "schema": schema, "progress": False}
+    assert list(dpsynth.synthesize({"people": people, "others": people}, "out", **options).data) == ["people"]
+
+
 def test_arguments_of_one_table_and_of_several_are_not_mixed() -> None:
     people = pd.DataFrame({"person id": [1, 2], "old": [True, False]})
     with pytest.raises(dpsynth.ContractError, match="keys: of one table"):
@@ -56,5 +63,13 @@ def test_arguments_of_one_table_and_of_several_are_not_mixed() -> None:
         dpsynth.synthesize({"people": people}, epsilon=1, delta=1e-5, constraints=[{"ascending": ["a", "b"]}])
     with pytest.raises(dpsynth.ContractError, match="epsilon: missing"):
         dpsynth.synthesize({"people": people}, keys=KEYS)
+    with pytest.raises(dpsynth.ContractError, match=r"keys\.people: a str; accepted: a mapping such as"):
+        dpsynth.synthesize({"people": people}, epsilon=1, delta=1e-5, keys={"people": "person id"})
+    with pytest.raises(dpsynth.ContractError, match=r"columns\.people: a list; accepted: a mapping such as"):
+        dpsynth.synthesize({"people": people}, epsilon=1, delta=1e-5, keys=KEYS, columns={"people": ["old"]})
+    with pytest.raises(dpsynth.ContractError, match=r"a table is named 'the people'.*such as 'the_people'"):
+        dpsynth.synthesize({"the people": people}, epsilon=1, delta=1e-5, keys=KEYS)
+    with pytest.raises(dpsynth.ContractError, match="owner: without keys"):
+        dpsynth.synthesize({"people": people}, epsilon=1, delta=1e-5, schema="tables.yaml", owner="person id")
     with pytest.raises(dpsynth.SourceError, match=r"tables\.visits"):
         dpsynth.synthesize({"people": people}, epsilon=1, delta=1e-5, keys=KEYS, columns=COLUMNS)

@@ -41,9 +41,12 @@ def statement(
     """
     plan, tables = task.plan, task.tables
     words = words_of(plan.method, plan.event)
-    common = privacy_statement(task.contract, family, plan.event, words, tuning=Tuning(others), attempts=attempts)
+    # The views' column of owners is in no table that a reader knows.
+    owners = {"owner_columns": [f"{task.owner_in_words}, directly or by foreign keys"]}
+    contract = task.contract.model_copy(update={"privacy": task.contract.privacy.model_copy(update=owners)})
+    common = privacy_statement(contract, family, plan.event, words, tuning=Tuning(others), attempts=attempts)
     event = plan.describe()["event"]
-    public = [f"{name}: {tables.tables[name].public}" for name in tables.lookups]
+    public = [f"{name}: {(tables.tables[name].public or '').rstrip('.')}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     return Statement(
         common=common,
@@ -64,8 +67,8 @@ def statement(
                 if public
                 else []
             ),
-            "Whether the tables can be read as declared (present, readable, of these types, with distinct keys where "
-            "rows refer to them, with an owner in some row), and whether a column of ordinary values looks like "
+            "Whether the tables can be read as declared (present, readable, not empty, of these types, with distinct "
+            "keys where rows refer to them, with an owner in some row), and whether a column of ordinary values looks like "
             "personal data, which stop a run: visible to the user who runs it.",
             "When the run took place and how long its steps took: visible to the user who runs it.",
             "Whether the tables have the same content as in an earlier run with these options, and so whether the run "

@@ -39,6 +39,7 @@ from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schem
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
+from dpsynth_platform.sources.database_files import DatabaseFile
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.interface import SealedPlan
@@ -163,6 +164,8 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     _check_options(options)
     places = tables_at(data)
     declared = read_tables(options.schema, places, options.dialect)
+    if isinstance(places, DatabaseFile):
+        _check_public(declared, places)
     sources = {name: _source(declared, name, places, options.dialect) for name in declared.tables}
     check_columns(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
@@ -217,6 +220,18 @@ def _source(tables: LinkedTables, name: str, places: Tables, dialect: Dialect) -
     if table.public is not None and table.key[0] not in source.found:
         raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
     return source
+
+
+def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:
+    """Refuses public tables that hold keys of private rows by the database's own foreign keys; reads no row."""
+    for name in tables.lookups:
+        for foreign in places.catalog[name].foreign if name in places else ():
+            if foreign.table in tables.private:
+                raise ContractError(
+                    f"tables.{name}.public: the database says that {', '.join(foreign.columns)} refers to "
+                    f"{foreign.table}, whose rows are private, and a public table is released as it is; accepted: a "
+                    "parent, or leave the table out"
+                )
 
 
 def _identifiers(tables: LinkedTables, name: str) -> dict[str, Column]:

@@ -94,6 +94,8 @@ def test_what_belongs_together_stays_together(made: SyntheticTables) -> None:
 
 def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     text = made.statement.read_text()
+    assert "all records with the same patients.patient id, directly or by foreign keys, of which at most 17" in text
+    assert "owner__id" not in text and "not empty" in text and ".." not in text
     assert "1 of patients, 4 of stays, 12 of diagnoses" in text and "at most 17 rows" in text
     assert "Public tables, released as they are: codes: The clinic lists them." in text
     assert "patients.patient id" in text
@@ -307,6 +309,14 @@ def test_killed_between_tables_the_cost_stays_and_a_second_spend_needs_a_word(fi
     assert synthesize_tables(files, out, again).spent
     assert ledger_states(out) == ["started", "spent"]
     assert "earlier attempt" in (out / "statement.md").read_text()
+
+
+def test_what_a_killed_run_left_of_its_tables_is_deleted(files: Path, tmp_path: Path) -> None:
+    left = tmp_path / "out" / f".synthetic.{'0' * 16}" / "spill"
+    left.mkdir(parents=True)
+    (left / "0").write_text("rows")
+    synthesize_tables(files, tmp_path / "out", OPTIONS)
+    assert not left.parent.exists()
 
 
 def test_an_interrupted_run_says_what_was_spent(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
         _check_public(declared, places)
     sources = {name: _source(declared, name, places, options.dialect) for name in declared.tables}
     check_columns(declared, sources)
+    _check_names(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
     lookups = {name: _keys_of(sources[name], tables.tables[name].key[0]) for name in tables.lookups}
     privacy = _privacy(options, tables)
@@ -231,6 +232,18 @@ def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:
                     f"tables.{name}.public: the database says that {', '.join(foreign.columns)} refers to "
                     f"{foreign.table}, whose rows are private, and a public table is released as it is; accepted: a "
                     "parent, or leave the table out"
+                )
+
+
+def _check_names(tables: LinkedTables, sources: Mapping[str, Source]) -> None:
+    """Refuses columns whose plain names have two signs _ in a row, as `_id` has: views use such names."""
+    for name in tables.private:
+        for given, plain in sources[name].names.items():
+            if "__" in plain:
+                raise SourceError(
+                    f"tables.{name}: column {given!r} is {plain!r} in plain letters, and two signs _ in a row are for "
+                    "columns of other rows; accepted: a name that begins with a letter of a to z, without two signs _ "
+                    "in a row"
                 )
 
 

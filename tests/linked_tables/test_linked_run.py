@@ -264,6 +264,14 @@ def test_faults_of_tables_name_table_and_column(files: Path, tmp_path: Path) -> 
         assert "likes tea" not in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["_id", "ö"])
+def test_a_column_without_a_plain_name_is_refused_by_its_name(tmp_path: Path, column: str) -> None:
+    data = {"people": pa.table({column: [1, 2], "a": [0, 1]})}
+    schema = {"tables": {"people": {"key": [column], "columns": {"a": {"type": "integer", "min": 0, "max": 3}}}}}
+    with pytest.raises(SourceError, match=f"tables.people: column '{column}' is 'column__"):
+        synthesize_tables(data, tmp_path / "out", replace(OPTIONS, schema=schema))
+
+
 def test_a_repeated_key_stops_before_anything_is_spent(tmp_path: Path) -> None:
     data = clinic(50)
     twice = data | {"stays": pa.concat_tables([data["stays"], data["stays"].slice(0, 1)])}

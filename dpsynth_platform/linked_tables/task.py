@@ -151,7 +151,7 @@ class LinkedTask:
 
 
 def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptions) -> LinkedTask:
-    """The run of these options. Reads no row of a private table.
+    """The run of these options. Of files, it reads no row of a private table; of a database, all declared tables.
 
     Args:
         data: a directory, a database file, or tables by name (`places.tables_at`).

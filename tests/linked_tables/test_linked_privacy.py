@@ -359,6 +359,7 @@ def test_declarations_that_change_no_model_are_one_run_and_others_are_not() -> N
         {"table": "codes", "public": "They are printed in books."},
     ]
     assert {key(**change) for change in same} == {key()}
+    listed = {"type": "categorical", "values": ["x", "y"]}
     other = [
         {"max_children": 2},
         {"order_by": []},
@@ -369,7 +370,7 @@ def test_declarations_that_change_no_model_are_one_run_and_others_are_not() -> N
         {"share": 4},
         {"constraints": [{"ascending": ["b", "d"]}]},
         {"columns": {"b": WHOLE, "d": WHOLE | {"max": 4}}},
-        {"table": "drugs", "lookups": {}, "columns": {"c": WHOLE, "code": {"type": "categorical", "values": ["x", "y"]}}},
+        {"table": "drugs", "lookups": {}, "columns": {"c": WHOLE, "code": listed}},
     ]
     assert len({key(), *(key(**change) for change in other)}) == len(other) + 1
 

@@ -94,6 +94,7 @@ def test_what_belongs_together_stays_together(made: SyntheticTables) -> None:
 
 def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     text = made.statement.read_text()
+    assert "given" not in text
     assert "all records with the same patients.patient id, directly or by foreign keys, of which at most 17" in text
     assert "owner__id" not in text and "not empty" in text and ".." not in text
     assert "1 of patients, 4 of stays, 12 of diagnoses" in text and "at most 17 rows" in text
@@ -118,6 +119,9 @@ def test_the_same_run_costs_nothing_and_draws_again(files: Path, tmp_path: Path)
     other = replace(OPTIONS, roots=50, given={"sex": ["F"], "birth": {"max": "1990-01-01"}}, format="csv")
     again = synthesize_tables(files, tmp_path / "out", other)
     assert not again.spent and again.entry_id == first.entry_id and again.rows["patients"].rows == 50
+    text = again.statement.read_text()
+    assert "; of patients, given sex = F and birth = ..1990-01-01." in text
+    assert "The given values and constraints of these rows are public" in text
     patients = pyarrow.csv.read_csv(again.synthetic / "patients.csv")
     assert set(patients["sex"].to_pylist()) == {"F"}
     assert pc.max(patients["birth"]).as_py().isoformat() <= "1990-01-01"

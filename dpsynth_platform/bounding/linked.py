@@ -67,6 +67,8 @@ ID_COLUMN = "_id"
 # Names with two signs _ in a row are free: no declared column has one.
 _SIBLINGS = "siblings__"
 _OWN_NAMES = (OWNER_COLUMN, RECORD_COLUMN, "_copy")
+_FARTHEST = 2**61
+"""Of numbers whose difference is computed: that of two has 64 bits."""
 _EXACT_TEXT = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal)
 
 # The parameters are the key (hex) and the most rows of one parent.
@@ -511,12 +513,22 @@ def _with_length(sql: str) -> str:
 
 
 def _steps(value: str, before: str, type_: pa.DataType) -> str:
-    """How far a value is from another one: in ones, days or whole seconds (`LinkedTables.gap`)."""
+    """How far a value is from another one: in ones, days or whole seconds (`LinkedTables.gap`).
+
+    No value stops the run, or one person's row could: numbers beyond 2^61 count as that, and NaN as missing.
+    """
     if not pa.types.is_temporal(type_):
-        return f"CAST({value} AS BIGINT) - CAST({before} AS BIGINT)"
+        return " - ".join(_whole(each, real=pa.types.is_floating(type_)) for each in (value, before))
     micros = " - ".join(f"unix_micros(CAST({each} AS TIMESTAMP))" for each in (value, before))
     unit = 86_400_000_000 if pa.types.is_date(type_) else 1_000_000
     return f"CAST(floor(({micros}) / {unit}) AS BIGINT)"
+
+
+def _whole(value: str, *, real: bool) -> str:
+    # `least` and `greatest` ignore nulls.
+    known = f"{value} IS NOT NULL AND NOT isnan({value})" if real else f"{value} IS NOT NULL"
+    low, high = (f"CAST({sign}{_FARTHEST} AS DOUBLE)" if real else f"{sign}{_FARTHEST}" for sign in ("-", ""))
+    return f"CASE WHEN {known} THEN CAST(greatest(least({value}, {high}), {low}) AS BIGINT) END"
 
 
 def _same(columns: Sequence[str], one: str, other: str) -> str:

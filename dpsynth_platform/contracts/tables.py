@@ -299,7 +299,10 @@ class LinkedTables(Part):
         return True
 
     def renamed(self, names: Mapping[str, Mapping[str, str]]) -> LinkedTables:
-        """The same tables with columns under other names, by table; a name that is not in `names` stays."""
+        """The same tables with columns under other names, by table, and in the order of `names`.
+
+        Names that are not in `names` stay, at the end.
+        """
 
         def of(table: str, column: str) -> str:
             return names.get(table, {}).get(column, column)
@@ -311,11 +314,16 @@ class LinkedTables(Part):
 
         def part(name: str, table: LinkedTable) -> LinkedTable:
             mine = {each: of(name, each) for each in (*table.columns, *table.keys, *table.lookups)}
+            order = list(dict.fromkeys((*names.get(name, {}), *mine)))
+
+            def ordered(part: Mapping[str, Any]) -> list[tuple[str, Any]]:
+                return sorted(part.items(), key=lambda item: order.index(item[0]))
+
             changed: dict[str, Any] = {
                 "key": [mine[each] for each in table.key],
                 "order_by": [mine[each] for each in table.order_by],
-                "lookups": {mine[each]: other for each, other in table.lookups.items()},
-                "columns": {mine[each]: column for each, column in table.columns.items()},
+                "lookups": {mine[each]: other for each, other in ordered(table.lookups)},
+                "columns": {mine[each]: column for each, column in ordered(table.columns)},
                 "context": None if table.context is None else [dotted(name, each) for each in table.context],
                 "constraints": [
                     each.renamed({column: dotted(name, column) for column in each.columns})
@@ -331,6 +339,22 @@ class LinkedTables(Part):
         tables = {name: part(name, table) for name, table in self.tables.items()}
         owner = None if self.owner is None else of(self.root, self.owner)
         return LinkedTables(tables=tables, owner=owner, max_contributions=self.max_contributions)
+
+    def as_modelled(self) -> LinkedTables:
+        """The same tables without what changes no model: reasons, and declared values that are the default."""
+
+        def part(name: str, table: LinkedTable) -> LinkedTable:
+            if table.public is not None:
+                return table.model_copy(update={"public": "public"})
+            bare = table.model_copy(update={"lags": None, "context": None, "share": None})
+            usual = self.model_copy(update={"tables": dict(self.tables) | {name: bare}})
+            changed: dict[str, Any] = {}
+            for key in ("lags", "context", "share"):
+                if getattr(self, key)(name) != getattr(usual, key)(name):
+                    changed[key] = getattr(table, key)
+            return bare.model_copy(update=changed)
+
+        return self.model_copy(update={"tables": {name: part(name, table) for name, table in self.tables.items()}})
 
     @property
     def root(self) -> str:

@@ -48,6 +48,8 @@ def write_tables(
     schemas = {name: _named(task, name, drawing.released[name].schema) for name in task.tables.private}
     for schema in schemas.values():
         check_format(schema, format_)
+    for left in target.parent.glob(f".{target.name}.{'[0-9a-f]' * 16}"):
+        shutil.rmtree(left, ignore_errors=True)  # of a killed run: only one at a time writes here
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     problem = None
     try:

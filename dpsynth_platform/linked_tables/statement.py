@@ -13,7 +13,9 @@ from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.linked_tables.task import LinkedTask
+from dpsynth_platform.one_table.more_rows import given_in_words
 from dpsynth_platform.one_table.statement import (
+    KEPT,
     RANDOMNESS,
     Statement,
     account_in_words,
@@ -52,6 +54,8 @@ def statement(
     event = plan.describe()["event"]
     public = [f"{name}: {(tables.tables[name].public or '').rstrip('.')}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
+    given = f"; of {tables.root}, given {' and '.join(shown)}" if (shown := given_in_words(task.options.given)) else ""
+    counted = [f"{name}: {number_of(found, 'synthetic row')}" for name, found in rows.items()]
     return TablesStatement(
         common=common,
         method=task.options.method,
@@ -64,16 +68,16 @@ def statement(
             "them. Keys are made anew.",
             *([f"Public tables, released as they are: {'; '.join(public)}."] if public else []),
         ),
-        table="; ".join(f"{name}: {number_of(found, 'synthetic row')}" for name, found in rows.items()) + f"{number}.",
+        table=f"{'; '.join(counted)}{number}{given}.",
         not_covered=(
             *(
                 [f"The rows of public tables ({', '.join(tables.lookups)}): no mechanism protects them."]
                 if public
                 else []
             ),
-            "Whether the tables can be read as declared (present, readable, of these types, with distinct keys where "
-            "rows refer to them, with an owner in some row), and whether a column of ordinary values looks like "
-            "personal data, which stop a run: visible to the user who runs it.",
+            "Whether the tables can be read as declared (present, readable, not empty, of these types, with distinct "
+            "keys where rows refer to them, with an owner in some row), and whether a column of ordinary values looks "
+            "like personal data, which stop a run: visible to the user who runs it.",
             "When the run took place and how long its steps took: visible to the user who runs it.",
             "Whether the tables have the same content as in an earlier run with these options, and so whether the run "
             "was paid for again or refused: visible to the user who runs it, and in the statement's number of runs.",
@@ -89,6 +93,7 @@ def statement(
                 "counted again before the mechanism reads. Which rows are kept depends on one owner's rows alone. Rows "
                 "without a kept parent are left out.",
             ),
+            *([KEPT] if given else []),
             *([WEIGHTS] if tables.weighting == "owners" else []),
             Assumption(
                 "All rows of one person belong to one row of the root, or to rows with the same owner.",

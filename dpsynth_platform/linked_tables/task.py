@@ -40,6 +40,7 @@ from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schem
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
+from dpsynth_platform.sources.database_files import DatabaseFile
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import IN_MEMORY, Format, Source, open_source
 from dpsynth_platform.synth.interface import SealedPlan
@@ -153,7 +154,7 @@ class LinkedTask:
 
 
 def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptions) -> LinkedTask:
-    """The run of these options. Reads no row of a private table.
+    """The run of these options. Of files, it reads no row of a private table; of a database, all declared tables.
 
     Args:
         data: a directory, a database file, or tables by name (`places.tables_at`).
@@ -166,8 +167,11 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     _check_options(options)
     places = tables_at(data)
     declared = read_tables(options.schema, places, options.dialect)
+    if isinstance(places, DatabaseFile):
+        _check_public(declared, places)
     sources = {name: source_of(declared, name, places, options.dialect) for name in declared.tables}
     check_columns(declared, sources)
+    _check_names(declared, sources)
     tables = declared.renamed({name: source.names for name, source in sources.items()})
     lookups = {name: _keys_of(name, sources[name], tables.tables[name].key[0]) for name in tables.lookups}
     privacy = _privacy(options, tables)
@@ -222,6 +226,30 @@ def source_of(tables: LinkedTables, name: str, places: Tables, dialect: Dialect)
     if table.public is not None and table.key[0] not in source.found:
         raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
     return source
+
+
+def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:
+    """Refuses public tables that hold keys of private rows by the database's own foreign keys; reads no row."""
+    for name in tables.lookups:
+        for foreign in places.catalog[name].foreign if name in places else ():
+            if foreign.table in tables.private:
+                raise ContractError(
+                    f"tables.{name}.public: the database says that {', '.join(foreign.columns)} refers to "
+                    f"{foreign.table}, whose rows are private, and a public table is released as it is; accepted: a "
+                    "parent, or leave the table out"
+                )
+
+
+def _check_names(tables: LinkedTables, sources: Mapping[str, Source]) -> None:
+    """Refuses columns whose plain names have two signs _ in a row, as `_id` has: views use such names."""
+    for name in tables.private:
+        for given, plain in sources[name].names.items():
+            if "__" in plain:
+                raise SourceError(
+                    f"tables.{name}: column {given!r} is {plain!r} in plain letters, and two signs _ in a row are for "
+                    "columns of other rows; accepted: a name that begins with a letter of a to z, without two signs _ "
+                    "in a row"
+                )
 
 
 def _identifiers(tables: LinkedTables, name: str) -> dict[str, Column]:

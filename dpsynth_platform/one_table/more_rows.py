@@ -130,7 +130,7 @@ def more_rows(
     kept = [Constraint(**item) for item in earlier.constraints]
     if constraints is not None:
         kept = [constraint.renamed(plain) for constraint in read_constraints(Path(constraints))]
-    shown = tuple(f"{name} = {_in_words(canonical(name, values))}" for name, values in (given or {}).items())
+    shown = given_in_words(given or {})
 
     def drawn(place: Place) -> MoreRows:
         ledger = intact_ledger(place, _ledger(place, earlier))
@@ -187,6 +187,11 @@ def canonical(name: str, values: Any) -> Values:
     except ValueError as error:
         problem = str(error)
     raise ContractError(f"given.{name}: {problem}")
+
+
+def given_in_words(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Conditions on rows, such as `sex = F`."""
+    return tuple(f"{name} = {_in_words(canonical(name, values))}" for name, values in given.items())
 
 
 def _in_words(values: Values) -> str:

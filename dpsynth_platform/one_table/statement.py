@@ -38,7 +38,7 @@ _EARLIER = (
     "no part of the table."
 )
 
-_KEPT = Assumption(
+KEPT = Assumption(
     "The given values and constraints of these rows are public, or were chosen after seeing synthetic rows.",
     "as declared",
     "They select among the rows that the model can draw; only the user knows whether real rows influenced them.",
@@ -141,7 +141,7 @@ class Further:
     def assumptions(self) -> list[dict[str, str]]:
         """The model's, and that given values and constraints were not chosen by the data."""
         kept = list(self.earlier["assumptions"])
-        return [*kept, asdict(_KEPT)] if self.given or self.constraints else kept
+        return [*kept, asdict(KEPT)] if self.given or self.constraints else kept
 
     @property
     def tuning(self) -> Tuning:

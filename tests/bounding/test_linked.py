@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import tempfile
 import unicodedata
 from collections import Counter
@@ -424,6 +425,11 @@ def test_types_of_columns_stay_or_are_those_of_delta_tables(engine: Engine, tmp_
             [None, 1, 172_798],
         ),
         ({"type": "float", "min": 0, "max": 99}, [0.5, 1.5, 2.5], None),
+        # One person's values must not stop a run, however far outside of the declared ones they are.
+        ({"type": "integer", "min": 0, "max": 99}, [-(2**63), 3, 2**63 - 1], [None, 2**61 + 3, 2**61 - 3]),
+        ({"type": "integer", "min": 0, "max": 99}, [-math.inf, 3.0, 1e300], [None, 2**61 + 3, 2**61 - 3]),
+        ({"type": "integer", "min": 0, "max": 99}, [-math.inf, 1e300, math.inf], [None, 2**62, 0]),
+        ({"type": "integer", "min": 0, "max": 99}, [3.0, 4.0, math.nan], [None, 1, None]),
     ],
 )
 def test_gaps_are_in_ones_and_seconds_and_not_of_fractions(

@@ -17,7 +17,7 @@ from clinic import TABLES, clinic, written
 from databases import MARKER, ROWS, SHOP, database, stored
 
 from dpsynth_platform.contracts.tables import LinkedTables
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables.places import place_of, tables_at
 from dpsynth_platform.linked_tables.task import linked_task
@@ -261,6 +261,29 @@ def test_a_public_table_without_a_choice_is_refused() -> None:
     tables["codes"] = tables["codes"].slice(0, 1)
     with pytest.raises(SourceError, match="1 rows; accepted: a public table of 2 to 10000"):
         linked_task(tables, OPTIONS)
+
+
+@pytest.mark.parametrize("end", ["sqlite", "duckdb"])
+def test_a_public_table_that_refers_to_private_rows_is_refused(tmp_path: Path, end: str) -> None:
+    path = database(
+        tmp_path / f"shop.{end}",
+        (
+            "CREATE TABLE people(id integer PRIMARY KEY, a integer)",
+            "CREATE TABLE notes(note integer PRIMARY KEY, of integer REFERENCES people(id), words text)",
+            "CREATE TABLE visits(id integer REFERENCES people(id), note integer, b integer)",
+        ),
+    )
+    whole = {"type": "integer", "min": 0, "max": 9}
+    visits = {"parent": {"table": "people", "columns": ["id"]}, "max_children": 2, "lookups": {"note": "notes"}}
+    schema = {
+        "tables": {
+            "people": {"key": ["id"], "columns": {"a": whole}},
+            "visits": visits | {"columns": {"b": whole}},
+            "notes": {"public": "They were printed.", "key": ["note"]},
+        }
+    }
+    with pytest.raises(ContractError, match=r"tables\.notes\.public: .* of refers to people, whose rows are private"):
+        linked_task(path, TablesOptions(epsilon=1, delta=1e-6, schema=schema))
 
 
 def test_only_declared_tables_are_opened(tmp_path: Path) -> None:

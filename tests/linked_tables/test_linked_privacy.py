@@ -240,6 +240,19 @@ def test_a_view_that_is_not_paid_for_is_refused() -> None:
         made.check(changed(plan, views=rows))
 
 
+def test_a_view_for_others_than_the_whole_or_of_another_method_is_refused() -> None:
+    plan = task().plan
+    made, views = generator(plan.method), plan.parameters["views"]
+    made.check(plan)
+    for key, value in (("unit", "group"), ("delta", 1e-3)):
+        with pytest.raises(GrantRefused, match="another method or guarantee"):
+            made.check(dataclasses.replace(plan, guarantee=plan.guarantee | {key: value}))
+    with pytest.raises(GrantRefused, match="another method or guarantee"):
+        made.check(dataclasses.replace(plan, guarantee=plan.guarantee | {"adjacency": "replace-one"}))
+    with pytest.raises(GrantRefused, match="another method or guarantee"):
+        made.check(changed(plan, views=views | {"drugs": views["drugs"] | {"method": "jam"}}))
+
+
 def test_the_worker_counts_the_rows_of_each_owner_in_each_view_again(neighbours, tmp_path: Path) -> None:
     plan = task().plan
     for name, table in neighbours[1].items():
@@ -321,6 +334,47 @@ def test_a_plan_is_the_same_whatever_the_order_of_keys_in_the_file() -> None:
     assert task(schema=turned).plan.digest == one.digest
     assert SealedPlan.from_json(one.to_json()).digest == one.digest
     generator(one.method).check(SealedPlan.from_json(one.to_json()))
+
+
+def test_declarations_that_change_no_model_are_one_run_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    data = database([person(number, rng) for number in range(9)])
+    data["visits"] = data["visits"].append_column("d", pa.array([0] * data["visits"].num_rows))
+    data["drugs"] = data["drugs"].append_column("code", pa.array(["x"] * data["drugs"].num_rows))
+    data["codes"] = pa.table({"code": ["x", "y"]})
+
+    def key(table: str = "visits", **others: Any) -> str:
+        schema = json.loads(json.dumps(FAMILY))
+        schema["tables"]["visits"] |= {"columns": {"b": WHOLE, "d": WHOLE}, "order_by": ["b"]}
+        schema["tables"]["drugs"]["lookups"] = {"code": "codes"}
+        schema["tables"]["codes"] = {"public": "Doctors print them.", "key": ["code"]}
+        schema["tables"][table] |= others
+        options = TablesOptions(epsilon=4.0, delta=DELTA, schema=schema, method="independent")
+        (found,) = linked_task(data, options).keys(b"s")
+        return found
+
+    same = [
+        {"columns": {"d": WHOLE, "b": WHOLE}},  # whose order says nothing
+        {"lags": 1},
+        {"context": ["people.a"]},
+        {"share": 3},
+        {"table": "codes", "public": "They are printed in books."},
+    ]
+    assert {key(**change) for change in same} == {key()}
+    listed = {"type": "categorical", "values": ["x", "y"]}
+    other = [
+        {"max_children": 2},
+        {"order_by": []},
+        {"order_by": ["b", "d"]},
+        {"lags": 2},
+        {"lags": 0},
+        {"context": []},
+        {"share": 4},
+        {"constraints": [{"ascending": ["b", "d"]}]},
+        {"columns": {"b": WHOLE, "d": WHOLE | {"max": 4}}},
+        {"table": "drugs", "lookups": {}, "columns": {"c": WHOLE, "code": listed}},
+    ]
+    assert len({key(), *(key(**change) for change in other)}) == len(other) + 1
 
 
 def test_the_clinics_plan_describes_each_table() -> None:

@@ -94,6 +94,9 @@ def test_what_belongs_together_stays_together(made: SyntheticTables) -> None:
 
 def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     text = made.statement.read_text()
+    assert "given" not in text
+    assert "all records with the same patients.patient id, directly or by foreign keys, of which at most 17" in text
+    assert "owner__id" not in text and "not empty" in text and ".." not in text
     assert "1 of patients, 4 of stays, 12 of diagnoses" in text and "at most 17 rows" in text
     assert "Public tables, released as they are: codes: The clinic lists them." in text
     assert "patients.patient id" in text and "owner__id" not in text
@@ -118,6 +121,9 @@ def test_the_same_run_costs_nothing_and_draws_again(files: Path, tmp_path: Path)
     other = replace(OPTIONS, roots=50, given={"sex": ["F"], "birth": {"max": "1990-01-01"}}, format="csv")
     again = synthesize_tables(files, tmp_path / "out", other)
     assert not again.spent and again.entry_id == first.entry_id and again.rows["patients"].rows == 50
+    text = again.statement.read_text()
+    assert "; of patients, given sex = F and birth = ..1990-01-01." in text
+    assert "The given values and constraints of these rows are public" in text
     patients = pyarrow.csv.read_csv(again.synthetic / "patients.csv")
     assert set(patients["sex"].to_pylist()) == {"F"}
     assert pc.max(patients["birth"]).as_py().isoformat() <= "1990-01-01"
@@ -281,6 +287,14 @@ def test_faults_of_constraints_have_the_names_of_the_declaration() -> None:
         linked_task(clinic(20), replace(OPTIONS, schema=schema))
 
 
+@pytest.mark.parametrize("column", ["_id", "ö"])
+def test_a_column_without_a_plain_name_is_refused_by_its_name(tmp_path: Path, column: str) -> None:
+    data = {"people": pa.table({column: [1, 2], "a": [0, 1]})}
+    schema = {"tables": {"people": {"key": [column], "columns": {"a": {"type": "integer", "min": 0, "max": 3}}}}}
+    with pytest.raises(SourceError, match=f"tables.people: column '{column}' is 'column__"):
+        synthesize_tables(data, tmp_path / "out", replace(OPTIONS, schema=schema))
+
+
 def test_a_repeated_key_stops_before_anything_is_spent(tmp_path: Path) -> None:
     data = clinic(50)
     twice = data | {"stays": pa.concat_tables([data["stays"], data["stays"].slice(0, 1)])}
@@ -326,6 +340,14 @@ def test_killed_between_tables_the_cost_stays_and_a_second_spend_needs_a_word(fi
     assert synthesize_tables(files, out, again).spent
     assert ledger_states(out) == ["started", "spent"]
     assert "earlier attempt" in (out / "statement.md").read_text()
+
+
+def test_what_a_killed_run_left_of_its_tables_is_deleted(files: Path, tmp_path: Path) -> None:
+    left = tmp_path / "out" / f".synthetic.{'0' * 16}" / "spill"
+    left.mkdir(parents=True)
+    (left / "0").write_text("rows")
+    synthesize_tables(files, tmp_path / "out", OPTIONS)
+    assert not left.parent.exists()
 
 
 def test_an_interrupted_run_says_what_was_spent(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

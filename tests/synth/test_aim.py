@@ -120,6 +120,12 @@ def test_a_budget_that_the_event_does_not_account_for_is_refused(aim_plan, rows,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_above_those_of_the_scores_sensitivity_are_refused(aim_plan):
+    heavy = [2 * weight for weight in aim_plan.parameters["workload_weights"]]
+    with pytest.raises(GrantRefused, match="weights outside of 1 to 256"):
+        AIM.check(dataclasses.replace(aim_plan, parameters=aim_plan.parameters | {"workload_weights": heavy}))
+
+
 def test_every_result_is_durable_before_the_next_draw(aim_plan, rows, tmp_path, monkeypatch):
     lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
     seen = []

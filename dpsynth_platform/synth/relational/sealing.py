@@ -105,6 +105,8 @@ class SealedTables:
             view = self.plan(plan, name)
             if not _is_of(tables, view):
                 raise GrantRefused("a table's plan is for other rows of an owner than the tables have; make it again")
+            if view.method not in VIEW_METHODS or _whose(view) != _whose(plan):
+                raise GrantRefused("a table's plan is of another method or guarantee than the whole; make it again")
             generator(view.method).check(view)
         if not _is_of(tables, plan):
             raise GrantRefused("the plan is for other rows of an owner than the tables have; make it again")
@@ -131,7 +133,7 @@ def linked_plan(
     def spent(factor: float) -> float:
         plans = {name: _planned(name, views[name], guarantee, factor * part) for name, part in parts.items()}
         sealed = SealedTables(
-            declared=tables.model_dump(mode="json"),
+            declared=tables.as_modelled().model_dump(mode="json"),
             lookups={name: list(keys) for name, keys in lookups.items()},
             views={name: _own(plan) for name, plan in plans.items()},
             released={name: views[name].released for name in tables.private},
@@ -158,6 +160,11 @@ def linked_plan(
 def _is_of(tables: LinkedTables, plan: SealedPlan) -> bool:
     claimed = Guarantee.from_json(plan.guarantee)
     return (claimed.max_contributions, claimed.weighting) == (tables.rows_of_owner, tables.weighting)
+
+
+def _whose(plan: SealedPlan) -> tuple[Any, ...]:
+    """Whom a guarantee is for, and its delta: alike for the whole and all views."""
+    return tuple(plan.guarantee[key] for key in ("unit", "adjacency", "delta"))
 
 
 def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan:

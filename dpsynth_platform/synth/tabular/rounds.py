@@ -18,7 +18,7 @@ import numpy as np
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.errors import AccountingError, ContractError
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
@@ -98,6 +98,11 @@ class WorkloadParameters(SelectionParameters):
     model_cells: int
     workload: list[list[int]]
     workload_weights: list[int]
+
+    def __post_init__(self) -> None:
+        """Raises `GrantRefused` for weights above those that the scores' sensitivity is for."""
+        if not all(0 < weight <= WEIGHT_SCALE for weight in self.workload_weights):
+            raise GrantRefused(f"the plan has weights outside of 1 to {WEIGHT_SCALE}; materialize the line from raw")
 
     @property
     def weights(self) -> dict[Clique, int]:

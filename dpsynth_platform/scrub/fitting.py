@@ -50,8 +50,7 @@ _FITS: dict[str, tuple[str, tuple[Check, ...]]] = {
     "categorical": ("string, integer or decimal of scale 0", (*TEXT, pa.types.is_integer)),
     "boolean": ("bool, or string of true and false", (pa.types.is_boolean,)),
     "identifier": (
-        "string, integer, decimal of scale 0 or bytes (of floats, as pandas makes integers with missing values: "
-        "`Int64`)",
+        "string, integer (in pandas `Int64` where values are missing), decimal of scale 0 or bytes",
         (*TEXT, pa.types.is_integer),
     ),
     "text": ("string", TEXT),

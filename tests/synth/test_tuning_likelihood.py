@@ -326,7 +326,11 @@ def test_settings_that_hold_out_other_owners_are_refused():
 
 REFUSED = {
     "no likelihood": ({"candidates": [{"method": "mst"}, *TWO]}, {}, r"candidates\.0\.method: 'mst', with score"),
-    "a network without one": ({"candidates": [{"method": "dp_vae"}, *TWO]}, {}, "accepted: arn, tbart, great, dp_2stage, or another"),
+    "a network without one": (
+        {"candidates": [{"method": "dp_vae"}, *TWO]},
+        {},
+        "accepted: arn, tbart, great, dp_2stage, or another",
+    ),
     "learned values": (
         {},
         {"columns__city": {"type": "categorical", "values": "learned", "most": 5}},

@@ -15,23 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import ContractError
-from dpsynth_platform.foundation.people import recorded_name
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.linked_tables.output import Rows, write_tables
 from dpsynth_platform.linked_tables.places import ACCEPTED
 from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
-from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
+from dpsynth_platform.one_table.budget import Budget, runs_beside
 from dpsynth_platform.one_table.output import write_statement
-from dpsynth_platform.one_table.paying import known_key, pay_for_model, spent_so_far
+from dpsynth_platform.one_table.paying import Payment
 from dpsynth_platform.one_table.place import STATEMENT, SYNTHETIC, Place, held
-from dpsynth_platform.one_table.run import Interrupted
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 
@@ -95,21 +91,9 @@ def synthesize_tables(
 
 
 def _synthesized(task: LinkedTask, place: Place, progress: Progress) -> SyntheticTables:
-    settings, options = Settings.from_environment(), task.options
     _ = task.conditions  # refused before anything is paid for
-    request = task.request(recorded_name(options.runner or settings.user, "runner"))
-    ledger = Path(options.ledger) if options.ledger else place.ledger
-    budget = open_budget(place, ledger, task.contract, task.owner_in_words, request, options.cap_epsilon)
-    place.vault.signing_key()
-    key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
-    try:
-        entry, spent = pay_for_model(
-            task, partial(bounded_views, task), budget, request, key, place, settings.device, progress
-        )
-        return _drawn(task, budget, entry, place, spent, progress)
-    except KeyboardInterrupt:
-        message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)
-    raise Interrupted(message)
+    payment = Payment.of(task, place, partial(bounded_views, task), task.owner_in_words, progress)
+    return payment.result(lambda entry, spent: _drawn(task, payment.budget, entry, place, spent, progress))
 
 
 def _drawn(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
+from dpsynth_platform.contracts.base import MOST_UNITS
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn, TextColumn
 from dpsynth_platform.contracts.constraints import Values
 from dpsynth_platform.contracts.contract import DataContract
@@ -36,7 +36,7 @@ from dpsynth_platform.linked_tables.draft import check_columns, refuse_without_s
 from dpsynth_platform.linked_tables.places import Tables, is_csv, place_of, tables_at
 from dpsynth_platform.one_table import declaration
 from dpsynth_platform.one_table.more_rows import canonical
-from dpsynth_platform.one_table.task import FORMATS, LEAST_UNITS, readable_schema
+from dpsynth_platform.one_table.task import LEAST_UNITS, check_common, readable_schema
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
@@ -111,10 +111,6 @@ class LinkedTask:
     contracts: Mapping[str, DataContract]
     contract: DataContract
     plan: SealedPlan
-
-    @property
-    def spend_again(self) -> str | None:
-        return self.options.spend_again
 
     def given(self, name: str) -> dict[str, str]:
         """The source's names of a table's columns, by the contract's names."""
@@ -199,18 +195,9 @@ def read_tables(schema: str | Path | Mapping[str, Any] | None, tables: Tables, d
 def _check_options(options: TablesOptions) -> None:
     if options.method not in VIEW_METHODS:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(VIEW_METHODS)}")
-    if options.format not in FORMATS:
-        raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
-    if options.delta is None and options.expected_units is None:
-        raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
-    if options.delta is not None and not 0 < options.delta < 1:
-        raise ContractError(f"--delta {options.delta:g}; accepted: above 0, below 1")
-    if options.expected_units is not None and not LEAST_UNITS <= options.expected_units <= MOST_UNITS:
-        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
+    check_common(options.format, options.delta, options.expected_units, options.cap_epsilon)
     if options.roots is not None and options.roots < 1:
         raise ContractError(f"--roots {options.roots}; accepted: 1 or more")
-    if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:
-        raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")
 
 
 def source_of(tables: LinkedTables, name: str, places: Tables, dialect: Dialect) -> Source:

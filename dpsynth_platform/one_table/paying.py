@@ -10,35 +10,60 @@ run uses complete measurements and models at no cost; an incomplete mechanism st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import LedgerError, SpendRepeated
+from dpsynth_platform.foundation.people import recorded_name
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.one_table.budget import Budget
+from dpsynth_platform.one_table.budget import Budget, open_budget
 from dpsynth_platform.one_table.place import Place
 from dpsynth_platform.scrub.fingerprints import Fingerprints
-from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.worker.job import WorkerJob
 
+_T = TypeVar("_T")
+
+
+class PaidOptions(Protocol):
+    """The options about paying; see `task.Options`."""
+
+    @property
+    def ledger(self) -> str | Path | None: ...
+    @property
+    def cap_epsilon(self) -> float | None: ...
+    @property
+    def spend_again(self) -> str | None: ...
+    @property
+    def runner(self) -> str | None: ...
+
 
 class Payable(Protocol):
-    """What is paid for."""
+    """What is paid for, by public facts alone."""
 
+    @property
+    def options(self) -> PaidOptions: ...
+    @property
+    def contract(self) -> DataContract: ...
     @property
     def plan(self) -> SealedPlan: ...
+    def request(self, runner: str) -> CostRequest: ...
+    def keys(self, secret: bytes) -> list[str]: ...
 
-    @property
-    def spend_again(self) -> str | None:
-        """Id of a started entry without a result, whose cost may be spent a second time."""
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted the run. The message says what was spent."""
 
 
 Read = Callable[[Vault, Path, Progress], tuple[Path, Fingerprints]]
@@ -50,33 +75,104 @@ def known_key(keys: Sequence[str], ledger: Ledger) -> str:
     return next((known for known in keys if ledger.entry_for_key(known) is not None), keys[0])
 
 
-def pay_for_model(
-    task: Payable,
-    read: Read,
-    budget: Budget,
-    request: CostRequest,
-    key: str,
-    place: Place,
-    device: str,
-    progress: Progress,
-) -> tuple[Entry, bool]:
-    """The spent entry of a complete model, which is made if there is none, and whether it was paid for now.
+@dataclass(frozen=True)
+class Payment:
+    """One run over a plan: its budget and key, and how its rows are read."""
 
-    Raises as `one_table.synthesize`.
-    """
-    entry = paid_entry(budget.ledger, key, task.plan.method, place, task.spend_again)
-    spent = entry is None
-    if entry is None:
-        entry = _measured(task, read, budget, request, key, place, device, progress)
-    elif entry.state != "spent":
-        # Post-processing of the complete measurements of an interrupted run; reads no row.
+    task: Payable
+    place: Place
+    read: Read
+    budget: Budget
+    request: CostRequest
+    key: str
+    device: str
+    progress: Progress
+
+    @classmethod
+    def of(cls, task: Payable, place: Place, read: Read, owner: str | None, progress: Progress) -> Payment:
+        """Opens the ledger; raises as `budget.open_budget`.
+
+        Args:
+            owner: the column of owners, as the ledger seals it.
+        """
+        settings, options = Settings.from_environment(), task.options
+        request = task.request(recorded_name(options.runner or settings.user, "runner"))
+        ledger = Path(options.ledger) if options.ledger else place.ledger
+        budget = open_budget(place, ledger, task.contract, owner, request, options.cap_epsilon)
+        place.vault.signing_key()
+        key = known_key(task.keys(place.vault.read(SIGNING_KEY)), budget.ledger)
+        return cls(task, place, read, budget, request, key, settings.device, progress)
+
+    def result(self, drawn: Callable[[Entry, bool], _T]) -> _T:
+        """What is drawn from the complete model of a spent entry, and whether it was paid for now.
+
+        Raises as `one_table.synthesize`.
+        """
+        try:
+            return drawn(*self._model())
+        except KeyboardInterrupt:
+            entry = self.budget.ledger.entry_for_key(self.key)
+            message = spent_so_far(entry, self.task.plan.method, self.place)
+        raise Interrupted(message)
+
+    def _model(self) -> tuple[Entry, bool]:
+        task, place = self.task, self.place
+        entry = paid_entry(self.budget.ledger, self.key, task.plan.method, place, task.options.spend_again)
+        spent = entry is None
+        if entry is None:
+            entry = self._measured()
+        elif entry.state != "spent":
+            # Post-processing of the complete measurements of an interrupted run; reads no row.
+            from dpsynth_platform.worker.run import run
+
+            with place.work() as work:
+                write_durably(work / "plan.json", task.plan.to_json())
+                model = str(place.model(entry.entry_id))
+                job = WorkerJob(plan=str(work / "plan.json"), model=model, mode="estimate", device=self.device)
+                run(job, self.progress)
+        return self.budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id))), spent
+
+    def _measured(self) -> Entry:
+        """The entry that pays for a complete model: every access to rows is in here."""
+        from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
+        from dpsynth_platform.ledger.grants import issue_grant
+        from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
         from dpsynth_platform.worker.run import run
 
+        task, place, replaces = self.task, self.place, self.task.options.spend_again
+        self.budget.admit(self.request, self.key, replaces)
+        signing = place.vault.signing_key()
         with place.work() as work:
+            bounded, participants = self.read(place.vault, work, self.progress)
             write_durably(work / "plan.json", task.plan.to_json())
-            model = str(place.model(entry.entry_id))
-            run(WorkerJob(plan=str(work / "plan.json"), model=model, mode="estimate", device=device), progress)
-    return budget.complete(entry.entry_id, digest_directory(place.model(entry.entry_id))), spent
+            write_choice(work / "engine.json", DuckDBChoice())
+            write_fingerprints(work / "participants", participants)
+            write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
+            entry = self.budget.start(self.request, self.key, replaces)
+            model = private_directory(place.model(entry.entry_id))
+            grant = issue_grant(
+                signing,
+                entry_id=entry.entry_id,
+                plan_digest=task.plan.digest,
+                data_digest=digest_directory(bounded),
+                participants_digest=digest_file(work / "participants"),
+                canaries_digest=digest_file(work / "canaries"),
+                model_directory=model.name,
+            )
+            job = WorkerJob(
+                plan=str(work / "plan.json"),
+                model=str(model),
+                mode="fit",
+                device=self.device,
+                grant=grant,
+                public_key=signing.public_key().public_bytes_raw().hex(),
+                bounded=str(bounded),
+                participants=str(work / "participants"),
+                canaries=str(work / "canaries"),
+                engine=str(work / "engine.json"),
+            )
+            run(job, self.progress)
+        return entry
 
 
 def spent_so_far(entry: Entry | None, method: str, place: Place) -> str:
@@ -123,55 +219,3 @@ def paid_entry(ledger: Ledger, key: str, method: str, place: Place, spend_again:
         f"the mechanism of ledger entry {entry.entry_id} started and did not complete: it failed or was killed. Its "
         f"cost stays spent. To spend a second time, if the cap has room: --spend-again {entry.entry_id}"
     )
-
-
-def _measured(
-    task: Payable,
-    read: Read,
-    budget: Budget,
-    request: CostRequest,
-    key: str,
-    place: Place,
-    device: str,
-    progress: Progress,
-) -> Entry:
-    """The entry that pays for a complete model: every access to rows is in here."""
-    from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
-    from dpsynth_platform.ledger.grants import issue_grant
-    from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
-    from dpsynth_platform.worker.run import run
-
-    replaces = task.spend_again
-    budget.admit(request, key, replaces)
-    signing = place.vault.signing_key()
-    with place.work() as work:
-        bounded, participants = read(place.vault, work, progress)
-        write_durably(work / "plan.json", task.plan.to_json())
-        write_choice(work / "engine.json", DuckDBChoice())
-        write_fingerprints(work / "participants", participants)
-        write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
-        entry = budget.start(request, key, replaces)
-        model = private_directory(place.model(entry.entry_id))
-        grant = issue_grant(
-            signing,
-            entry_id=entry.entry_id,
-            plan_digest=task.plan.digest,
-            data_digest=digest_directory(bounded),
-            participants_digest=digest_file(work / "participants"),
-            canaries_digest=digest_file(work / "canaries"),
-            model_directory=model.name,
-        )
-        job = WorkerJob(
-            plan=str(work / "plan.json"),
-            model=str(model),
-            mode="fit",
-            device=device,
-            grant=grant,
-            public_key=signing.public_key().public_bytes_raw().hex(),
-            bounded=str(bounded),
-            participants=str(work / "participants"),
-            canaries=str(work / "canaries"),
-            engine=str(work / "engine.json"),
-        )
-        run(job, progress)
-    return entry

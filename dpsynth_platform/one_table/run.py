@@ -14,14 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.foundation.errors import ContractError
-from dpsynth_platform.foundation.people import recorded_name
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.one_table.budget import Budget, open_budget, runs_beside
+from dpsynth_platform.one_table.budget import Budget, runs_beside
 from dpsynth_platform.one_table.more_rows import Earlier, shape_text
-from dpsynth_platform.one_table.paying import known_key, pay_for_model, spent_so_far
+from dpsynth_platform.one_table.paying import Payment
 from dpsynth_platform.one_table.place import (
     ANSWERS,
     ANSWERS_STATEMENT,
@@ -35,7 +33,6 @@ from dpsynth_platform.one_table.rows import bounded_rows
 from dpsynth_platform.one_table.statement import Statement, statement
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import missing_in_words
@@ -82,10 +79,6 @@ class Synthesis:
         return asdict(self) | paths | lists
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted the run. The message says what was spent."""
-
-
 def synthesize(
     table: str | Path | pa.Table, out: str | Path, options: Options, *, progress: Progress = silent
 ) -> Synthesis:
@@ -118,22 +111,9 @@ def synthesize(
 def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     from dpsynth_platform.one_table.output import check_format
 
-    settings, options = Settings.from_environment(), task.options
-    check_format(task.released, options.format)
-    request = task.request(recorded_name(options.runner or settings.user, "runner"))
-    ledger = Path(options.ledger) if options.ledger else place.ledger
-    budget = open_budget(place, ledger, task.contract, options.owners, request, options.cap_epsilon)
-    place.vault.signing_key()
-    keys = task.keys(place.vault.read(SIGNING_KEY))
-    key = known_key(keys, budget.ledger)
-    try:
-        entry, spent = pay_for_model(
-            task, partial(bounded_rows, task), budget, request, key, place, settings.device, progress
-        )
-        return _drawn(task, budget, entry, place, spent, progress)
-    except KeyboardInterrupt:
-        message = spent_so_far(budget.ledger.entry_for_key(key), task.plan.method, place)
-    raise Interrupted(message)
+    check_format(task.released, task.options.format)
+    payment = Payment.of(task, place, partial(bounded_rows, task), task.options.owners, progress)
+    return payment.result(lambda entry, spent: _drawn(task, payment.budget, entry, place, spent, progress))
 
 
 def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, progress: Progress) -> Synthesis:

@@ -194,10 +194,6 @@ class Task:
         """The other modelled columns, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).nullable)
 
-    @property
-    def spend_again(self) -> str | None:
-        return self.options.spend_again
-
     def request(self, runner: str) -> CostRequest:
         return cost_request(self.plan, runner)
 
@@ -390,14 +386,7 @@ def _check_options(options: Options) -> None:
         raise ContractError(
             f"--target {options.target!r} is for --method {', '.join(heeding)}; accepted: one of them, or no target"
         )
-    if options.format not in FORMATS:
-        raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
-    if options.delta is None and options.expected_units is None:
-        raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
-    if options.delta is not None and not 0 < options.delta < 1:
-        raise ContractError(f"--delta {options.delta:g}; accepted: above 0, below 1")
-    if options.expected_units is not None and not LEAST_UNITS <= options.expected_units <= MOST_UNITS:
-        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
+    check_common(options.format, options.delta, options.expected_units, options.cap_epsilon)
     if (options.owners is None) != (options.contributions is None):
         raise ContractError(
             "--owners and --contributions go together: the column that names the owner of each row, and the most rows "
@@ -411,5 +400,17 @@ def _check_options(options: Options) -> None:
         raise ContractError("--weighting owners is for --owners with --contributions above 1; accepted: both, or rows")
     if options.rows is not None and options.rows < 1:
         raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
-    if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:
-        raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")
+
+
+def check_common(format_: str, delta: float | None, expected_units: int | None, cap_epsilon: float | None) -> None:
+    """Refuses options that one table and several have. Raises `ContractError`."""
+    if format_ not in FORMATS:
+        raise ContractError(f"--format {format_!r}; accepted: {', '.join(FORMATS)}")
+    if delta is None and expected_units is None:
+        raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
+    if delta is not None and not 0 < delta < 1:
+        raise ContractError(f"--delta {delta:g}; accepted: above 0, below 1")
+    if expected_units is not None and not LEAST_UNITS <= expected_units <= MOST_UNITS:
+        raise ContractError(f"--expected-units {expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
+    if cap_epsilon is not None and not 0 < cap_epsilon <= MOST_CAP:
+        raise ContractError(f"--cap-epsilon {cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")

@@ -203,7 +203,7 @@ def test_what_cannot_be_drawn_is_said(made: Synthesis, tmp_path: Path) -> None:
 def test_constraints_that_contradict_each_other_are_refused_before_anything_is_spent(
     make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "open_budget", None)
+    monkeypatch.setattr(run, "Payment", None)
     rules = "constraints: [{only: [{age: {max: 20}, rich: true}]}, {forbid: {age: {max: 30}, rich: true}}]"
     with pytest.raises(ContractError, match="no row can keep them all"):
         make(constraints=_file(tables, rules))

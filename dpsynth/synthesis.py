@@ -137,7 +137,7 @@ def synthesize(
         progress: show a bar.
         options: the fields of `dpsynth.Options`, of several tables those of `TablesOptions`: `epsilon` and one of
             `delta` and `expected_units` at least. Beside `keys` also `owner`, the root's column that names the owner
-            of a row, and `max_contributions`, the most rows of one.
+            of a row; the root's `max_children` is the most rows of one.
 
     Returns:
         A `Result`; of several tables, `Tables`.

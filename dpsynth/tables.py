@@ -20,6 +20,9 @@ from dpsynth_platform.linked_tables import SyntheticTables, TablesOptions, synth
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.sources.database_files import plain_name
 
+OWNER = "owner"
+"""The option beside `keys`: the root's column that names the owner of a row."""
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -94,16 +97,16 @@ def _mappings(
 
 def _options(options: Mapping[str, Any], declared: Mapping[str, Any]) -> TablesOptions:
     known = [item.name for item in fields(TablesOptions)]
-    given, whole = dict(options), ("owner", "max_contributions")
-    schema: dict[str, Any] = {name: given.pop(name) for name in whole if name in given}
+    given = dict(options)
+    schema: dict[str, Any] = {OWNER: given.pop(OWNER)} if OWNER in given else {}
     if schema and not declared:
-        raise ContractError(f"{next(iter(schema))}: without keys; accepted: in the schema, beside `tables`")
+        raise ContractError(f"{OWNER}: without keys; accepted: in the schema, beside `tables`")
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ContractError(
-                f"{name}: unknown option of several tables{hint}; accepted: {', '.join((*known, *whole))}"
+                f"{name}: unknown option of several tables{hint}; accepted: {', '.join((*known, OWNER))}"
             )
     if declared and given.get("schema") is not None:
         raise ContractError("schema: beside keys or columns; accepted: one of them")

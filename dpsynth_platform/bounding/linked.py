@@ -5,7 +5,7 @@ does not: the declaration and the columns of a view (`contracts.tables`), finger
 
 Rows are kept from the root downwards:
 
-- of the root: at most `max_contributions` rows of each participant, by a keyed hash. Without an owner column the owner
+- of the root: at most `max_children` rows of each participant, by a keyed hash. Without an owner column the owner
   is the key; rows with the same key are then one owner's, of which one stays;
 - of a child: at most `max_children` rows of each kept row of the parent, the first by `order_by`, with nulls last. Ties
   are broken by the keyed hash, which is the whole order where none is declared.
@@ -23,7 +23,7 @@ children is distinct among *all* of its rows, or bounding is refused. So each ro
 and, since the tables form a tree, at most one owner by one path. Which rows of a parent's are kept, their order, their
 number, the rows before them and their ancestors depend on that owner's rows and the key alone. So adding or removing an
 owner changes no row of another one in any view, and adds or removes at most `bound` rows. By induction: the root has at
-most `max_contributions` rows of an owner, and each row at most `max_children` children. The refusal itself depends on
+most `max_children` rows of an owner, and each row at most `max_children` children. The refusal itself depends on
 all rows: what it shows is outside of the guarantee, as is any failure of a source.
 """
 
@@ -416,7 +416,7 @@ class _Bounding:
 
     def _bound(self, name: str) -> int:
         """The most rows of one parent; of the root, of one owner."""
-        return self._tables.tables[name].max_children or self._tables.max_contributions
+        return self._tables.most(name)
 
     def _path(self, name: str) -> list[str]:
         """The columns that identify a kept row: its owner, and the places of its ancestors and its own."""

@@ -6,6 +6,7 @@ the data.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -40,6 +41,7 @@ from dpsynth_platform.contracts.image_generation import (
     conditions_of,
     image_column_of,
 )
+from dpsynth_platform.contracts.linked_contract import linked_of, with_tables
 from dpsynth_platform.contracts.methods import (
     EVOLVED_BY,
     PARTS_OF_IMAGE,
@@ -53,6 +55,7 @@ from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release, Retention
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.tables import MOST_TABLES, LinkedTable, LinkedTables, TableName
 from dpsynth_platform.contracts.text_generation import Evolution, Inference, TextGeneration, text_column_of
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
@@ -91,7 +94,15 @@ class DataContract(Part):
     source: Source
     family: FamilyName
     privacy: Privacy
-    columns: dict[NameOrNone, Column] = Field(min_length=1)
+    tables: dict[TableName, LinkedTable] = Field(
+        default_factory=dict,
+        max_length=MOST_TABLES,
+        exclude_if=lambda tables: not tables,
+        description="Linked tables in place of one: a root, whose rows belong to owners, and what refers to it.",
+    )
+    columns: dict[NameOrNone, Column] = Field(
+        min_length=1, description="What the public knows of each column. With `tables`, follows from them."
+    )
     scrub: Scrub = Scrub()
     queries: Queries = Field(
         default_factory=dict,
@@ -132,7 +143,7 @@ class DataContract(Part):
     @model_validator(mode="before")
     @classmethod
     def _of_kind(cls, document: Any) -> Any:
-        return with_generate(document)
+        return with_tables(with_generate(document))
 
     @model_validator(mode="after")
     def _references(self) -> DataContract:
@@ -152,7 +163,13 @@ class DataContract(Part):
             self.audit,
             self.queries,
             self.kind,
+            self.tables,
         )
+
+    @cached_property
+    def linked(self) -> LinkedTables:
+        """The tables with their owner, which must exist."""
+        return linked_of(self.tables, self.privacy)
 
     @property
     def modelled(self) -> list[str]:
@@ -304,6 +321,8 @@ class DataContract(Part):
                 column.pop(key, None)
         if self.privacy.weighting == "rows":
             parts["privacy"].pop("weighting")  # the default has no key, so that earlier runs keep theirs
+        if self.tables:
+            parts["tables"] = self.linked.as_modelled().model_dump(mode="json")
         return parts | {
             "method": self.generate.method,
             "workload": whole["generate"]["workload"] if self.generate.method in WORKLOAD_METHODS else None,

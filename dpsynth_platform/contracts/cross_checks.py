@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
+from dpsynth_platform.contracts.linked_contract import table_faults, with_tables
 from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
@@ -72,10 +74,13 @@ class Parts:
     audit: Audit | None
     queries: Mapping[str, Query | None] = field(default_factory=dict)
     kind: str | None = "rows"
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Parts:
         """The valid parts of a document."""
+        with suppress(ValueError):  # the document's own fault
+            document = with_tables(document)
         columns, queries = document.get("columns"), document.get("queries")
         return cls(
             parse_or_none(Source, document.get("source")),
@@ -95,6 +100,7 @@ class Parts:
                 for name, query in (queries.items() if isinstance(queries, dict) else ())
             },
             document.get("kind", "rows"),
+            document.get("tables") or {},
         )
 
     def contradictions(self) -> Iterator[str]:
@@ -112,6 +118,16 @@ class Parts:
         yield from self._image()
         if self.source and self.generate and self.generate.public:
             yield from (f"generate.public.uri: {fault}" for fault in self.generate.public.faults(self.source))
+        yield from table_faults(
+            self.tables,
+            self.source,
+            self.privacy,
+            self.scrub,
+            self.generate,
+            self.audit,
+            self.quality,
+            self.release,
+        )
         yield from self._canary_kinds()
         yield from self._separate_audit_model()
         modelled = modelled_columns(self.columns, self.privacy)

@@ -21,7 +21,7 @@ from dpsynth_platform.contracts.uris import (
 )
 from dpsynth_platform.foundation.digests import canonical_digest
 
-SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "images", "sql"]
+SourceFormat = Literal["delta", "iceberg", "parquet", "csv", "json", "images", "sql", "tables"]
 FILE_FORMATS: tuple[SourceFormat, ...] = ("parquet", "csv", "json", "images")
 """Formats of plain files, which have no versions of their own."""
 
@@ -81,7 +81,8 @@ class Source(Part):
     format: SourceFormat = Field(
         default="delta",
         description="`delta`; `iceberg`; `parquet`, `csv` or `json` (lines): a file, or a directory of them; `images`: "
-        "a directory of pictures, with metadata.csv or class folders; `sql`: a database.",
+        "a directory of pictures, with metadata.csv or class folders; `sql`: a database; `tables`: with the contract's "
+        "`tables`, a directory with a file or Delta table for each, or a file of SQLite or DuckDB.",
     )
     version: int | None = Field(
         default=None,
@@ -130,7 +131,7 @@ class Source(Part):
     @model_validator(mode="after")
     def _check_format(self) -> Source:
         def faults() -> Iterator[str]:
-            if self.csv is not None and self.format not in ("csv", "images"):
+            if self.csv is not None and self.format not in ("csv", "images", "tables"):
                 yield f"csv: declared for the format {self.format}; accepted: format: csv or images, or no such key"
             if self.version is not None and not self.has_versions:
                 yield (

@@ -109,7 +109,8 @@ class LinkedTable(Part):
         default=None,
         ge=1,
         le=MOST_CHILDREN,
-        description="Of one row of the parent. Others are left out: the first are kept by `order_by`, or random ones.",
+        description="Of one row of the parent; of the root, of one owner. Others are left out: the first are kept by "
+        "`order_by`, or random ones.",
     )
     order_by: list[ColumnName] = Field(default_factory=list, max_length=4, description="The order of children.")
     lags: int | None = Field(
@@ -177,7 +178,7 @@ class LinkedTable(Part):
                 yield f"key: {len(self.key)} columns of a public table; accepted: one, which other tables refer to"
             return
         if self.parent is None:
-            for name in ("max_children", "lags", "context"):
+            for name in ("lags", "context"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a table without a parent; accepted: a parent, or leave it out"
             if self.order_by or not self.key:
@@ -212,7 +213,6 @@ class LinkedTables(Part):
     owner: ColumnName | None = Field(
         default=None, description="The root's column that names the owner of a row; by default each row is an owner."
     )
-    max_contributions: int = Field(default=1, ge=1, le=MOST_CHILDREN, description="Rows of the root of one owner.")
 
     @model_validator(mode="after")
     def _valid(self) -> LinkedTables:
@@ -245,8 +245,12 @@ class LinkedTables(Part):
                 if other not in self.tables or self.tables[other].public is None:
                     accepted = ", ".join(each for each, found in self.tables.items() if found.public) or "none yet"
                     yield f"tables.{name}.lookups.{column}: {other!r} is no public table; accepted: {accepted}"
-        if self.owner is None and self.max_contributions > 1:
-            yield f"max_contributions: {self.max_contributions} without owner; accepted: owner, or 1"
+        most = self.tables[roots[0]].max_children
+        if (self.owner is None) != (most is None):
+            yield (
+                f"tables.{roots[0]}.max_children: {'missing' if most is None else most}, the rows of one owner; "
+                "accepted: with a column that names the owner of a row, and left out where each row is an owner's own"
+            )
         if self.owner is not None and self.owner in (*self.tables[roots[0]].columns, *self.tables[roots[0]].lookups):
             yield f"owner: {self.owner!r} is declared in columns; accepted: leave out the declaration"
         parents = [table.parent.table for table in self.tables.values() if table.parent is not None]
@@ -338,7 +342,7 @@ class LinkedTables(Part):
 
         tables = {name: part(name, table) for name, table in self.tables.items()}
         owner = None if self.owner is None else of(self.root, self.owner)
-        return LinkedTables(tables=tables, owner=owner, max_contributions=self.max_contributions)
+        return LinkedTables(tables=tables, owner=owner)
 
     def as_modelled(self) -> LinkedTables:
         """The same tables without what changes no model: reasons, and declared values that are the default."""
@@ -387,8 +391,11 @@ class LinkedTables(Part):
 
     def bound(self, name: str) -> int:
         """The most rows of one owner: the product of the bounds on the path, since there is one path."""
-        path = [self.tables[each].max_children or 1 for each in (name, *self.ancestors(name))]
-        return math.prod(path) * self.max_contributions
+        return math.prod(self.most(each) for each in (name, *self.ancestors(name)))
+
+    def most(self, name: str) -> int:
+        """The most rows of one row of the parent; of the root, of one owner."""
+        return self.tables[name].max_children or 1
 
     @cached_property
     def rows_of_owner(self) -> int:
@@ -404,7 +411,7 @@ class LinkedTables(Part):
         table = self.tables[name]
         if table.parent is None:
             return 0
-        return table.lags if table.lags is not None else int((table.max_children or 1) > 1)
+        return table.lags if table.lags is not None else int(self.most(name) > 1)
 
     def own_columns(self, name: str) -> list[str]:
         """Names of a table's modelled columns, with those that refer to public tables."""
@@ -469,7 +476,7 @@ class LinkedTables(Part):
         for table, column in self.context(name):
             found[context_name(table, column)] = self.declared(table, values)[column]
         if POSITION in self.evidence(name):
-            found[POSITION] = IntegerColumn(type="integer", min=1, max=self.tables[name].max_children or 1)
+            found[POSITION] = IntegerColumn(type="integer", min=1, max=self.most(name))
         for each in self.siblings(name):
             found[children_name(each)] = self._count(each)
         for lag in range(1, self.lags(name) + 1):
@@ -516,10 +523,11 @@ class LinkedTables(Part):
         return [each for each in (name, *self.ancestors(name)) if self._several(each)]
 
     def _several(self, name: str) -> bool:
-        return (self.tables[name].max_children or 1) > 1
+        """Whether a row of the parent may have several; an owner's rows of the root are drawn one by one."""
+        return self.tables[name].parent is not None and self.most(name) > 1
 
     def _count(self, child: str) -> IntegerColumn:
-        return IntegerColumn(type="integer", min=0, max=self.tables[child].max_children or 1)
+        return IntegerColumn(type="integer", min=0, max=self.most(child))
 
 
 def _range(column: Any) -> dict[str, Any]:

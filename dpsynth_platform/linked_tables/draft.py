@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import dump_inline
-from dpsynth_platform.linked_tables.places import Tables, is_csv, tables_at
 from dpsynth_platform.one_table.declaration import CLAMPED, NULLABLE, draft_lines, in_words, untyped_note
 from dpsynth_platform.sources.database_files import Catalogued, DatabaseFile, ForeignKey
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Source, open_source
+from dpsynth_platform.sources.table_places import Tables, is_csv, tables_at
 
 _PEOPLE = (
     *("patient", "person", "people", "customer", "client", "user", "member", "student", "pupil", "subject"),
@@ -241,7 +241,7 @@ def _person(table: str) -> int:
 
 def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool, stored: bool) -> Iterator[str]:
     yield f"# A draft, from names, types and keys alone. The root is {tree.root}: each of its rows is protected as one"
-    yield "# person's, with all that belongs to it. Where a person has several: owner: COLUMN, max_contributions: N."
+    yield "# person's, with all that belongs to it. Where one has several: owner: COLUMN above, max_children: N here."
     if guessed:
         yield "# Keys and parents are guessed from the names of columns: no foreign key is declared. Check each."
     yield "# max_children: the most rows that are kept of each row of the parent. A large one costs accuracy."

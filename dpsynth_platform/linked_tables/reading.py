@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpsynth_platform.contracts.tables import LinkedTables
-from dpsynth_platform.linked_tables.places import tables_at
-from dpsynth_platform.linked_tables.task import in_table, source_of
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.linked_source import in_table, source_of
+from dpsynth_platform.sources.table_places import tables_at
 
 
 def whole_tables(tables: LinkedTables, data: Path, dialect: Dialect) -> dict[str, pa.Table]:

@@ -19,7 +19,8 @@ from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import write_table
-from dpsynth_platform.linked_tables.task import LinkedTask, in_table
+from dpsynth_platform.linked_tables.task import LinkedTask
+from dpsynth_platform.linked_tables.views import in_table
 from dpsynth_platform.one_table.declaration import scrubbed_contract
 from dpsynth_platform.one_table.rows import BOUNDED, READING, kept_rows
 from dpsynth_platform.one_table.task import readable_schema

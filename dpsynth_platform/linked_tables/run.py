@@ -19,7 +19,6 @@ from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.linked_tables.output import Rows, write_tables
-from dpsynth_platform.linked_tables.places import ACCEPTED
 from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
@@ -29,6 +28,7 @@ from dpsynth_platform.one_table.paying import Payment
 from dpsynth_platform.one_table.place import STATEMENT, SYNTHETIC, Place, held
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.sources.table_files import check_exists
+from dpsynth_platform.sources.table_places import ACCEPTED
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 
 

@@ -137,9 +137,19 @@ class DatabaseFile(Mapping[str, pa.Table]):
             raise SourceError(f"{self.path}: the database was changed while it was read; run again")
         names, rows = {item.name for item in kept}, len(read)
         columns = [read[item.name] if item.name in names else pa.nulls(rows, item.type) for item in found.schema]
-        typed = text_schema(found.schema.names, declared or {})
-        columns = [self._declared(name, *each) for each in zip(columns, typed, strict=True)]
-        return pa.Table.from_arrays(columns, names=found.schema.names)
+        return self._typed(name, columns, declared)
+
+    def described(self, name: str, declared: Mapping[str, Column] | None = None) -> pa.Table:
+        """A table as `read` gives it, without a row: none is read."""
+        return self._typed(name, [pa.nulls(0, item.type) for item in self.catalog[name].schema], declared)
+
+    def _typed(
+        self, name: str, columns: Sequence[pa.ChunkedArray | pa.Array], declared: Mapping[str, Column] | None
+    ) -> pa.Table:
+        names = self.catalog[name].schema.names
+        typed = text_schema(names, declared or {})
+        found = [self._declared(name, *each) for each in zip(columns, typed, strict=True)]
+        return pa.Table.from_arrays(found, names=names)
 
     def _declared(self, table: str, column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:
         """The values of a column: texts as the declared type, others as they are."""

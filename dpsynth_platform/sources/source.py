@@ -111,6 +111,8 @@ def pin(
     uri = contract.source.uri
     try:
         apart = zone if register or version is not None else None  # nobody reads rows otherwise
+        if contract.tables:
+            return _pin_tables(contract, zone, version, apart, register=register)
         if contract.source.has_versions:
             return _pin_version(contract, contract.source.version if version is None else version, apart)
         from dpsynth_platform.sources.plain_files import open_files
@@ -132,6 +134,25 @@ def pin(
     raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem.removeprefix(f'{uri}: ')}")
 
 
+def _pin_tables(
+    contract: DataContract, zone: Path, version: int | None, apart: Path | None, *, register: bool
+) -> PinnedSource:
+    """The present content of linked tables; it must be that of a given version."""
+    from dpsynth_platform.sources.linked_source import pinned_content
+
+    found, content = pinned_content(contract, apart)
+    place = str(Path(contract.source.place).resolve())
+    known = version_of_content(zone, place, content, register=register)
+    if version is not None and known.version != version:
+        raise SourceError(
+            "the tables were changed since the version was pinned; accepted: the same content again, or a run of the "
+            "present version, which is a new spend: materialize raw again"
+        )
+    schema = _read_schema(contract, found.schema)
+    pinned = PinnedSource(contract.source.uri, known.table_id, known.version, schema, known.version, known.version)
+    return replace(pinned, content=content)
+
+
 def schema_of(contract: DataContract) -> pa.Schema:
     """The names of the source's columns, and the types that a run reads them as; pins nothing and reads no record.
 
@@ -145,6 +166,10 @@ def schema_of(contract: DataContract) -> pa.Schema:
     from dpsynth_platform.sources.plain_files import open_files
 
     source = contract.source
+    if contract.tables:
+        from dpsynth_platform.sources.linked_source import source_of_contract
+
+        return _read_schema(contract, source_of_contract(contract, rows=False).schema)
     if source.format == "sql":
         from dpsynth_platform.sources.database import columns_of
 

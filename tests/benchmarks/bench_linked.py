@@ -47,6 +47,7 @@ from dpsynth_platform.contracts.tables import LinkedTables, context_name
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables import task as tasks
+from dpsynth_platform.linked_tables import views as contracts_of_views
 from dpsynth_platform.one_table import declaration
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.quality.linked import LinkedQuality, measure_linked
@@ -362,11 +363,13 @@ def linked(database: Database, real: Tables, epsilon: float, work: Path) -> Tabl
 def _view(name: str, columns: Mapping[str, Column], rows: pa.Table, privacy: Mapping[str, Any]) -> View:
     """A single table of the benchmark's own, in the form of a view."""
     contract = declaration.contract_of(
-        {**columns, tasks.OWNER: IdentifierColumn(type="identifier")},
-        {**privacy, "owner_columns": [tasks.OWNER]},
+        {**columns, contracts_of_views.OWNER: IdentifierColumn(type="identifier")},
+        {**privacy, "owner_columns": [contracts_of_views.OWNER]},
         generate={"method": "aim", "rows": "auto"},
     )
-    schema = pa.schema([*(rows.schema.field(each) for each in columns), pa.field(tasks.OWNER, pa.string())])
+    schema = pa.schema(
+        [*(rows.schema.field(each) for each in columns), pa.field(contracts_of_views.OWNER, pa.string())]
+    )
     return View(contract, schema, release_schema(contract, schema).to_json())
 
 
@@ -405,7 +408,8 @@ def alone(database: Database, real: Tables, epsilon: float, work: Path) -> Table
         parts[name] = _view(name, columns, views.rows[name], privacy)
         stored[name] = views.rows[name].select([*columns, OWNER_COLUMN])
     guarantee = Guarantee.target(parts[tables.root].contract)
-    plan = linked_plan(tables, parts, {name: list(keys) for name, keys in views.keys.items()}, guarantee)
+    keys = {name: list(found) for name, found in views.keys.items()}
+    plan = linked_plan(tables, parts, keys, guarantee, parts[tables.root].contract)
     sealed, made = SealedTables.of(plan), dict[str, pa.Table]()
     for name in tables.private:
         number = stored[name].num_rows

@@ -22,9 +22,9 @@ STAY = ["of region", "of number", "of stay"]
 TABLES = LinkedTables.model_validate(
     {
         "owner": "who",
-        "max_contributions": 2,
         "tables": {
             "people": {
+                "max_children": 2,
                 "key": ["region", "number"],
                 "columns": {
                     "age": {"type": "integer", "min": 0, "max": 110},
@@ -208,7 +208,7 @@ def views(tables: LinkedTables, database: Database, owners: Mapping[str, str], k
                 up = parents[values]
                 groups[up["_group"]].append({**row, "_owner": up["_owner"], "_up": up})
         kept[name] = []
-        bound = table.max_children or tables.max_contributions
+        bound = tables.most(name)
         for group, rows in groups.items():
             copies: dict[str, list[Row]] = defaultdict(list)
             columns = list(dict.fromkeys([*own, *table.key]))

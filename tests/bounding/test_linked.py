@@ -339,7 +339,10 @@ def test_one_owner_with_two_ids_is_bounded_as_one(tmp_path: Path) -> None:
 def test_ids_of_the_root_are_those_of_the_sql(engine: Engine, tmp_path: Path, owner: str | None) -> None:
     columns = {"age": {"type": "integer", "min": 0, "max": 110}}
     tables = LinkedTables.model_validate(
-        {"tables": {"all": {"key": ["id 1", "id2"], "columns": columns}}, "owner": owner, "max_contributions": 1}
+        {
+            "tables": {"all": {"key": ["id 1", "id2"], "columns": columns, "max_children": owner and 1}},
+            "owner": owner,
+        }
     )
     ones = ["ab", "a", "", "日本", "\U0001f600", "a|1:", None, "x"]
     twos = ["c", "bc", "", "語", "é", "b", "y", None]

@@ -197,7 +197,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "orc",
-        "source.format: 'orc'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images' or 'sql'",
+        "source.format: 'orc'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql' or 'tables'",
     ),
     (
         "source.csv",
@@ -310,7 +310,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "source.format",
         "postgresql",
-        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images' or 'sql'; ",
+        "source.format: 'postgresql'; accepted: 'delta', 'iceberg', 'parquet', 'csv', 'json', 'images', 'sql' or 'tables'; ",
     ),
     ("source.format", "MySQL", "for a database, format: sql; uri: such as "),
     ("source.format", "tsv", "format: csv, with csv: {separator: tab}"),

@@ -75,7 +75,7 @@ def test_bounds_are_products_on_the_path_and_views_have_the_rows_above_and_befor
 
 
 def test_an_owner_with_several_roots_multiplies_all_bounds():
-    tables = declared(owner="person", max_contributions=2)
+    tables = declared(owner="person", patients__max_children=2)
     assert [tables.bound(name) for name in tables.private] == [2, 8, 24]
 
 
@@ -129,7 +129,7 @@ def test_columns_get_the_names_of_a_contract():
         ({"other__key": ["x"]}, "without a parent: patients, other; accepted: exactly one root"),
         ({"stays__max_children": None}, "tables.stays.max_children: missing; accepted: the most rows"),
         ({"stays__max_children": 0}, "tables.stays.max_children: 0; accepted: at least 1"),
-        ({"patients__max_children": 3}, "tables.patients.max_children: of a table without a parent"),
+        ({"patients__max_children": 3}, "tables.patients.max_children: 3, the rows of one owner"),
         ({"stays__parent": {"table": "nobody", "columns": ["x"]}}, "'nobody'; accepted: patients, diagnoses"),
         ({"stays__parent": {"table": "codes", "columns": ["x"]}}, "'codes'; accepted: patients, diagnoses"),
         ({"stays__parent": {"table": "patients", "columns": ["x", "y"]}}, "2, and the key of patients has 1"),
@@ -150,8 +150,8 @@ def test_columns_get_the_names_of_a_contract():
         ({"codes__columns": {"x": {"type": "boolean"}}}, "tables.codes.columns: of a public table"),
         ({"codes__key": ["a", "b"]}, "2 columns of a public table; accepted: one"),
         ({"previous__key": ["x"]}, "tables.previous: the name has another meaning"),
-        ({"max_contributions": 2}, "max_contributions: 2 without owner"),
-        ({"owner": "age"}, "owner: 'age' is declared in columns"),
+        ({"owner": "person"}, "tables.patients.max_children: missing, the rows of one owner"),
+        ({"owner": "age", "patients__max_children": 1}, "owner: 'age' is declared in columns"),
         ({"stays__max_children": 1000, "diagnoses__max_children": 1000}, "may have 1000000 rows"),
         ({"stays__colums": {}}, "did you mean 'columns'"),
     ],

@@ -19,9 +19,9 @@ from databases import MARKER, ROWS, SHOP, database, stored
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
-from dpsynth_platform.linked_tables.places import place_of, tables_at
 from dpsynth_platform.linked_tables.task import linked_task
 from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.table_places import place_of, tables_at
 
 OPTIONS = TablesOptions(epsilon=2, delta=1e-6, schema=TABLES, method="independent")
 ENDS = (".sqlite", ".db", ".duckdb")

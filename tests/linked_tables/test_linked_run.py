@@ -147,6 +147,7 @@ def test_another_owner_column_is_another_ledger(files: Path, tmp_path: Path) -> 
     data, tables = clinic(50), json.loads(json.dumps(TABLES))
     root = data["patients"].append_column("insured", data["patients"]["patient id"])
     shared = tmp_path / "out" / "restricted" / "ledger"
+    tables["tables"]["patients"]["max_children"] = 1
     options = replace(OPTIONS, schema=tables | {"owner": "insured"}, ledger=shared)
     with pytest.raises(LedgerError, match="kept for the owners in column"):
         synthesize_tables(data | {"patients": root}, tmp_path / "other", options)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import LINKED
+from dpsynth_platform.contracts.methods import LINKED, VIEW_METHODS
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
@@ -37,8 +37,6 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED, SealedPlan, generator
 from dpsynth_platform.synth.largest import largest
 
-VIEW_METHODS = ("aim", "mst", "mwem", "independent")
-"""Methods whose model gives some columns given others."""
 VIEW_CELLS = 2**16
 """Of a view's model: what it says given a row's evidence is computed for each row."""
 
@@ -113,7 +111,11 @@ class SealedTables:
 
 
 def linked_plan(
-    tables: LinkedTables, views: Mapping[str, View], lookups: Mapping[str, list[str]], guarantee: Guarantee
+    tables: LinkedTables,
+    views: Mapping[str, View],
+    lookups: Mapping[str, list[str]],
+    guarantee: Guarantee,
+    whole: DataContract,
 ) -> SealedPlan:
     """Calibrates and seals the plan of all tables from public inputs.
 
@@ -121,6 +123,7 @@ def linked_plan(
         views: of each private table.
         lookups: the keys of each public table.
         guarantee: of the whole.
+        whole: the contract whose release it is: of all tables, or the root's.
 
     Raises:
         ContractError: a method cannot do what the declarations ask for.
@@ -142,13 +145,13 @@ def linked_plan(
         return epsilon(sealed.event, guarantee.delta).epsilon
 
     sealed = found[largest(spent, guarantee.epsilon, guarantee.epsilon, "tables", "fewer tables")]
-    root = views[tables.root].contract
+    snapshots = {name: view.contract.mechanism_snapshot() for name, view in views.items()}
     return SealedPlan(
         method=LINKED,
         why=DECLARED,
-        dataset=root.dataset,
+        dataset=whole.dataset,
         period=None,
-        mechanism_digest=canonical_digest({name: view.contract.mechanism_snapshot() for name, view in views.items()}),
+        mechanism_digest=canonical_digest(whole.mechanism_snapshot() if whole.tables else snapshots),
         columns=[],
         release={},
         parameters=asdict(sealed),

@@ -67,20 +67,28 @@ def tables_at(data: Path | Tables) -> Tables:
 
 
 def place_of(
-    tables: Tables, name: str, unread: Collection[str] = (), declared: Mapping[str, Column] | None = None
+    tables: Tables,
+    name: str,
+    unread: Collection[str] = (),
+    declared: Mapping[str, Column] | None = None,
+    *,
+    rows: bool = True,
 ) -> Path | pa.Table:
     """Where a table is; of a database, its rows.
 
     Args:
         unread: columns that are not read from a database.
         declared: declarations of columns, by which texts of a database are read.
+        rows: False: no row of a database is read.
 
     Raises:
         SourceError: there is no such table, or a database cannot be read.
     """
     if name not in tables:
         raise SourceError(f"there is no such table; accepted: {', '.join(tables) or 'none'}")
-    return tables.read(name, unread, declared) if isinstance(tables, DatabaseFile) else tables[name]
+    if not isinstance(tables, DatabaseFile):
+        return tables[name]
+    return tables.read(name, unread, declared) if rows else tables.described(name, declared)
 
 
 def is_csv(place: Path | pa.Table) -> bool:

@@ -1,0 +1,133 @@
+"""The contracts of linked tables and of their views, each as of a single table, and the types of their columns.
+
+What belongs here: single-table contracts that follow from the declaration and the sources' types. What does not: the
+declaration (`contracts.tables`), and the plan's cost (`synth.relational.sealing`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts.columns import IdentifierColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.tables import (
+    POSITION,
+    LinkedTables,
+    children_name,
+    context_name,
+    gap_name,
+    previous_name,
+)
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.one_table import declaration
+from dpsynth_platform.one_table.task import readable_schema
+from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.sources import linked_source
+from dpsynth_platform.sources.linked_source import LinkedSource, identifiers
+from dpsynth_platform.synth.relational.sealing import View
+from dpsynth_platform.synth.tabular.restore import release_schema
+
+OWNER = "owner__id"
+"""The owner's column in contracts of views. No output contains it."""
+_OTHERS = r"(?<=[A-Za-z0-9])__(?=[A-Za-z0-9])"
+"""In a view's names, between a table and its column."""
+
+
+def table_contracts(found: LinkedSource, privacy: Mapping[str, Any]) -> dict[str, DataContract]:
+    """Of each private table, the contract of its own columns and keys, as its rows are read and released.
+
+    Args:
+        privacy: the part of a contract, without owner columns.
+
+    Raises:
+        ContractError, SourceError: a declaration is invalid, or columns have other types than declared.
+    """
+    return {name: _table_contract(found, name, privacy) for name in found.tables.private}
+
+
+def views_of(
+    found: LinkedSource, contracts: Mapping[str, DataContract], privacy: Mapping[str, Any], method: str
+) -> dict[str, View]:
+    """The view of each private table, as a single table with a method of its own. Raises `ContractError`."""
+    own = {name: source.own_schema for name, source in found.sources.items()}
+    return {name: _view(found, name, privacy, contracts[name], own, method) for name in found.tables.private}
+
+
+def _table_contract(found: LinkedSource, name: str, privacy: Mapping[str, Any]) -> DataContract:
+    tables, source = found.tables, found.sources[name]
+    ids = identifiers(tables, name)
+    others = {column: each for column, each in tables.tables[name].columns.items() if column not in ids}
+    columns = others | tables.declared(name, found.lookups) | ids
+    owner = tables.owner if tables.owner is not None and name == tables.root else next(iter(ids))
+    with in_table(name):
+        ordered = {column: columns[column] for column in source.names.values() if column in columns}
+        contract = declaration.contract_of(
+            ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", [])
+        )
+        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source))
+    return contract
+
+
+def _view(
+    found: LinkedSource,
+    name: str,
+    privacy: Mapping[str, Any],
+    own: DataContract,
+    schemas: Mapping[str, pa.Schema],
+    method: str,
+) -> View:
+    tables = found.tables
+    columns = tables.view(name, found.lookups) | {OWNER: IdentifierColumn(type="identifier")}
+    with in_table(name):
+        contract = declaration.contract_of(
+            columns,
+            {**privacy, "owner_columns": [OWNER]},
+            generate=_generate(method, tables.constraints(name)),
+        )
+        schema = _view_schema(tables, name, schemas, list(columns))
+        released = release_schema(own, schemas[name]).to_json()
+    return View(contract, schema, released)
+
+
+def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], columns: Sequence[str]) -> pa.Schema:
+    """The types of a view's columns: those of the columns that they are taken from."""
+    types = {column: own[name].field(column).type for column in tables.own_columns(name)}
+    found = dict(types)
+    for lag in range(1, tables.lags(name) + 1):
+        found |= {previous_name(column, lag): types[column] for column in tables.passed_on(name)}
+    for table, column in tables.context(name):
+        found[context_name(table, column)] = own[table].field(column).type
+    counts = [children_name(each) for each in (*tables.children(name), *tables.siblings(name))]
+    found |= dict.fromkeys((*counts, POSITION), pa.int32())
+    if (gap := tables.gap(name)) is not None:
+        found[gap_name(gap)] = pa.int64()
+    return pa.schema([pa.field(column, found.get(column, pa.string())) for column in columns])
+
+
+def _generate(method: str, constraints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"method": method, "rows": "auto", "constraints": list(constraints)}
+
+
+@contextmanager
+def in_table(name: str) -> Iterator[None]:
+    """Puts a table's name in front of faults of its contract; faults of the run's options name these."""
+    try:
+        with linked_source.in_table(name):
+            yield
+        return
+    except ContractError as error:
+        kind, problem = type(error), str(error)
+    lines = [line.removeprefix(f"{declaration.DATASET}: ") for line in problem.split("\n")]
+    raise kind("\n".join(_of_table(name, line) for line in lines))
+
+
+def _of_table(name: str, problem: str) -> str:
+    """A fault of a view's contract by the names that the declaration has: `stays.ward` for `stays__ward`."""
+    if problem.startswith("privacy."):
+        return declaration.as_options(problem)
+    return f"tables.{name}: {re.sub(_OTHERS, '.', problem).replace('generate.constraints', 'constraints')}"

@@ -1,0 +1,194 @@
+"""Linked tables as they are stored: opened as declared, with plain names, and a name of their content.
+
+What belongs here: opening all declared tables of a directory, a database file or in memory. What does not: finding them
+by name (`table_places`), the meaning of declarations (`contracts.tables`), and choosing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts.columns import Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.linked_contract import dotted
+from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.contracts.uris import local_path
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.plain_files import dialect_of
+from dpsynth_platform.sources.table_files import IN_MEMORY, Source, open_source
+from dpsynth_platform.sources.table_places import Tables, is_csv, place_of, tables_at
+
+MOST_KEYS = 10_000
+"""Rows of a public table that private ones may refer to."""
+
+
+@dataclass(frozen=True)
+class LinkedSource:
+    """The declared tables, and where they are.
+
+    Attributes:
+        declared: by the source's names of columns.
+        places: all tables at the place.
+        sources: of each declared table, public ones included. Private tables of a database have no rows here unless
+            they were asked for.
+    """
+
+    declared: LinkedTables
+    places: Tables
+    sources: Mapping[str, Source]
+
+    @cached_property
+    def tables(self) -> LinkedTables:
+        """By plain names of columns: letters, digits, `_` and `-`."""
+        return self.declared.renamed({name: source.names for name, source in self.sources.items()})
+
+    @cached_property
+    def lookups(self) -> dict[str, list[str]]:
+        """The keys of each public table, as texts.
+
+        Raises:
+            SourceError: a key is repeated or missing, or there are too many.
+        """
+        tables = self.tables
+        return {name: _keys_of(name, self.sources[name], tables.tables[name].key[0]) for name in tables.lookups}
+
+    def given(self, name: str) -> dict[str, str]:
+        """The source's names of a table's columns, by the plain names."""
+        return {plain: given for given, plain in self.sources[name].names.items()}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns of private tables but lookups, as `table.column`, by the source's names."""
+        fields = []
+        for name in self.declared.private:
+            known = (*self.declared.tables[name].columns, *identifiers(self.declared, name))
+            found = (item for item in self.sources[name].schema if item.name in known)
+            fields += [item.with_name(dotted(name, item.name)) for item in found]
+        return pa.schema(fields)
+
+    @property
+    def content(self) -> str:
+        """A digest of all tables. It depends on the data, so it is restricted."""
+        if isinstance(self.places, DatabaseFile):
+            return digest_file(self.places.path)
+        # Of a Delta table, the first of its versions with the same rows: compaction makes no other content.
+        return canonical_digest({name: source.versions[0] for name, source in self.sources.items()})
+
+
+def open_linked(declared: LinkedTables, places: Tables, dialect: Dialect, *, rows: bool = True) -> LinkedSource:
+    """All declared tables; reads no row of files, and of a database all rows.
+
+    Args:
+        rows: False: reads no row of a private table of a database either.
+
+    Raises:
+        ContractError: a public table has keys of private rows, as a database says.
+        SourceError: a table is missing or cannot be read.
+    """
+    if isinstance(places, DatabaseFile):
+        _check_public(declared, places)
+    sources = {name: source_of(declared, name, places, dialect, rows=rows) for name in declared.tables}
+    _check_names(declared, sources)
+    return LinkedSource(declared, places, sources)
+
+
+def source_of(tables: LinkedTables, name: str, places: Tables, dialect: Dialect, *, rows: bool = True) -> Source:
+    """A table with its declared columns and its keys; of a database, the others have no values."""
+    table, ids = tables.tables[name], identifiers(tables, name)
+    columns: dict[str, Column] = {**table.columns, **ids}
+    columns |= {column: TextColumn(type="text") for column in table.lookups}
+    with in_table(name):
+        unread = {each for each in table.columns if each not in table.modelled}
+        place = place_of(places, name, unread, table.columns, rows=rows or table.public is not None)
+        source = open_source(place, columns, dialect if is_csv(place) else None, [*columns])
+    # That no owner has a row in a table may come of one owner's absence, and must not show.
+    source = replace(source, may_be_empty=table.parent is not None)
+    if table.public is not None and table.key[0] not in source.found:
+        raise SourceError(f"tables.{name}.key: {table.key[0]!r} is no column of {source.path}")
+    return source
+
+
+def identifiers(tables: LinkedTables, name: str) -> dict[str, Column]:
+    """A table's keys, and the root's owner."""
+    owner = [tables.owner] if tables.owner is not None and name == tables.root else []
+    return {column: IdentifierColumn(type="identifier") for column in (*tables.tables[name].keys, *owner)}
+
+
+@contextmanager
+def in_table(name: str) -> Iterator[None]:
+    """Puts a table's name in front of faults of its source."""
+    try:
+        yield
+        return
+    except SourceError as error:
+        lines = str(error).split("\n")
+    raise SourceError("\n".join(f"tables.{name}: {line.removeprefix(f'{IN_MEMORY}: ')}" for line in lines))
+
+
+def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:
+    """Refuses public tables that hold keys of private rows by the database's own foreign keys; reads no row."""
+    for name in tables.lookups:
+        for foreign in places.catalog[name].foreign if name in places else ():
+            if foreign.table in tables.private:
+                raise ContractError(
+                    f"tables.{name}.public: the database says that {', '.join(foreign.columns)} refers to "
+                    f"{foreign.table}, whose rows are private, and a public table is released as it is; accepted: a "
+                    "parent, or leave the table out"
+                )
+
+
+def _check_names(tables: LinkedTables, sources: Mapping[str, Source]) -> None:
+    """Refuses columns whose plain names have two signs _ in a row, as `_id` has: views use such names."""
+    for name in tables.private:
+        for given, plain in sources[name].names.items():
+            if "__" in plain:
+                raise SourceError(
+                    f"tables.{name}: column {given!r} is {plain!r} in plain letters, and two signs _ in a row are for "
+                    "columns of other rows; accepted: a name that begins with a letter of a to z, without two signs _ "
+                    "in a row"
+                )
+
+
+def _keys_of(name: str, source: Source, key: str) -> list[str]:
+    """The keys of a public table, as texts. Raises `SourceError` for repeated or missing ones, or too many."""
+    column = pa.chunked_array(batch.column(0) for batch in source.batches([key])).combine_chunks()
+    keys = column.cast(pa.string())
+    if keys.null_count or len(keys.unique()) < len(keys):
+        raise SourceError(
+            f"tables.{name}: column {key!r} has repeated or missing values; accepted: distinct keys, to which lookups "
+            "may refer"
+        )
+    if not 2 <= len(keys) <= MOST_KEYS:
+        raise SourceError(f"tables.{name}: {len(keys)} rows; accepted: a public table of 2 to {MOST_KEYS}")
+    return sorted(keys.to_pylist())
+
+
+def source_of_contract(contract: DataContract, *, rows: bool) -> LinkedSource:
+    """The tables of a contract; see `open_linked`."""
+    dialect = dialect_of(contract.source)
+    return open_linked(contract.linked, tables_at(local_path(contract.source.uri)), dialect, rows=rows)
+
+
+def pinned_content(contract: DataContract, zone: Path | None) -> tuple[LinkedSource, str]:
+    """The tables of a contract without rows, and a digest of their content.
+
+    Args:
+        zone: the restricted zone; None: it may be anywhere.
+
+    Raises:
+        SourceError: a table cannot be read as declared, or is among the platform's own files.
+    """
+    found = source_of_contract(contract, rows=False)
+    place = local_path(contract.source.uri)
+    if zone is not None and place.resolve().is_relative_to(zone.resolve()):
+        raise SourceError("the tables lie among the platform's own files; accepted: files in a separate place")
+    return found, found.content

@@ -198,7 +198,7 @@ def bound_tables(
     owners = owners.filter(pc.is_in(owners.column(OWNER_COLUMN), hex_column(participants)))
     read: dict[str, Path | pa.Table] = {name: scrubbed / TABLE / name for name in tables.private}
     beside = target.with_name(f"{target.name}-read")
-    if joining is not None:
+    if joining:
         owners = pa.concat_tables([owners, joining[OWNERS].select(owners.column_names)])
         private_directory(beside)
         for name in tables.private:

@@ -35,6 +35,8 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     owner_keys.open_account(step.vault, step.ledger, step.family)
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
+    for table_id, columns in pinned.parts.items():
+        step.ledger.bind(f"source {table_id}", contract.family, columns)
     if not step.spend_again:
         planning.check_choice(contract, earlier, pinned, step.ledger.charged_for(contract.family, place.label))
     plan = earlier_plan(step, STEP.code_version, earlier, pinned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from line_cases import PEOPLE, ledger_of, run_here, storage_of
+from line_cases import run_here
 from linked_line_cases import clinic_deployment
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]

@@ -46,7 +46,10 @@ from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.tabular.domain import Codes, Domain, declared_domain
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MOST_ROWS = 50
 """Of one family in all tables, unless there are more tables."""
@@ -178,6 +181,18 @@ def make_families(
         INCLUDED: [bool(secrets.randbits(1)) for _ in range(count)],
     }
     return FamilySet(tables, found, pa.table(owners).sort_by(OWNER))
+
+
+def planned_schemas(plan: SealedPlan) -> dict[str, pa.Schema]:
+    """Of each private table, the own columns with the types of its view, and keys and owners as texts."""
+    sealed = SealedTables.of(plan)
+    tables, found = sealed.tables, {}
+    for name in tables.private:
+        schema = ReleaseSchema.from_json(sealed.views[name]["release"]).schema
+        owner = [tables.owner] if tables.owner is not None and name == tables.root else []
+        texts = dict.fromkeys([*tables.tables[name].keys, *owner], pa.string())
+        found[name] = pa.schema({each: schema.field(each).type for each in tables.own_columns(name)} | texts)
+    return found
 
 
 def trial_families(tables: LinkedTables, count: int) -> Codes:

@@ -155,6 +155,8 @@ def table_faults(
             yield f"quality.{key}: with tables; accepted: holdout alone"
     if audit and audit.canary_texts:
         yield "audit.canary_texts: with tables, whose texts are not read; accepted: leave it out"
+    if audit and audit.canary_rows not in (None, ["random"]):
+        yield "audit.canary_rows: plausible with tables; accepted: random, or leave it out"
     if release and release.max_missing is not None:
         yield "release.max_missing: with tables; accepted: leave it out"
 

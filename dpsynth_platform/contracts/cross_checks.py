@@ -26,7 +26,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
-from dpsynth_platform.contracts.linked_contract import table_faults, with_tables
+from dpsynth_platform.contracts.linked_contract import root_of, table_faults, with_tables
 from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
@@ -164,6 +164,8 @@ class Parts:
     def _is_target(self, name: str) -> bool:
         """Whether a modelled column can be the target, for its task and bought measures."""
         quality, column = self.quality, self.columns[name]
+        if self.tables and not name.startswith(f"{root_of(self.tables)}."):
+            return False
         if quality is None or column is None:
             return True
         if quality.task == "regression":

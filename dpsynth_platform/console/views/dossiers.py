@@ -23,7 +23,7 @@ from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import DESCRIPTIONS
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.quality.report_rows import DATASET_LEGEND
+from dpsynth_platform.quality.report_rows import legend_of
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 from dpsynth_platform.release.page import TREATMENTS
@@ -428,7 +428,7 @@ def _quality(settings: Settings, document: Mapping[str, Any], previous: Publicat
     return QualityView(
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
-        legend=DATASET_LEGEND,
+        legend=legend_of(found["report"]),
         plots=safe_plots(found["plots"]) | safe_plots(nearest, pictures=True),
         measures=measures(found["report"]),
         copies=copies(found["report"]),

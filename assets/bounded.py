@@ -4,24 +4,28 @@ What belongs here: passing cleared participants, scrubbed rows and canaries to `
 records.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from dpsynth_platform.bounding.output import BoundingReport
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
-from dpsynth_platform.foundation.storage import StepRecord, table_schema
+from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.operations.roles import roles_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
+
+if TYPE_CHECKING:
+    from dpsynth_platform.bounding.linked import LinkedReport
+    from dpsynth_platform.ledger.owners import Participants
 
 
 def body(step: StepContext) -> Outcome:
     """Adds the canaries, leaves excluded and held-out owners out, and bounds all others; a table for each model."""
-    from dpsynth_platform.audit.canaries import read_canaries
-    from dpsynth_platform.bounding import multi_owner, single_owner
-    from dpsynth_platform.bounding.order import Order
-
     contract, raw = step.sealed()
-    bounding = multi_owner if contract.privacy.multi_owner else single_owner
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
     participants = {role: step.ledger.participants(clearance.facts[role.entry]) for role in roles_of(contract)}
     step.check_owners(scrubbed)
@@ -32,28 +36,83 @@ def body(step: StepContext) -> Outcome:
         return _outcome(step, earlier, contract, held_out, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
-        planted = read_canaries(canaries.directory / "table").table
+        bound = _bound_tables if contract.tables else _bound_table
         for role, owners in participants.items():
-            with step.sql.open(directory) as engine:
-                report = bounding.write_bounded(
-                    scrubbed.directory / "table",
-                    directory / role.table,
-                    engine=engine,
-                    columns=contract.read_by_mechanism,
-                    participants=owners,
-                    max_contributions=contract.privacy.max_contributions,
-                    key=step.vault.create(f"ordering-{contract.family}"),
-                    canaries=planted if role.canaries else None,
-                    order=Order.parse(contract.privacy.record_order),
-                )
+            planted = canaries.directory if role.canaries else None
+            report = bound(step, contract, raw, scrubbed.directory, planted, owners, directory / role.table)
         record = step.record(
             "bounded",
             run_key=clearance.run_key,
             directory=directory,
             inputs=[scrubbed, canaries, clearance],
-            facts=asdict(report),
+            facts=_facts(contract, report),
         )
     return _outcome(step, record, contract, held_out)
+
+
+def _bound_table(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    scrubbed: Path,
+    canaries: Path | None,
+    participants: Participants,
+    target: Path,
+) -> BoundingReport:
+    """Bounds the records of one table, together with the canaries in a directory, if any."""
+    from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.bounding import multi_owner, single_owner
+    from dpsynth_platform.bounding.order import Order
+
+    bounding = multi_owner if contract.privacy.multi_owner else single_owner
+    with step.sql.open(target.parent) as engine:
+        report: BoundingReport = bounding.write_bounded(
+            scrubbed / "table",
+            target,
+            engine=engine,
+            columns=contract.read_by_mechanism,
+            participants=participants,
+            max_contributions=contract.privacy.max_contributions,
+            key=step.vault.create(f"ordering-{contract.family}"),
+            canaries=None if canaries is None else read_canaries(canaries / "table").table,
+            order=Order.parse(contract.privacy.record_order),
+        )
+    return report
+
+
+def _bound_tables(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    scrubbed: Path,
+    canaries: Path | None,
+    participants: Participants,
+    target: Path,
+) -> LinkedReport:
+    """Bounds linked tables, together with the families of canaries, and writes the view of each."""
+    from dpsynth_platform.audit.linked_canaries import read_families
+
+    from dpsynth_platform.linked_tables.line import bound_tables
+    from dpsynth_platform.synth.relational.sealing import SealedTables
+
+    with step.sql.open(target.parent) as engine:
+        return bound_tables(
+            SealedTables.of(step.plan(raw)).tables,
+            scrubbed,
+            target,
+            engine=engine,
+            participants=participants,
+            key=step.vault.create(f"ordering-{contract.family}"),
+            joining=None if canaries is None else read_families(canaries).joining,
+        )
+
+
+def _facts(contract: DataContract, report: BoundingReport | LinkedReport) -> dict[str, Any]:
+    """The report; of linked tables with all kept rows together."""
+    if isinstance(report, BoundingReport):
+        return asdict(report)
+    kept = sum(table.kept for table in report.tables.values())
+    return asdict(report) | {"rows": kept, "max_contributions": contract.privacy.max_contributions}
 
 
 def _outcome(
@@ -65,7 +124,9 @@ def _outcome(
     reused: bool = False,
 ) -> Outcome:
     """With exact counts, except where they would disclose even to the operator how many owners were left out."""
-    schema = table_schema(record.directory / "table")
+    from dpsynth_platform.linked_tables.line import rows_schema
+
+    schema = rows_schema(contract, record.directory)
     if leaves_out_in_silence(contract, step.family):
         # Keys are counted before owners are left out.
         open_facts = {"max_contributions", "repeated_keys"}

@@ -35,6 +35,8 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     owner_keys.open_account(step.vault, step.ledger, step.family)
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
+    for table_id, columns in pinned.parts.items():
+        step.ledger.bind(f"source {table_id}", contract.family, columns)
     if not step.spend_again:
         planning.check_choice(contract, earlier, pinned, step.ledger.charged_for(contract.family, place.label))
     plan = earlier_plan(step, STEP.code_version, earlier, pinned)
@@ -60,6 +62,10 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         return Outcome(earlier, reused=True, metadata=_metadata(plan, epsilon_left))
     with step.storage.new_output(place, "raw") as directory:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+        if contract.tables:
+            from dpsynth_platform.linked_tables.line import write_public
+
+            facts["names"] = write_public(contract, directory)
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
     return Outcome(record, metadata=_metadata(plan, epsilon_left))
 
@@ -72,6 +78,10 @@ def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.Pinn
     if earlier is None and step.contract.generate.checkpoint is not None:
         step.cleared(step.contract).require(step.place.label)  # before the trial of a model, which takes minutes
     step.progress("calibrating the mechanism's noise to the guarantee")
+    if step.contract.tables:
+        from dpsynth_platform.linked_tables.line import plan_of
+
+        return plan_of(step.contract)
     return planning.plan_release(step.contract, pinned.schema, step.place.period)
 
 

@@ -4,27 +4,33 @@ What belongs here: passing the pinned source to `scrub`, leaving erased owners o
 does not: finding and replacing identifiers. The guarantee does not depend on this step.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import StaleInput
-from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.lifecycle.erasure import HONOURED, erased_owners, honoured, without
 from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
 from dpsynth_platform.operations.admitting import kept_copy
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.scrub.fingerprints import write_fingerprints
+from dpsynth_platform.scrub.fingerprints import distinct_owners, owner_column, write_fingerprints
 from dpsynth_platform.sources import source
 
 _REFUSED, _ACCEPTED = "damaged_refused", "pii_accepted"
 """Keys of the record: columns that were declared with `damaged: refuse`, and with `accept_pii`."""
 
+if TYPE_CHECKING:
+    from dpsynth_platform.scrub.fingerprints import Fingerprints
+    from dpsynth_platform.scrub.scrub import ScrubKeys
+
 
 def body(step: StepContext) -> Outcome:
     """Streams the pinned version through the scrubber."""
-    from dpsynth_platform.scrub.fingerprints import distinct_owners, owner_column
-    from dpsynth_platform.scrub.scrub import scrub_batches
+    from dpsynth_platform.linked_tables.line import rows_schema
 
     contract, raw = step.sealed()
     account = step.account()
@@ -33,7 +39,7 @@ def body(step: StepContext) -> Outcome:
     strictness = _strictness(contract)
     strict = earlier is not None and _as_strict(earlier.facts, strictness)
     if earlier is not None and strict and step.keyed_alike(earlier, account) and honoured(earlier, erasure):
-        return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
+        return Outcome(earlier, rows_schema(contract, earlier.directory), earlier.facts["rows"], reused=True)
     pinned = source.pin(
         contract, step.storage.root, version=raw.facts["source_version"], copy=kept_copy(step, raw.run_key)
     )
@@ -43,14 +49,10 @@ def body(step: StepContext) -> Outcome:
             f"{label}: another table is at the source's place than the one that raw pinned; materialize "
             f"{label}/raw again, which is a new spend"
         )
-    rows = source.batches(pinned, contract, step.place.period)
     erased = erased_owners(step.storage.root, erasure, account)
     with step.storage.new_output(step.place, "scrubbed") as directory:
-        schema, batches, report = scrub_batches(
-            rows, contract, pinned.schema, step.scrub_keys(contract, account), progress=step.counted("rows scrubbed")
-        )
-        count = write_table(directory / "table", schema, without(batches, erased))
-        owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
+        write = _write_tables if contract.tables else _write_table
+        count, owners, report = write(step, contract, pinned, step.scrub_keys(contract, account), erased, directory)
         write_fingerprints(directory / "participants", owners)
         record = step.record(
             "scrubbed",
@@ -60,13 +62,55 @@ def body(step: StepContext) -> Outcome:
             facts={
                 "rows": count,
                 "owners": len(owners),
-                "report": report.as_dict(),
+                "report": report,
                 KEY_IDS: list(account.key_ids),
                 HONOURED: 0 if erasure is None else erasure.event,
                 **strictness,
             },
         )
-    return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
+    shown = {"owners": len(owners), "scrubbing report": report}
+    return Outcome(record, rows_schema(contract, record.directory), count, metadata=shown)
+
+
+def _write_table(
+    step: StepContext,
+    contract: DataContract,
+    pinned: source.PinnedSource,
+    keys: ScrubKeys,
+    erased: Fingerprints,
+    directory: Path,
+) -> tuple[int, Fingerprints, dict[str, Any]]:
+    """Scrubs one table: its rows, owners and report."""
+    from dpsynth_platform.scrub.scrub import scrub_batches
+
+    rows = source.batches(pinned, contract, step.place.period)
+    schema, batches, report = scrub_batches(rows, contract, pinned.schema, keys, progress=step.counted("rows scrubbed"))
+    count = write_table(directory / "table", schema, without(batches, erased))
+    owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
+    return count, owners, report.as_dict()
+
+
+def _write_tables(
+    step: StepContext,
+    contract: DataContract,
+    pinned: source.PinnedSource,
+    keys: ScrubKeys,
+    erased: Fingerprints,
+    directory: Path,
+) -> tuple[int, Fingerprints, dict[str, Any]]:
+    """Reads linked tables, whose keys become keyed hashes and whose texts are not read."""
+    from dpsynth_platform.linked_tables.line import read_tables
+
+    step.progress("reading tables")
+    read = read_tables(
+        contract,
+        pinned.content,
+        directory,
+        owner_keys=keys.owner,
+        column_key=keys.column,
+        left_out=erased,
+    )
+    return sum(read.rows.values()), read.owners, {"rows": dict(read.rows)}
 
 
 def _strictness(contract: DataContract) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from assets.shown import picture, png, table, together
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, read_table, table_schema
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, StepRecord, read_table
 from dpsynth_platform.operations.drawing import write_pictured_rows, write_rows
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING, check_missing, read_missing
@@ -27,6 +27,7 @@ def body(step: StepContext) -> Outcome:
             is not cleared.
     """
     from dpsynth_platform.lineage import facets
+    from dpsynth_platform.linked_tables.line import rows_schema
     from dpsynth_platform.operations.step_lineage import paid_by
 
     contract, raw = step.sealed()
@@ -50,7 +51,7 @@ def body(step: StepContext) -> Outcome:
             check_missing(step.place.label, counted or (), limit)
             shown = _report_missing(step, earlier.facts.get(MOSTLY_MISSING, ()))
             shown |= _compared(step, contract, earlier) | _pictured(contract, earlier)
-            schema = table_schema(earlier.directory / "table")
+            schema = rows_schema(contract, earlier.directory)
             return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.drawn is not None:  # before captions leave: the model that draws them may be another one by now
         before = clearance_of(step.place, step.storage.require(step.place, "clearance"))

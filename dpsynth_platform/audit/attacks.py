@@ -94,10 +94,22 @@ PICTURE_LOSS = Attack(
     0.125,
     0.125,
 )
+LINK_MEASUREMENTS = Attack(
+    "link measurements",
+    "model",
+    "odds that the noisy counts of parents with their children give each canary, judged together with all others",
+    0.0,
+    0.2,
+)
+LINKED_ROWS = Attack(
+    "linked rows", "data", "distance of a parent and child together to the nearest released ones", 0.125, 0.125
+)
 ANSWER_ATTACKS = (ANSWERED,)
 """On answers to queries."""
 ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 """On tables."""
+LINK_ATTACKS = (LINK_MEASUREMENTS, LINKED_ROWS)
+"""Additional ones on linked tables."""
 TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)
 """Additional ones where a language model writes a column."""
 PICTURE_ATTACKS = (PICTURE_DISTANCE, PICTURE_SUMS, PICTURE_LOSS)

@@ -229,14 +229,21 @@ def _random_rows(
     contract: DataContract, domain: Domain, schema: pa.Schema, count: int, generator: np.random.Generator
 ) -> pa.Table:
     """Rows with independent columns, each balanced over its cells."""
+    return values_of(contract.dataset, domain, schema, [balanced_cells(column, count) for column in domain], generator)
+
+
+def values_of(
+    where: str, domain: Domain, schema: pa.Schema, cells: Sequence[Codes], generator: np.random.Generator
+) -> pa.Table:
+    """Values in the cells of each column, of the schema's types. Raises `SourceError` if a type cannot hold them."""
     columns = {}
-    for column in domain:
+    for column, codes in zip(domain, cells, strict=True):
         kind = schema.field(column.name).type
         try:
-            columns[column.name] = column.decode(_balanced_cells(column, count), kind, generator)
+            columns[column.name] = column.decode(codes, kind, generator)
         except (pa.ArrowException, TypeError):
             raise SourceError(
-                f"{contract.dataset}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
+                f"{where}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
             ) from None
     return pa.table(columns)
 
@@ -273,9 +280,13 @@ def _plausible_rows(
     return rows
 
 
-def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
+def balanced_cells(column: ColumnDomain, count: int) -> Codes:
     """One cell a canary, in random order: every cell that may be published equally often (up to one)."""
-    cells = np.flatnonzero(column.allowed).astype(np.int32)
+    return balanced(np.flatnonzero(column.allowed).astype(np.int32), count)
+
+
+def balanced(cells: Codes, count: int) -> Codes:
+    """`count` of these numbers in random order, each equally often (up to one)."""
     order = np.array(_random.sample(range(count), count))
     shuffled: npt.NDArray[np.int32] = cells[(order + _random.randrange(cells.size)) % cells.size]
     return shuffled

@@ -154,6 +154,12 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None
     )
 
 
+def owners_cost(contract: DataContract, owners: int, total: float) -> CanaryCost:
+    """What so many included owners cost where each weighs one of a noisy total, without the effect on columns."""
+    share = owners / max(total, float(owners), 1.0)
+    return CanaryCost(owners, True, share, _declared_share(contract, owners), ())
+
+
 def share_in_words(contract: DataContract) -> str:
     """The canaries' expected share of the counted records, by the contract alone."""
     canaries = number_of(contract.canary_count, "fictional owner")

@@ -17,6 +17,7 @@ from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import (
     ANSWER_ATTACKS,
     ATTACKS,
+    LINK_ATTACKS,
     PICTURE_ATTACKS,
     PICTURE_DISTANCE,
     PICTURE_LOSS,
@@ -81,6 +82,8 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
 
     if contract.generate.answers:
         return ANSWER_ATTACKS
+    if contract.tables:
+        return (*ATTACKS, *(LINK_ATTACKS if len(contract.linked.private) > 1 else ()))
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.image_column is not None and contract.generate.drawn is None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, Attack, equal_cells
+from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS, Attack, equal_cells
 from dpsynth_platform.audit.bounds import Duplicates
 from dpsynth_platform.audit.canaries import trial_rows
+from dpsynth_platform.audit.linked_canaries import trial_families
 from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates, unproven_gate
 from dpsynth_platform.audit.risk import bounds_at
 from dpsynth_platform.contracts.audit import RateLimit
@@ -37,7 +38,11 @@ def shortage_of(contract: DataContract) -> str | None:
     if shortage is not None or contract.audit.accept_inconclusive or not contract.modelled:
         return shortage  # made-up texts differ; whether a base model's do is known only after they are written
     mine = contract.canary_count
-    duplicates = equal_cells(trial_rows(contract, source_schema_of(contract), mine))
+    duplicates = equal_cells(
+        trial_families(contract.linked, mine)
+        if contract.tables
+        else trial_rows(contract, source_schema_of(contract), mine)
+    )
     expected = _highest(contract, policy, mine, duplicates)
     if expected > policy.threshold:
         return None
@@ -103,7 +108,7 @@ def _highest(contract: DataContract, policy: Policy, canaries: int, duplicates: 
         bounds.epsilon_lower_bound(
             canaries=canaries,
             guesses=sum(attack.guesses(canaries)),
-            right=_right(attack, canaries, duplicates if attack in ATTACKS else None),
+            right=_right(attack, canaries, duplicates if attack in (*ATTACKS, *LINK_ATTACKS) else None),
             delta=policy.delta,
             confidence=each,
         )

@@ -152,6 +152,7 @@ class AuditReport:
         cost, reconstructed: None and empty where not measured; no verdict depends on them.
         apart: the attacked model, where the release is drawn from another.
         kinds: of canaries in the contract; empty in older reports.
+        at_most: whether `records_per_canary` is the most of any canary, of whom others have fewer.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -183,6 +184,7 @@ class AuditReport:
     apart: SeparateModel | None = None
     of_kinds: tuple[FoundOfKind, ...] = ()
     kinds: tuple[str, ...] = ()
+    at_most: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -234,8 +236,9 @@ class AuditReport:
     @property
     def _setting(self) -> str:
         kinds = f" ({'kinds' if len(self.kinds) > 1 else 'kind'}: {'; '.join(self.kinds)})" if self.kinds else ""
+        records = f"{'at most ' if self.at_most else ''}{number_of(self.records_per_canary, 'record')}"
         prepared = (
-            f"{self.canaries} fictional owners{kinds} with {number_of(self.records_per_canary, 'record')} each were "
+            f"{self.canaries} fictional owners{kinds} with {records} each were "
             "prepared without the data, and a fair coin decided for each whether it joined."
         )
         attacks = number_of(len(self.attacks), "attack")
@@ -373,6 +376,7 @@ def judge(
     reconstructed: tuple[Reconstructed, ...] = (),
     apart: SeparateModel | None = None,
     kinds: Sequence[str] = (),
+    most_records: int | None = None,
 ) -> AuditReport:
     """Compares the attacks' results with the claim, by the contract's policy.
 
@@ -391,6 +395,7 @@ def judge(
         curve: the plan's whole claim by `fdp.renyi_profile`; the family's evidence uses it.
         cost, reconstructed, apart: for the report; the verdict does not depend on them.
         kinds: of each canary, in the coins' order, where there are several.
+        most_records: the most of any canary, where they have different numbers; None: each has the contract's bound.
 
     Raises:
         AccountingError: scores and coins differ in number.
@@ -418,7 +423,8 @@ def judge(
         confidence=policy.confidence,
         canaries=int(included.size),
         included=int(included.sum()),
-        records_per_canary=contract.privacy.max_contributions,
+        records_per_canary=contract.privacy.max_contributions if most_records is None else most_records,
+        at_most=most_records is not None,
         epsilon_lower_bound=bound,
         highest_bound=highest,
         attacks=results,

@@ -46,6 +46,7 @@ CONDITIONING = "Told to the language model before it writes."
 ANSWERED = "Computed from noisy counts and sums of this column, differentially privately."
 WEIGHED = "Each of an owner's records counts as a part of one."
 PUBLISHED = "Published as it was drawn."
+AS_IT_IS = "A column of a public table, which is released as it is."
 
 FROM_CONTRACT = "Made from the contract alone: no record of anybody is looked at."
 COIN = "A fair coin: whether the canary joins the data."
@@ -56,7 +57,7 @@ SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
         JOINTLY, WRITTEN, DECODED, PICTURED, ILLUSTRATED, CLASSIFIED, CONDITIONING, WEIGHED, PUBLISHED,
-        ANSWERED,
+        ANSWERED, AS_IT_IS,
         FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip

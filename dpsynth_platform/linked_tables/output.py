@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.contracts.constraints import Values
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.permissions import private_directory
-from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import sync
 from dpsynth_platform.linked_tables.task import LinkedTask
 from dpsynth_platform.one_table.output import check_format, write_batches
 from dpsynth_platform.one_table.place import synthetic_path
+from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 
 
@@ -45,8 +48,8 @@ def write_tables(
         SourceError: the format cannot hold a table's types, or the place cannot be written to.
     """
     format_ = task.options.format
-    schemas = {name: _named(task, name, drawing.released[name].schema) for name in task.tables.private}
-    for schema in schemas.values():
+    names = {name: task.given(name) for name in task.tables.tables}
+    for schema in released_schemas(drawing, names).values():
         check_format(schema, format_)
     for left in target.parent.glob(f".{target.name}.{'[0-9a-f]' * 16}"):
         shutil.rmtree(left, ignore_errors=True)  # of a killed run: only one at a time writes here
@@ -54,21 +57,17 @@ def write_tables(
     problem = None
     try:
         private_directory(partial)
-        with _Spill(partial / "spill", schemas) as spill:
-            for found in drawing.batches(roots, task.conditions, progress):
-                spill.add({name: _renamed(task, name, batch) for name, batch in found.items()})
-        rows = {}
-        for name, schema in schemas.items():
-            write_batches(synthetic_path(partial, format_, name), schema, spill.read(name), format_)
-            rows[name] = Rows(spill.rows[name], drawing.left_out.get(name, 0))
+        drawn = DrawnTables.of(drawing, roots, names, partial / "spill", given=task.conditions, progress=progress)
+        for name, schema in drawn.schemas.items():
+            write_batches(synthetic_path(partial, format_, name), schema, drawn.read(name), format_)
         for name in task.tables.lookups:
-            write_batches(synthetic_path(partial, format_, name), *_public(task, name), format_)
+            write_batches(synthetic_path(partial, format_, name), *public_rows(task.sources[name]), format_)
         shutil.rmtree(partial / "spill")
         if target.is_dir():
             shutil.rmtree(target)
         partial.rename(target)
         sync(target.parent)
-        return rows
+        return dict(drawn.rows)
     except pa.ArrowException as error:
         problem = f"--format {format_}: cannot hold the tables' types ({type(error).__name__}); accepted: parquet"
     except OSError as error:
@@ -78,46 +77,69 @@ def write_tables(
     raise SourceError(problem)
 
 
-def _public(task: LinkedTask, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """A public table as it is."""
-    source = task.sources[name]
-    schema = pa.schema([item.with_name(task.given(name)[item.name]) for item in source.plain_schema])
+def public_rows(source: Source) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """A public table as it is, by the source's names of columns."""
+    given = {plain: shown for shown, plain in source.names.items()}
+    schema = pa.schema([item.with_name(given[item.name]) for item in source.plain_schema])
     return schema, (batch.rename_columns(schema.names) for batch in source.batches())
 
 
-def _named(task: LinkedTask, name: str, schema: pa.Schema) -> pa.Schema:
-    given = task.given(name)
-    return pa.schema([item.with_name(given[item.name]) for item in schema])
+def released_schemas(drawing: LinkedDrawing, names: Mapping[str, Mapping[str, str]]) -> dict[str, pa.Schema]:
+    """The columns of each private table's released rows, by the source's names (by table and plain name)."""
+    return {
+        table: pa.schema([item.with_name(names[table][item.name]) for item in released.schema])
+        for table, released in drawing.released.items()
+    }
 
 
-def _renamed(task: LinkedTask, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    given = task.given(name)
-    return batch.rename_columns([given[column] for column in batch.schema.names])
+@dataclass(frozen=True)
+class DrawnTables:
+    """Drawn rows of all private tables, kept in a directory and read again one table after the other.
 
+    So memory does not depend on their number, though batches are of whole families.
+    """
 
-class _Spill:
-    """Batches of several tables, which are read again one table after the other."""
+    schemas: Mapping[str, pa.Schema]
+    paths: Mapping[str, Path]
+    rows: Mapping[str, Rows]
 
-    def __init__(self, directory: Path, schemas: dict[str, pa.Schema]) -> None:
-        self._paths = {name: directory / str(number) for number, name in enumerate(schemas)}
-        self._schemas = schemas
-        self.rows = dict.fromkeys(schemas, 0)
+    @classmethod
+    def of(
+        cls,
+        drawing: LinkedDrawing,
+        roots: int,
+        names: Mapping[str, Mapping[str, str]],
+        directory: Path,
+        *,
+        given: Mapping[str, Values] | None = None,
+        progress: Progress = silent,
+    ) -> DrawnTables:
+        """Draws all rows.
+
+        Args:
+            names: the source's names of columns, by table and plain name.
+            directory: new; for the caller to remove.
+            given: values that all roots have, by column.
+
+        Raises:
+            ContractError: no root can have the given values, or too few rows keep the constraints.
+        """
+        schemas = released_schemas(drawing, names)
         private_directory(directory)
-
-    def __enter__(self) -> _Spill:
-        self._writers = {name: pa.ipc.new_file(str(path), self._schemas[name]) for name, path in self._paths.items()}
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for writer in self._writers.values():
-            writer.close()
-
-    def add(self, found: dict[str, pa.RecordBatch]) -> None:
-        for name, batch in found.items():
-            self._writers[name].write_batch(batch)
-            self.rows[name] += batch.num_rows
+        paths = {name: directory / str(number) for number, name in enumerate(schemas)}
+        rows = dict.fromkeys(schemas, 0)
+        with ExitStack() as files:
+            writers = {
+                name: files.enter_context(pa.ipc.new_file(str(path), schemas[name])) for name, path in paths.items()
+            }
+            for found in drawing.batches(roots, given, progress):
+                for name, batch in found.items():
+                    named = [names[name][column] for column in batch.schema.names]
+                    writers[name].write_batch(batch.rename_columns(named))
+                    rows[name] += batch.num_rows
+        return cls(schemas, paths, {name: Rows(rows[name], drawing.left_out.get(name, 0)) for name in schemas})
 
     def read(self, name: str) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(str(self._paths[name])) as file, pa.ipc.open_file(file) as reader:
+        with pa.memory_map(str(self.paths[name])) as file, pa.ipc.open_file(file) as reader:
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)

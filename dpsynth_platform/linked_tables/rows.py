@@ -7,7 +7,7 @@ What belongs here: reading the tables, the owners' fingerprints, and bounding th
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.linked import ID_COLUMN, root_ids, write_linked
 from dpsynth_platform.compute.choice import DuckDBChoice
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import write_table
@@ -34,6 +35,7 @@ from dpsynth_platform.scrub.fingerprints import (
 )
 from dpsynth_platform.scrub.scrub import checked_batches
 from dpsynth_platform.secrets.vault import Vault
+from dpsynth_platform.sources.table_files import Source
 
 
 def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
@@ -49,7 +51,7 @@ def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress
     progress(READING, 0, 1)  # steps between would disclose the numbers of rows
     for name in task.tables.private:
         with in_table(name):
-            read[name] = _read(task, name, work / "read" / name)
+            read[name] = read_rows(task.contracts[name], task.sources[name], work / "read" / name)
     for name, source in task.sources.items():
         if replace(source).version != versions[name]:
             raise SourceError(f"{source.path}: the table was changed while it was read; run again")
@@ -64,18 +66,30 @@ def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress
     return work / BOUNDED, distinct_owners(owners.select([OWNER_COLUMN]).to_batches())
 
 
-def _read(task: LinkedTask, name: str, target: Path) -> Path:
-    """A table's modelled columns and keys as a Delta table, keys as texts."""
-    contract, source = task.contracts[name], task.sources[name]
+def read_rows(
+    contract: DataContract,
+    source: Source,
+    target: Path,
+    ids: Callable[[str, pa.Array], pa.Array] = lambda _column, texts: texts,
+) -> Path:
+    """A table's modelled columns and keys as a Delta table, keys as texts.
+
+    Args:
+        contract: of the table (`views.table_contracts`).
+        ids: what is kept in place of a column of keys, by its name and texts.
+
+    Raises:
+        SourceError: it cannot be read as declared, or a column looks like personal data.
+    """
     plain = scrubbed_contract(contract)
     schema = pa.schema([item for item in readable_schema(contract, source) if item.name in plain.columns])
-    ids = {column for column, declared in plain.columns.items() if declared.type == "identifier"}
-    stored = pa.schema([pa.field(item.name, pa.string()) if item.name in ids else item for item in schema])
+    keys = {column for column, declared in plain.columns.items() if declared.type == "identifier"}
+    stored = pa.schema([pa.field(item.name, pa.string()) if item.name in keys else item for item in schema])
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in checked_batches(kept_rows(source, contract, schema), plain, schema):
             columns = [
-                pa.array(canonical_texts(column), pa.string()) if item.name in ids else column
+                ids(item.name, pa.array(canonical_texts(column), pa.string())) if item.name in keys else column
                 for item, column in zip(schema, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=stored)

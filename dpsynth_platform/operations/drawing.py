@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,33 @@ def write_rows(
     Raises:
         ReleaseRefused: more values of a column are missing or unlisted than the contract accepts.
     """
+    if contract.tables:
+        return _write_tables(step, contract, model, directory)
     drawing = drawn_as_asked(step, contract, method, model)
     check_missing(step.place.label, drawing.missing, contract.release.max_missing)
     write_table(directory / "table", drawing.schema, drawing.batches)
     return drawing.schema, {"rows": drawing.rows} | _write_beside(step, drawing, directory)
+
+
+def _write_tables(
+    step: StepContext, contract: DataContract, model: Path, directory: Path
+) -> tuple[pa.Schema, dict[str, Any]]:
+    """As `write_rows`, of linked tables."""
+    from dpsynth_platform.linked_tables.line import draw_tables, rows_schema
+
+    _, raw = step.sealed()
+    counted, asked = step.counted("roots with all that belongs to them"), contract.generate.rows
+    rows = draw_tables(
+        step.plan(raw),
+        model,
+        raw.directory,
+        raw.facts["names"],
+        None if asked == "auto" else asked,
+        directory,
+        lambda _stage, done, total, _beside="": counted(done, total),
+    )
+    facts = {"rows": sum(found.rows for found in rows.values())}
+    return rows_schema(contract, directory), facts | {"tables": {name: asdict(found) for name, found in rows.items()}}
 
 
 def write_pictured_rows(

@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, NETWORK_METHODS, TUNED
+from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, LINKED, NETWORK_METHODS, TUNED
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
@@ -194,11 +196,10 @@ def _fit(
     resume: bool,
 ) -> None:
     """The mechanism, under a grant for exactly these data, owners and place. Its entry starts after all checks."""
-    from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.scrub.fingerprints import distinct_owners
 
     key = step.vault.signing_key()
-    planted = inputs.canaries and read_canaries(inputs.canaries.directory / "table").joining.to_batches()
+    planted = inputs.canaries and _joining(plan, inputs.canaries.directory).to_batches()
     with _job_files(step, inputs.role, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
         write_choice(job / "engine.json", step.sql)
@@ -245,6 +246,18 @@ def _fit(
                 **writes,
             ),
         )
+
+
+def _joining(plan: SealedPlan, canaries: Path) -> pa.Table:
+    """The rows of included canaries; of linked tables, their owners."""
+    if plan.method == LINKED:
+        from dpsynth_platform.audit.linked_canaries import read_families
+        from dpsynth_platform.linked_tables.line import OWNERS
+
+        return read_families(canaries).joining[OWNERS]
+    from dpsynth_platform.audit.canaries import read_canaries
+
+    return read_canaries(canaries / "table").joining
 
 
 def _run_worker(step: StepContext, entry: Entry, method: str, job: WorkerJob) -> None:

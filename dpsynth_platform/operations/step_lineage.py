@@ -4,7 +4,7 @@ What belongs here: datasets and facets of one attempt. What does not: emitting, 
 any count or hash of restricted content: events are exported. Imported late, since it imports OpenLineage's client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.release import Target
 from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Storage
-from dpsynth_platform.lineage import columns, facets, naming
+from dpsynth_platform.lineage import columns, facets, linked_columns, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.columns import ColumnDescent
 from dpsynth_platform.lineage.naming import DatasetName
@@ -113,6 +113,9 @@ def _descent(
     def output(of: str) -> DatasetName:
         return naming.dataset_name(storage.location(place, of))
 
+    if contract.tables and step not in ("canaries", "released"):
+        raw = storage.require(place, "raw")
+        return _linked_descent(step, contract, output, raw.facts["names"], names)
     makers = {
         "scrubbed": lambda: columns.scrubbed(contract, _source_name(contract), names),
         "canaries": lambda: columns.canaries(names),
@@ -121,6 +124,23 @@ def _descent(
         "released": lambda: columns.released(output("synthetic"), names),
     }
     return makers[step]() if step in makers else None
+
+
+def _linked_descent(
+    step: str,
+    contract: DataContract,
+    output: Callable[[str], DatasetName],
+    given: linked_columns.Names,
+    names: list[str],
+) -> ColumnDescent | None:
+    """As `_descent`, of linked tables."""
+    if step == "scrubbed":
+        return linked_columns.scrubbed(contract, _source_name(contract), given)
+    if step == "bounded":
+        return linked_columns.bounded(contract, output("scrubbed"), output("canaries"), given, names)
+    if step == "synthetic":
+        return linked_columns.synthetic(contract, output("bounded"), _source_name(contract), given)
+    return None
 
 
 def _source_name(contract: DataContract) -> DatasetName:

@@ -23,6 +23,8 @@ from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.sources.database_files import DatabaseFile
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.file_versions import Files, version_of
 from dpsynth_platform.sources.plain_files import dialect_of
 from dpsynth_platform.sources.table_files import IN_MEMORY, Source, open_source
 from dpsynth_platform.sources.table_places import Tables, is_csv, place_of, tables_at
@@ -103,6 +105,29 @@ class LinkedSource:
             return digest_file(self.places.path)
         # Of a Delta table, the first of its versions with the same rows: compaction makes no other content.
         return canonical_digest({name: source.versions[0] for name, source in self.sources.items()})
+
+    def table_ids(self, zone: Path) -> dict[str, tuple[str, ...]]:
+        """The columns that lead to an owner, by the id that each private table has as the only one of a contract.
+
+        So that no other family's contract can read a table alone, under another budget. A table of a database has no
+        such id: a run reads a copy of it.
+
+        Args:
+            zone: the restricted zone, which keeps the versions of plain files.
+        """
+        found = {}
+        for name in self.declared.private:
+            source, parent = self.sources[name], self.declared.tables[name].parent
+            if isinstance(self.places, DatabaseFile):
+                continue
+            if source.format == "delta":
+                table_id = source.versions[0].partition("@")[0]
+            else:
+                paths = tuple(data_files(source.path)) if source.path.is_dir() else (source.path,)
+                table_id = version_of(zone, Files(source.path, paths), register=True).table_id
+            root = self.declared.owner or self.declared.tables[name].key[0] if parent is None else None
+            found[table_id] = (root,) if root is not None else tuple(parent.columns if parent else ())
+        return found
 
 
 def open_linked(declared: LinkedTables, places: Tables, dialect: Dialect, *, rows: bool = True) -> LinkedSource:

@@ -10,7 +10,7 @@ ledger has admitted the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -60,6 +60,7 @@ class PinnedSource:
         certain: whether the log shows that `first` has other rows or columns than the version before.
         content: digest of plain files, which the rows must come from; None: the table has versions of its own.
         copy: of a source that is not on this machine; the rows are read from there.
+        parts: of linked tables, the columns that lead to an owner, by the id that a private table alone has.
     """
 
     uri: str
@@ -71,6 +72,7 @@ class PinnedSource:
     certain: bool = True
     content: str | None = field(default=None, repr=False)
     copy: Copy | None = None
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -150,7 +152,7 @@ def _pin_tables(
         )
     schema = _read_schema(contract, found.schema)
     pinned = PinnedSource(contract.source.uri, known.table_id, known.version, schema, known.version, known.version)
-    return replace(pinned, content=content)
+    return replace(pinned, content=content, parts=found.table_ids(zone) if register else {})
 
 
 def schema_of(contract: DataContract) -> pa.Schema:

@@ -90,16 +90,28 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
     schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
+    check_plan(contract, plan, chosen.method)
+    return plan
+
+
+def check_plan(contract: DataContract, plan: SealedPlan, method: str) -> None:
+    """Refuses a plan that may need more memory than there is, or whose two models have no guarantee together.
+
+    Args:
+        method: its name in messages.
+
+    Raises:
+        ContractError: with the way out.
+    """
     needed, limit = plan.describe()["predicted_memory_bytes"], Settings.from_environment().memory
     if limit is not None and needed > limit:
         raise ContractError(
-            f"{contract.dataset}: generate: method {chosen.method} may need {needed / 1e6:,.0f} MB for these columns, "
+            f"{contract.dataset}: generate: method {method} may need {needed / 1e6:,.0f} MB for these columns, "
             f"above DPSYNTH_MEMORY ({limit / 1e6:,.0f} MB); accepted: more memory, fewer bins or shorter lists of "
             "values, fewer ways, or the method independent"
         )
     if contract.separate_audit_model:
         _check_separate_audit_model(contract, plan)
-    return plan
 
 
 def _check_separate_audit_model(contract: DataContract, plan: SealedPlan) -> None:

@@ -18,6 +18,7 @@ false alarms, and 40% where each is judged alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -64,15 +65,60 @@ def decoded_scores(
             f"audit: counts {counts.shape}, cells {cells.shape}, noise {noise.shape}; accepted: one cell for every "
             "count, and one deviation above 0 for every marginal"
         )
-    places = [np.unique(column, return_inverse=True)[1] for column in cells.T]
-    beliefs = np.zeros(counts.shape)
+    marginals = np.arange(cells.shape[1])
+    entries = Entries(
+        targets=np.repeat(np.arange(len(cells)), marginals.size),
+        cells=np.unique(
+            np.stack([np.broadcast_to(marginals, cells.shape), cells], axis=-1).reshape(-1, 2),
+            axis=0,
+            return_inverse=True,
+        )[1].ravel(),
+        weights=np.full(cells.size, float(b)),
+        counts=counts.ravel(),
+        noise=np.broadcast_to(noise, counts.shape).ravel(),
+    )
+
+    def flat(found: Floats, deviation: Floats) -> Floats:
+        return density(found.reshape(counts.shape), deviation.reshape(counts.shape)).ravel()
+
+    return decoded_entries(entries, len(cells), flat, steps=steps)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What targets add to noisy counts, in the form of a sparse matrix; all of shape (entries,).
+
+    Attributes:
+        targets: numbers from 0.
+        cells: numbers of cells from 0; those of different marginals differ.
+        weights: what the target adds to the cell.
+        counts: the noisy count of the cell.
+        noise: its standard deviation.
+    """
+
+    targets: npt.NDArray[np.int64]
+    cells: Cells
+    weights: Floats
+    counts: Floats
+    noise: Floats
+
+
+def decoded_entries(entries: Entries, targets: int, density: LogDensity, *, steps: int = STEPS) -> Floats:
+    """`decoded_scores` of targets that may be in several cells of a marginal, with weights; shape (targets,).
+
+    Args:
+        density: of counts without targets, of shape (entries,).
+    """
+    mine, weights = entries.targets, entries.weights
+    beliefs = np.zeros(entries.counts.shape)
     for step in range(steps):
-        chance = expit(beliefs.sum(axis=1, keepdims=True) - beliefs)
-        others = counts - b * _of_others(chance, places)
-        scale = np.sqrt(noise**2 + b**2 * _of_others(chance * (1 - chance), places))
-        ratio = np.clip(density(others - b, scale) - density(others, scale), -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
+        chance = expit(np.bincount(mine, beliefs, targets)[mine] - beliefs)
+        others = entries.counts - _of_others(weights * chance, entries.cells)
+        scale = np.sqrt(entries.noise**2 + _of_others(weights**2 * chance * (1 - chance), entries.cells))
+        ratio = density(others - weights, scale) - density(others, scale)
+        ratio = np.clip(ratio, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
         beliefs = ratio if step == 0 else _KEPT * beliefs + (1 - _KEPT) * ratio
-    return np.asarray(beliefs.sum(axis=1), dtype=np.float64)
+    return np.asarray(np.bincount(mine, beliefs, targets), dtype=np.float64)
 
 
 def exponential_people(expected: Floats) -> LogDensity:
@@ -104,10 +150,9 @@ def shown_noise(measurements: Sequence[NoisyCounts]) -> Floats:
     return np.asarray(np.clip(seen, _LEAST_SIGMA, np.maximum(planned, _LEAST_SIGMA)), dtype=np.float64)
 
 
-def _of_others(values: Floats, places: Sequence[npt.NDArray[np.intp]]) -> Floats:
-    """Sum of the other targets' values in each target's cell, shape (targets, marginals)."""
-    sums = [np.bincount(place, column)[place] for place, column in zip(places, values.T, strict=True)]
-    return np.asarray(np.maximum(np.stack(sums, axis=1) - values, 0.0), dtype=np.float64)
+def _of_others(values: Floats, cells: Cells) -> Floats:
+    """Sum of the other targets' values in each entry's cell, shape (entries,)."""
+    return np.asarray(np.maximum(np.bincount(cells, values)[cells] - values, 0.0), dtype=np.float64)
 
 
 def _spread(counts: Floats, instead: float) -> float:

@@ -434,9 +434,9 @@ def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool
     return Domain(tuple(columns))
 
 
-def declared_domain(columns: Mapping[str, Column], modelled: Sequence[str]) -> Domain:
-    """A coarse domain, for uses that depend on the declared values alone."""
-    return Domain(tuple(_column(name, columns[name], coarse=True) for name in modelled))
+def declared_domain(columns: Mapping[str, Column], modelled: Sequence[str], *, coarse: bool = True) -> Domain:
+    """By default a coarse domain, for uses that depend on the declared values alone."""
+    return Domain(tuple(_column(name, columns[name], coarse) for name in modelled))
 
 
 def _column(name: str, declared: Column, coarse: bool) -> ColumnDomain:

@@ -1,0 +1,330 @@
+"""Linked tables of a contract, for the asset line: the plan, the rows that scrubbing reads, and bounding with canaries.
+
+What belongs here: what the line's steps do with several tables. What does not: the steps' records and their order
+(`assets`, `operations`), and each part itself (`sources`, `bounding`, `synth.relational`).
+
+| directory | holds |
+| --- | --- |
+| TABLE/NAME | the rows of a private table: modelled columns, and keys as keyed hashes, which join |
+| OWNERS | the ids of the root's owners, hashed alike, and their fingerprints |
+| PUBLIC/NAME | a public table as it is |
+"""
+
+from __future__ import annotations
+
+import hmac
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.bounding.linked import ID_COLUMN, LinkedReport, write_linked
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.linked_contract import dotted
+from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.foundation.errors import SchemaMissing, SourceError, StaleInput
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
+from dpsynth_platform.lifecycle.erasure import without
+from dpsynth_platform.linked_tables.draft import check_columns
+from dpsynth_platform.linked_tables.output import DrawnTables, Rows, public_rows
+from dpsynth_platform.linked_tables.rows import read_rows
+from dpsynth_platform.linked_tables.views import table_contracts, views_of
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import (
+    OWNER_COLUMN,
+    FingerprintKeys,
+    Fingerprints,
+    distinct_owners,
+    hex_column,
+    keyed,
+    owner_fingerprints,
+)
+from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.planning import check_plan
+from dpsynth_platform.synth.relational.drawing import LinkedDrawing
+from dpsynth_platform.synth.relational.sealing import linked_plan
+
+TABLE, OWNERS, PUBLIC = "table", "owners", "public"
+
+
+def plan_of(contract: DataContract) -> SealedPlan:
+    """The plan of a contract's tables, calibrated and sealed; reads no row of a private one.
+
+    Raises:
+        ContractError: a declaration is invalid, or a method cannot do what it asks for.
+        SourceError: a table is missing, or has other columns or types than declared.
+        AccountingError: no noise meets the guarantee.
+    """
+    found = source_of_contract(contract, rows=False)
+    check_declared(contract, found)
+    privacy = contract.privacy.model_dump(mode="json")
+    contracts = table_contracts(found, privacy)
+    method = "aim" if contract.generate.method == "auto" else contract.generate.method
+    views = views_of(found, contracts, privacy, method)
+    plan = linked_plan(found.tables, views, found.lookups, Guarantee.target(contract), contract)
+    check_plan(contract, plan, method)
+    return plan
+
+
+def write_public(contract: DataContract, directory: Path) -> dict[str, dict[str, str]]:
+    """Writes each public table as it is; returns the source's names of columns, by table and plain name.
+
+    Raises `SourceError` if a table cannot be read.
+    """
+    found = source_of_contract(contract, rows=False)
+    for name in found.declared.lookups:
+        with in_table(name):
+            write_table(directory / PUBLIC / name, *public_rows(found.sources[name]))
+    return {name: found.given(name) for name in found.declared.tables}
+
+
+def check_declared(contract: DataContract, found: LinkedSource) -> None:
+    """Refuses columns that the tables have and the contract does not declare, and vice versa; see `check_columns`."""
+    problem = draft = ""
+    try:
+        check_columns(found.declared, found.sources)
+    except SchemaMissing as error:
+        problem = error.words.replace("--schema with these lines, too", "the contract with these lines, too")
+        draft = error.draft
+    if problem:
+        raise SchemaMissing(f"{contract.dataset}: {problem}", draft)
+
+
+@dataclass(frozen=True)
+class ReadTables:
+    """The rows that were read, by table, and the distinct owners of the root."""
+
+    rows: Mapping[str, int]
+    owners: Fingerprints
+
+
+def read_tables(
+    contract: DataContract,
+    content: str | None,
+    directory: Path,
+    *,
+    owner_keys: FingerprintKeys,
+    column_key: bytes,
+    left_out: Fingerprints,
+) -> ReadTables:
+    """Writes the private tables below a step's output, without erased owners and all that belongs to them.
+
+    Keys become keyed hashes, by the key that they refer to, so that they join. Texts are not read.
+
+    Args:
+        content: the digest of the pinned content.
+        left_out: erased owners.
+
+    Raises:
+        SourceError: the tables are not the pinned ones, were changed meanwhile, cannot be read as declared, a column
+            looks like personal data, or no row of the root has an owner.
+    """
+    found = source_of_contract(contract, rows=True)
+    _check_unchanged(found, content)
+    tables, contracts = found.tables, table_contracts(found, contract.privacy.model_dump(mode="json"))
+    owners = _Owners(owner_keys)
+    target = directory / TABLE
+    for name in tables.private:
+        keys = {
+            column: hmac.digest(column_key, _domain(tables, name, column), "sha256") for column in _ids(tables, name)
+        }
+        watched = {_owner_column(tables): owners} if name == tables.root else {}
+
+        def hashed(
+            column: str, texts: pa.Array, keys: Mapping[str, bytes] = keys, watched: Mapping[str, _Owners] = watched
+        ) -> pa.Array:
+            hashes = keyed_hashes(texts, keys[column])
+            if column in watched:
+                watched[column].add(texts, hashes)
+            return hashes
+
+        with in_table(name):
+            read_rows(contracts[name], found.sources[name], target / name, hashed)
+    _check_unchanged(source_of_contract(contract, rows=False), content)
+    whole = owners.table()
+    if not len(whole):
+        raise SourceError(f"tables.{tables.root}: no row has an owner; accepted: a table with keys")
+    left = pa.Table.from_batches(without(iter(whole.to_batches()), left_out), whole.schema)
+    write_table(directory / OWNERS, left.schema, left.to_batches())
+    if len(left) < len(whole):
+        _leave_out(tables, target, left.column(ID_COLUMN).combine_chunks())
+    rows = {name: sum(batch.num_rows for batch in read_table(target / name)) for name in tables.private}
+    return ReadTables(rows, distinct_owners(left.select([OWNER_COLUMN]).to_batches()))
+
+
+def rows_schema(contract: DataContract, directory: Path) -> pa.Schema:
+    """The columns of a step's rows; of several tables as `table.column`."""
+    if not contract.tables:
+        return table_schema(directory / TABLE)
+    found = {place.name: table_schema(place) for place in sorted((directory / TABLE).iterdir())}
+    return pa.schema([item.with_name(dotted(name, item.name)) for name, schema in found.items() for item in schema])
+
+
+def keyed_hashes(texts: pa.Array, key: bytes) -> pa.Array:
+    """HMAC-SHA-256 of each text in 32 hex characters; null stays null."""
+    found = texts.to_pylist()
+    hashes = keyed(key)((text or "").encode("utf-8", "surrogatepass") for text in found)
+    return pa.array(
+        [None if text is None else each.hex()[:32] for text, each in zip(found, hashes, strict=True)], pa.string()
+    )
+
+
+def bound_tables(
+    tables: LinkedTables,
+    scrubbed: Path,
+    target: Path,
+    *,
+    engine: Engine,
+    participants: Fingerprints,
+    key: bytes,
+    joining: Mapping[str, pa.Table] | None,
+) -> LinkedReport:
+    """Bounds scrubbed tables and the canaries that join them, and writes the views below `target`.
+
+    Args:
+        tables: by plain names.
+        scrubbed: the directory of `read_tables`.
+        participants: the owners that take part.
+        joining: by table, and under `OWNERS`, rows of included canaries as `scrubbed` has them; None: none join.
+    """
+    owners = pa.Table.from_batches(read_table(scrubbed / OWNERS), table_schema(scrubbed / OWNERS))
+    owners = owners.filter(pc.is_in(owners.column(OWNER_COLUMN), hex_column(participants)))
+    read: dict[str, Path | pa.Table] = {name: scrubbed / TABLE / name for name in tables.private}
+    beside = target.with_name(f"{target.name}-read")
+    if joining:
+        owners = pa.concat_tables([owners, joining[OWNERS].select(owners.column_names)])
+        private_directory(beside)
+        for name in tables.private:
+            schema = table_schema(scrubbed / TABLE / name)
+            more = joining[name].select(schema.names).cast(schema).to_batches()
+            write_table(beside / name, schema, _both(read_table(scrubbed / TABLE / name), more))
+            read[name] = beside / name
+    try:
+        return write_linked(tables, read, target, engine=engine, owners=owners, key=key)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def draw_tables(
+    plan: SealedPlan,
+    model: Path,
+    public: Path,
+    names: Mapping[str, Mapping[str, str]],
+    rows: int | None,
+    directory: Path,
+    progress: Progress,
+) -> dict[str, Rows]:
+    """Draws the private tables and adds the public ones, below a step's output; returns the rows of the private ones.
+
+    Args:
+        model: a complete one.
+        public: the directory of `write_public`.
+        names: as `write_public` returns them.
+        rows: of the root; None: as many as the noisy counts show.
+
+    Raises:
+        ContractError: too few drawn rows keep the constraints.
+    """
+    drawing = LinkedDrawing.of(plan, model)
+    spill = directory / "drawn"
+    drawn = DrawnTables.of(drawing, rows or drawing.roots, names, spill, progress=progress)
+    for name, schema in drawn.schemas.items():
+        write_table(directory / TABLE / name, schema, drawn.read(name))
+    shutil.rmtree(spill)
+    for name in drawing.tables.lookups:
+        stored = public / PUBLIC / name
+        write_table(directory / TABLE / name, table_schema(stored), read_table(stored))
+    return dict(drawn.rows)
+
+
+def _both(first: Iterator[pa.RecordBatch], second: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from first
+    yield from second
+
+
+def _check_unchanged(found: LinkedSource, content: str | None) -> None:
+    if found.content != content:
+        raise StaleInput(
+            "the tables were changed since raw pinned them; accepted: the same content again, or a run of the present "
+            "version, which is a new spend: materialize raw again"
+        )
+
+
+def _ids(tables: LinkedTables, name: str) -> list[str]:
+    owner = [tables.owner] if tables.owner is not None and name == tables.root else []
+    return [*tables.tables[name].keys, *owner]
+
+
+def _owner_column(tables: LinkedTables) -> str:
+    return tables.owner or tables.tables[tables.root].key[0]
+
+
+def _domain(tables: LinkedTables, name: str, column: str) -> bytes:
+    """The key that a column's values are of: foreign keys have the parent's, so that equal ids have equal hashes."""
+    parent = tables.tables[name].parent
+    while parent is not None and column in parent.columns:
+        name, column = parent.table, tables.tables[parent.table].key[parent.columns.index(column)]
+        parent = tables.tables[name].parent
+    return f"{name}.{column}".encode()
+
+
+class _Owners:
+    """The distinct owners of the root, by hash."""
+
+    def __init__(self, keys: FingerprintKeys) -> None:
+        self._keys = keys
+        self._found: dict[str, str] = {}
+
+    def add(self, texts: pa.Array, hashes: pa.Array) -> None:
+        new = {
+            each: text
+            for each, text in zip(hashes.to_pylist(), texts.to_pylist(), strict=True)
+            if each is not None and each not in self._found
+        }
+        if new:
+            prints = owner_fingerprints(list(new.values()), self._keys)
+            self._found |= dict(zip(new, prints, strict=True))
+
+    def table(self) -> pa.Table:
+        return pa.table(
+            {
+                ID_COLUMN: pa.array(list(self._found), pa.string()),
+                OWNER_COLUMN: pa.array(list(self._found.values()), pa.string()),
+            }
+        )
+
+
+def _leave_out(tables: LinkedTables, directory: Path, kept: pa.Array) -> None:
+    """Removes the rows of owners that are not kept, and all rows below them, from the tables of a directory."""
+    allowed: dict[str, Sequence[pa.Array]] = {tables.root: (kept,)}
+    link = {tables.root: [_owner_column(tables)]}
+    for name in tables.private:
+        table = tables.tables[name]
+        if table.parent is not None:
+            link[name], allowed[name] = table.parent.columns, allowed[table.parent.table]
+        stored, schema = directory / name, table_schema(directory / name)
+        beside = directory / f"{name}-left"
+        wanted = _joined(allowed[name])
+        rows = (
+            batch.filter(pc.is_in(_joined([batch.column(each) for each in link[name]]), wanted))
+            for batch in read_table(stored)
+        )
+        write_table(beside, schema, rows)
+        shutil.rmtree(stored)
+        beside.rename(stored)
+        if tables.children(name):
+            key = pa.schema([schema.field(each) for each in table.key])
+            whole = pa.Table.from_batches(read_table(stored, columns=table.key), key)
+            allowed[name] = tuple(whole.column(each).combine_chunks() for each in table.key)
+
+
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
+    """Hashes of several columns as one text; null where one is null."""
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, "|")

@@ -91,7 +91,6 @@ def _bound_tables(
 ) -> LinkedReport:
     """Bounds linked tables, together with the families of canaries, and writes the view of each."""
     from dpsynth_platform.audit.linked_canaries import read_families
-
     from dpsynth_platform.linked_tables.line import bound_tables
     from dpsynth_platform.synth.relational.sealing import SealedTables
 

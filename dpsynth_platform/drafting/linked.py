@@ -260,7 +260,8 @@ def _is_people(table: str) -> bool:
 
 def _head(tree: _Tree, sources: Mapping[str, Source], owner: str, *, guessed: bool, stored: bool) -> Iterator[str]:
     yield f"# A draft, from names, types and keys alone. The root is {tree.root}: each of its rows is protected as one"
-    yield f"# person's, with all that belongs to it. Where one has several: {owner}, max_children: N here."
+    yield "# person's, with all that belongs to it. Is it the table of people? Where one person has several rows there:"
+    yield f"# {owner}, and max_children: N of {tree.root}."
     if guessed:
         yield "# Keys and parents are guessed from the names of columns: no foreign key is declared. Check each."
     yield "# max_children: the most rows that are kept of each row of the parent. A large one costs accuracy."

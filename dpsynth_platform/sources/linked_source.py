@@ -82,7 +82,8 @@ class LinkedSource:
         for name in self.declared.private:
             table, source = self.declared.tables[name], self.sources[name]
             known = [*table.columns, *identifiers(self.declared, name), *table.lookups]
-            absent = [each for each in dict.fromkeys(known) if each not in source.found]
+            ignored = {each for each, column in table.columns.items() if column.type == "ignored"}
+            absent = [each for each in dict.fromkeys(known) if each not in source.found and each not in ignored]
             undeclared = [each for each in source.schema.names if each not in known]
             if absent or undeclared:
                 found[name] = Difference(absent, undeclared)

@@ -237,9 +237,21 @@ _KEYS = {
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
-    found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
+    snapshots = before.mechanism_snapshot(), now.mechanism_snapshot()
+    if before.tables and now.tables:
+        snapshots = _without_derived(snapshots[0]), _without_derived(snapshots[1])
+    found = differences(*snapshots)
     named = (_KEYS.get(path, path) for path in found)
     return [re.sub("^paid", "quality.paid", re.sub("^tune", "generate.tune", path)) for path in named]
+
+
+def _without_derived(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot with tables by the keys of a contract, without what follows from them."""
+    linked = snapshot["tables"]
+    owner = {key: value for key, value in snapshot["privacy"].items() if key not in ("max_contributions", "weighting")}
+    source = {key: value for key, value in snapshot["source"].items() if key not in ("format", "key")}
+    changed = {"tables": linked["tables"], "privacy": owner, "source": source}
+    return {key: value for key, value in snapshot.items() if key != "columns"} | changed
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -347,7 +359,7 @@ def check_source(contract: DataContract) -> str | None:
     except SourceError as error:
         problem = str(error)
     if problem is not None:
-        if not _can_be_read(contract.source):
+        if not can_be_read(contract.source):
             return problem
         raise SourceError(f"{contract.dataset}: source.uri: {contract.source.uri}: {problem}")
     check_source_schema(contract, schema)
@@ -369,7 +381,7 @@ def public_table(contract: DataContract) -> SealedRows | None:
     return None if declared is None else SealedRows.of(declared, contract, planned_domain(contract))
 
 
-def _can_be_read(source: Source) -> bool:
+def can_be_read(source: Source) -> bool:
     """Whether the source is a file or directory on this machine that this user may read."""
     local = "://" not in source.uri or source.uri.startswith("file://")
     return local and os.access(unquote(urlsplit(source.uri).path) if "://" in source.uri else source.uri, os.R_OK)

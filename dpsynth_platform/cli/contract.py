@@ -21,6 +21,7 @@ from dpsynth_platform.foundation.figures import number_of
 from dpsynth_platform.foundation.settings import Settings
 
 if TYPE_CHECKING:
+    from dpsynth_platform.contracts.contract import DataContract
     from dpsynth_platform.contracts.family import FamilyBudget
 
 _DATABASES = "Databases and Iceberg catalogs"
@@ -80,7 +81,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     from dpsynth_platform.contracts.loading import contract_path, family_of
     from dpsynth_platform.reviewing.forecasts import check_public_table
     from dpsynth_platform.synth.automatic import method_for
-    from dpsynth_platform.synth.planning import check_contract, check_source, public_table
+    from dpsynth_platform.synth.planning import check_contract, public_table
     from dpsynth_platform.synth.tabular.paid import check_measures
 
     file = contract_path(settings, contract)
@@ -89,17 +90,21 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     no_account = "not asked for" if offline else _check_account(settings, family)
     if not offline and no_account is None:
         check_public_table(settings, found, family)
-    not_compared = "not asked for" if offline else check_source(found)
+    not_compared = "not asked for" if offline else _compare(found)
     public = None if offline or no_account is not None else public_table(found)
     chosen = method_for(found)
     check_measures(found)
     shortage = shortage_of(found)
     alone = f"no modelled column, {'texts' if found.generate.image is None else 'pictures'} alone"
     columns = number_of(len(found.modelled), "modelled column") if found.modelled else alone
+    if found.tables:
+        columns = f"{number_of(len(found.linked.private), 'private table')} with {columns}"
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
     compared = "its columns are as declared"
     if not_compared is not None:
         compared = f"not compared: {found.source.uri}: {not_compared}"
+    elif found.tables:
+        compared = "its tables and columns are as declared"
     elif found.source.format in ("csv", "sql"):  # a database's types are those of the copy that a run makes
         compared = "its columns have the declared names; a run reads them as the declared types"
     output.print(f"source: {compared}")
@@ -121,6 +126,17 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
         "account_not_compared": no_account,
         "source_not_compared": not_compared,
     }
+
+
+def _compare(contract: DataContract) -> str | None:
+    """Why the source could not be compared with the contract; None if it fits. Errors as of `check_source`."""
+    if contract.tables:
+        from dpsynth_platform.linked_tables.line import check_linked_source
+
+        return check_linked_source(contract)
+    from dpsynth_platform.synth.planning import check_source
+
+    return check_source(contract)
 
 
 def _check_account(settings: Settings, family: FamilyBudget) -> str | None:
@@ -161,7 +177,8 @@ def contract_init(
         Path | None,
         typer.Argument(
             help="Parquet file or a directory of them, Delta table, CSV file, or JSON lines (.json, .jsonl, "
-            ".ndjson), an Iceberg table's metadata file, or a directory of pictures; not for a database or catalog."
+            ".ndjson), an Iceberg table's metadata file, or a directory of pictures; for linked tables, a directory of "
+            "several tables, or a file of SQLite or DuckDB; not for another database or a catalog."
         ),
     ] = None,
     out: Annotated[
@@ -181,10 +198,10 @@ def contract_init(
         ),
     ] = False,
     format: Annotated[  # noqa: A002
-        Literal["iceberg", "images", "json", "sql"] | None,
+        Literal["iceberg", "images", "json", "sql", "tables"] | None,
         typer.Option(
             help="json: whatever the file's name; sql: a database; iceberg: an Iceberg table; images: a directory of "
-            "pictures, also where it is not recognized."
+            "pictures, tables: of several tables, also where it is not recognized."
         ),
     ] = None,
     columns: Annotated[
@@ -221,7 +238,7 @@ def contract_init(
     *,
     csv: CsvDialect,
 ) -> None:
-    """Drafts a contract from the names and types of a table's columns; what must not be guessed stays open.
+    """Drafts a contract from names, types and keys of a table or several; what must not be guessed stays open.
 
     Reads no value, range, count or category. Never overwrites a file.
     """
@@ -234,10 +251,12 @@ def contract_init(
         drafted_database,
         drafted_iceberg,
         drafted_json,
+        drafted_linked,
         drafted_pictures,
         is_ours,
         write,
     )
+    from dpsynth_platform.drafting.linked import are_several
     from dpsynth_platform.drafting.pictures import is_folder_of_pictures
     from dpsynth_platform.drafting.questions import ask_gaps
     from dpsynth_platform.sources.dialect import Dialect
@@ -248,6 +267,8 @@ def contract_init(
         format = "json"  # noqa: A001
     if format is None and table is not None and is_folder_of_pictures(table):
         format = "images"  # noqa: A001
+    if format is None and table is not None and are_several(table):
+        format = "tables"  # noqa: A001
     password = None if password_file is None else str(password_file.resolve())
     options = {"uri": uri, "table": database_table, "query": query, "password_file": password, "catalog": catalog}
     place = {name: value for name, value in options.items() if value is not None}
@@ -259,8 +280,10 @@ def contract_init(
         )
     if columns and format != "json":
         raise ConfigurationError("--columns: is for JSON lines; accepted: --format json, or no such option")
+    if ask and format == "tables":
+        raise ConfigurationError("--ask: is for one table; accepted: without it, and an editor for the draft")
     dialect = csv.as_dialect()
-    if format is not None and dialect != Dialect():
+    if format not in (None, "tables") and dialect != Dialect():
         raise ConfigurationError(f"--csv-...: is for CSV files; accepted: --format {format} without those options")
     named = table or Path((database_table or "query").replace(".", "_"))
     if table is not None and format == "iceberg":
@@ -275,6 +298,8 @@ def contract_init(
         draft = drafted_pictures(settings, table, dataset, family)
     elif table is None:
         draft = drafted_database(settings, place, dataset, family)
+    elif format == "tables":
+        draft = drafted_linked(settings, table, dataset, family, dialect)
     elif format == "json":
         draft = drafted_json(settings, table, column_names("--columns", columns, ContractError), dataset, family)
     else:

@@ -14,11 +14,12 @@ owner's rows in all tables are the bound, and owners weigh alike.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.audit import Audit
-from dpsynth_platform.contracts.base import Part, key_path
+from dpsynth_platform.contracts.base import NOT_FILLED_IN, Part, key_path, refuse, shown_value
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.methods import VIEW_METHODS
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 TABLES_FORMAT = "tables"
 """The source's format: a directory with a file or Delta table for each, or a file of SQLite or DuckDB."""
+
+
+_STAND_IN = {"TABLE": {"key": ["KEY"], "columns": {"COLUMN": {"type": "boolean"}}}}
+"""Names that fit in the messages that show them."""
 
 
 def dotted(table: str, column: str) -> str:
@@ -76,45 +81,81 @@ def with_tables(document: Any) -> Any:
     Raises:
         ValueError: the tables are invalid, or what follows from them is declared otherwise; one line for each fault.
     """
-    if not isinstance(document, dict) or not isinstance(document.get("tables"), dict) or not document["tables"]:
+    if not isinstance(document, dict) or not document.get("tables"):
         return document
-    problem = ""
-    try:
-        tables = linked_of(document["tables"], document.get("privacy"))
-    except ContractError as error:
-        problem = "\n".join(line.removeprefix("contract: ") for line in str(error).split("\n"))
-    if problem:
-        raise ValueError(problem)
-    parts = {name: document.get(name) for name in ("source", "privacy")}
-    source, privacy = ({} if part is None else part for part in parts.values())
-    if not isinstance(source, dict) or not isinstance(privacy, dict):
-        return document  # faults of their own
+    refuse(faults_of_tables(document))
+    tables = linked_of(document["tables"], document.get("privacy"))
     root = tables.root
     columns = {dotted(*each): column for each, column in _columns(tables).items()}
-    follows: dict[str, tuple[Any, Any]] = {
-        "source.format": (source.get("format"), TABLES_FORMAT),
-        "source.key": (source.get("key"), [dotted(root, each) for each in tables.tables[root].key]),
-        "privacy.max_contributions": (privacy.get("max_contributions"), tables.rows_of_owner),
-        "privacy.weighting": (privacy.get("weighting"), tables.weighting),
+    owner = tables.owner or tables.tables[root].key[0]
+    follows: dict[str, dict[str, Any]] = {
+        "source": {"format": TABLES_FORMAT, "key": [dotted(root, each) for each in tables.tables[root].key]},
+        "privacy": {
+            "max_contributions": tables.rows_of_owner,
+            "weighting": tables.weighting,
+            "owner_columns": [dotted(root, owner)],
+        },
     }
-    faults = [
-        f"{key}: {given!r}; with tables it follows from them and is {right!r}; accepted: leave it out"
-        for key, (given, right) in follows.items()
-        if given is not None and given != right
-    ]
+    whole = dict(document)
+    faults = []
+    for name, derived in follows.items():
+        given = document.get(name, {})
+        if isinstance(given, dict):  # else a fault of its own
+            faults += [
+                f"{name}.{key}: {given[key]!r}; with tables it follows from them and is {right!r}; accepted: leave it "
+                "out"
+                for key, right in derived.items()
+                if given.get(key) is not None and given[key] != right
+            ]
+            whole[name] = given | derived
     if document.get("columns") is not None and set(document["columns"]) != set(columns):
         faults.append("columns: beside tables; accepted: leave it out, and declare columns below tables")
-    if faults:
-        raise ValueError("\n".join(faults))
-    owner = tables.owner or tables.tables[root].key[0]
-    derived = {key.partition(".")[2]: right for key, (_, right) in follows.items()}
-    return document | {
-        "source": source | {key: derived[key] for key in ("format", "key")},
-        "privacy": privacy
-        | {key: derived[key] for key in ("max_contributions", "weighting")}
-        | {"owner_columns": [dotted(root, owner)]},
-        "columns": {name: column.model_dump(mode="json") for name, column in columns.items()},
-    }
+    refuse(faults)
+    return whole | {"columns": {name: column.model_dump(mode="json") for name, column in columns.items()}}
+
+
+def faults_of_tables(document: Any) -> list[str]:
+    """The faults of a document's `tables` and their owner, a line each; none without tables."""
+    if not isinstance(document, dict) or "tables" not in document:
+        return []
+    tables = document["tables"]
+    if not isinstance(tables, dict) or not tables:
+        return [f"tables: {shown_value(tables)}; accepted: tables by their names, or columns in place of tables"]
+    gaps = {name: gap for name, table in tables.items() if (gap := _gap_of(table)) is not None}
+    faults = [f"tables.{name}.{key}: {NOT_FILLED_IN}; {accepted}" for name, (key, _, accepted) in gaps.items()]
+    filled = dict(tables) | {name: tables[name] | {key: value} for name, (key, value, _) in gaps.items()}
+    try:
+        linked_of(filled, document.get("privacy"))
+    except ContractError as error:
+        lines = [line.removeprefix("contract: ") for line in str(error).split("\n")]
+        faults += [re.sub("^owner: ", "privacy.owner_columns: ", line) for line in lines]
+    return faults
+
+
+def _gap_of(table: Any) -> tuple[str, Any, str] | None:
+    """A key of a draft's table that is not filled in and whose absence has a meaning; a stand-in; and what is accepted.
+
+    A draft of a public table has no columns.
+    """
+    if not isinstance(table, dict):
+        return None
+    if table.get("parent") is not None and "max_children" in table and table["max_children"] is None:
+        return "max_children", 1, "accepted: the most rows that are kept of each row of the parent"
+    if "public" in table and table["public"] is None and not {"columns", "parent"}.intersection(table):
+        return "public", NOT_FILLED_IN, "accepted: why it has nothing about people, or leave out the table"
+    return None
+
+
+def with_stand_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document whose tables have faults, with one table in place of them, so that its other parts are checked."""
+    changed = dict(document) | {"tables": _STAND_IN}
+    changed.pop("columns", None)
+    if isinstance(privacy := document.get("privacy"), dict):
+        follow = ("max_contributions", "weighting", "owner_columns")
+        changed["privacy"] = {key: value for key, value in privacy.items() if key not in follow}
+    if isinstance(source := document.get("source"), dict):
+        changed["source"] = {key: value for key, value in source.items() if key != "key"}
+    return changed
 
 
 def table_faults(

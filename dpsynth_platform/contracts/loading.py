@@ -17,6 +17,8 @@ from dpsynth_platform.contracts.constraints import unquoted
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts, parse_or_none
 from dpsynth_platform.contracts.family import FamilyBudget, check_family
+from dpsynth_platform.contracts.linked_contract import dotted, faults_of_tables, with_stand_in
+from dpsynth_platform.contracts.tables import PREVIOUS, columns_named, unquoted_in_tables
 from dpsynth_platform.contracts.validation import explain, refused, validated, without_unknown_keys
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError, DpsynthError, printable
 from dpsynth_platform.foundation.settings import Settings
@@ -43,9 +45,13 @@ class Draft:
 def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) -> Draft:
     """Reads a parsed document, valid or not; `variables` replaces ${NAME} in its URIs."""
     unknown: dict[str, None] = {}
-    whole = _expand(document, variables, unknown, _names(document.get("columns")))
+    whole = _expand(document, variables, unknown, _names(document))
     faults = [f"${{{name}}} is not known; accepted: {', '.join(sorted(variables))}" for name in unknown]
     faults += (f"generate.constraints.{fault}" for fault in _unquoted(whole.get("columns"), whole.get("generate")))
+    faults += unquoted_in_tables(whole.get("tables"))
+    if of_tables := faults_of_tables(whole):
+        faults += of_tables
+        whole = with_stand_in(whole)
     contract = None
     try:
         contract = DataContract.model_validate(whole)
@@ -100,10 +106,15 @@ NONE_YET = "none yet; `dpsynth contract init` drafts one"
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _names(columns: Any) -> set[str]:
+def _names(document: Mapping[str, Any]) -> set[str]:
     """The texts that name a declared column, as a key does, which nothing replaces."""
-    named = [name for name in columns if isinstance(name, str)] if isinstance(columns, dict) else []
-    return {*named, *(f"weight:{name}" for name in named)}
+    columns, tables = document.get("columns"), document.get("tables")
+    named = {name for name in columns if isinstance(name, str)} if isinstance(columns, dict) else set()
+    named |= {f"weight:{name}" for name in named}
+    for table, declared in tables.items() if isinstance(tables, dict) else ():
+        for name in columns_named(declared):
+            named |= {name, dotted(PREVIOUS, name), dotted(str(table), name)}
+    return named
 
 
 def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None], names: Collection[str]) -> Any:

@@ -42,7 +42,7 @@ from dpsynth_platform.contracts.columns import (
     DatetimeColumn,
     IntegerColumn,
 )
-from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint
+from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, unquoted
 from dpsynth_platform.contracts.privacy import WeightingName
 
 TableName = Annotated[
@@ -84,6 +84,34 @@ def children_name(table: str) -> str:
 def is_learned(column: Column | None) -> bool:
     """Whether the mechanism learns a column's values."""
     return isinstance(column, CategoricalColumn) and column.most_learned is not None
+
+
+def unquoted_in_tables(tables: Any) -> Iterator[str]:
+    """Faults of unquoted values in the constraints of unvalidated tables (`constraints.unquoted`)."""
+    parts = {name: each for name, each in tables.items() if isinstance(each, dict)} if isinstance(tables, dict) else {}
+    others = {
+        f"{start}.{each}" for name, table in parts.items() for each in _texts(table) for start in (name, PREVIOUS)
+    }
+    for name, table in parts.items():
+        found = unquoted(table.get("constraints"), others.union(_texts(table)))
+        yield from (f"tables.{name}.constraints.{fault}" for fault in found)
+
+
+def columns_named(table: Any) -> Iterator[str]:
+    """Names of the columns that an unvalidated table declares, or that its keys have."""
+    whole = table if isinstance(table, dict) else {}
+    parent = whole.get("parent")
+    parts: list[Any] = [whole.get(key) for key in ("columns", "lookups", "key")]
+    parts.append(parent.get("columns") if isinstance(parent, dict) else None)
+    yield from (name for part in parts if isinstance(part, dict | list) for name in part if isinstance(name, str))
+
+
+def _texts(table: Mapping[str, Any]) -> set[str]:
+    """Names of an unvalidated table's columns of texts; those of lookups hold keys as texts."""
+    columns, lookups = table.get("columns"), table.get("lookups")
+    named = columns.items() if isinstance(columns, dict) else ()
+    texts = {str(name) for name, each in named if isinstance(each, dict) and each.get("type") == "categorical"}
+    return texts.union(map(str, lookups if isinstance(lookups, dict) else ()))
 
 
 def gap_name(column: str) -> str:
@@ -494,7 +522,11 @@ class LinkedTables(Part):
         return {column: table.columns[column] for column in table.modelled} | lookups
 
     def constraints(self, name: str) -> list[dict[str, Any]]:
-        """A table's constraints, by the names of its view, as in a contract; and that a row after another has a gap."""
+        """`view_constraints` as in a contract."""
+        return [each.model_dump(mode="json") for each in self.view_constraints(name)]
+
+    def view_constraints(self, name: str) -> list[Constraint]:
+        """A table's constraints, by the names of its view; and that a row after another has a gap."""
         names = self.constraint_names(name)
         found = [each.renamed(names) for each in self.tables[name].constraints]
         if (column := self.gap(name)) is not None:
@@ -508,7 +540,7 @@ class LinkedTables(Part):
             if declared.nullable:
                 allowed.append({column: missing, gap: missing})
             found.append(Constraint(only=allowed))
-        return [each.model_dump(mode="json") for each in found]
+        return found
 
     def share(self, name: str) -> float:
         """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""

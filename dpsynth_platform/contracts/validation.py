@@ -136,8 +136,10 @@ def _location(problem: Any) -> tuple[list[str], str | None]:
     pydantic puts a column's type after its name, which is not a key of the file; a column may be named like a type.
     """
     location = [str(part) for part in problem["loc"]]
-    typed = location[:1] == ["columns"] and len(location) > 2 and location[2] in (*COLUMN_TAGS, "ignored")
-    return location, location.pop(2) if typed else None
+    # Of columns, or tables.TABLE.columns.
+    at = 2 if location[:1] == ["columns"] else 4 if location[:1] + location[2:3] == ["tables", "columns"] else None
+    typed = at is not None and len(location) > at and location[at] in (*COLUMN_TAGS, "ignored")
+    return location, location.pop(at) if at is not None and typed else None
 
 
 def explain(model: type[BaseModel], problem: Any) -> list[str]:

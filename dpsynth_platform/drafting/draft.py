@@ -24,6 +24,7 @@ from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import draft_contract, read_family
 from dpsynth_platform.contracts.source import Source as ContractSource
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.drafting.linked import DraftedTables, drafted_tables
 from dpsynth_platform.drafting.pictures import (
     columns_of_folder,
     generate_of,
@@ -48,6 +49,7 @@ _LONGEST_NAME = 50
 _MOST_DECIMALS = 12
 _HOME = "${DPSYNTH_HOME}"
 INSTANCE = "dagster.yaml"
+ADJACENCY = "add-or-remove"
 
 _TEXTS = read_yaml(Path(__file__).with_name("notes.yaml"))
 
@@ -64,6 +66,7 @@ class Drafted:
         column_comments: the type of each column in the table.
         families: names of the existing families.
         cap: that of a new family; None: a gap.
+        tables: the draft of several tables; None: of one.
     """
 
     contract: Document
@@ -71,6 +74,7 @@ class Drafted:
     column_comments: Mapping[str, str]
     families: tuple[str, ...]
     cap: Document | None = None
+    tables: DraftedTables | None = None
 
     @property
     def budget(self) -> Document | None:
@@ -80,16 +84,16 @@ class Drafted:
         privacy = self.contract["privacy"]
         return {
             "family": self.new_family,
-            **{key: privacy[key] for key in ("unit", "adjacency", "namespace")},
+            **{key: privacy.get(key, ADJACENCY) for key in ("unit", "adjacency", "namespace")},
             "mode": None if self.cap is None else "family",
             "cap": self.cap or {"epsilon": None, "delta": None},
         }
 
     def text(self) -> str:
         """The contract's file, with a note on each gap."""
-        return "\n".join(
-            (*_comment(_TEXTS["contract"]), *_lines(self.contract, self.notes(), self.column_comments), "")
-        )
+        head = _TEXTS["contract" if self.tables is None else "contract_of_tables"]
+        lines = _lines(self.contract, self.notes(), self.column_comments, tables=self.tables)
+        return "\n".join((*_comment(head), *lines, ""))
 
     def family_text(self) -> str:
         """The file of the family's budget. Only where `budget` is not None."""
@@ -105,6 +109,8 @@ class Drafted:
         new = f"A new family has a separate file, families/NAME.yaml{drafted}."
         families = f"Existing families: {', '.join(self.families)}. {new}" if self.families else new
         notes: dict[str, str] = _TEXTS["keys"]
+        if self.tables is not None:
+            notes = notes | {key: text.format(root=self.tables.root) for key, text in _TEXTS["keys_of_tables"].items()}
         return notes | {"family": notes["family"].format(families=families)}
 
     @property
@@ -149,6 +155,32 @@ def drafted(
     return _drafted(
         settings, place, dict(zip(source.schema.names, source.schema.types, strict=True)), dataset, family, untyped
     )
+
+
+def drafted_linked(
+    settings: Settings, path: Path, dataset: str, family: str | None, dialect: Dialect | None = None
+) -> Drafted:
+    """Drafts a contract for several tables: of a directory, or of a database file. Reads no row.
+
+    Args:
+        dialect: of CSV files; see `drafted`.
+
+    Raises:
+        SourceError: a table cannot be read, or the header of a CSV file is not confirmed.
+        ContractError: the family's name or file is invalid.
+    """
+    dialect = dialect or Dialect()
+    tables = drafted_tables(path, dialect, "privacy.owner_columns: [ROOT.COLUMN] above")
+    declared = dialect.declared if tables.is_csv else {}
+    whole = _document({"uri": _uri(settings, path), **({"csv": declared} if declared else {})}, dataset)
+    of_one_table = ("owner_columns", "max_contributions", "adjacency")
+    document: Document = {}
+    for key, value in whole.items():
+        if key == "generate":
+            document["tables"] = parse_value("\n".join(tables.lines))
+        document[key] = value
+    document["privacy"] = {key: value for key, value in whole["privacy"].items() if key not in of_one_table}
+    return _of_family(settings, Drafted(document, None, {}, _families(settings), tables=tables), family)
 
 
 def drafted_json(settings: Settings, path: Path, columns: Sequence[str], dataset: str, family: str | None) -> Drafted:
@@ -243,30 +275,42 @@ def _drafted(
     types = {name: None if place["format"] == "csv" else type_ for name, type_ in whole.items()}
     declared = {name: _column(type_, name) if name else {"ignore": True} for name, type_ in types.items()}
     declared |= dict(known or {})
-    document: Document = {
+    key = [FILE_NAME] if place["format"] == "images" else None
+    document = _document({**place, "key": key}, dataset, declared)
+    comments = {name: untyped if type_ is None else _column_comment(type_) for name, type_ in types.items()}
+    return _of_family(settings, Drafted(document, None, comments, _families(settings)), family)
+
+
+def _document(source: Document, dataset: str, columns: Document | None = None) -> Document:
+    """The content of a draft's file; without columns, of linked tables."""
+    return {
         "dataset": dataset,
         "description": None,
         "owners": None,
-        "source": {**place, "key": [FILE_NAME] if place["format"] == "images" else None},
+        "source": source,
         "family": None,
         "privacy": {
             "unit": None,
             "owner_columns": None,
             "namespace": None,
-            "adjacency": "add-or-remove",
+            "adjacency": ADJACENCY,
             "max_contributions": None,
             "guarantee": {"epsilon": None, "delta": "auto"},
             "expected_units": None,
             "on_overlap": "compose",
         },
-        "columns": declared,
-        "generate": generate_of(declared),
+        **({} if columns is None else {"columns": columns}),
+        "generate": {"method": "auto"} if columns is None else generate_of(columns),
         "release": {"uri": f"{_HOME}/public/{dataset}", "approvals": 1},
     }
-    comments = {name: untyped if type_ is None else _column_comment(type_) for name, type_ in types.items()}
-    families = tuple(sorted(printable(path.stem) for path in settings.families.glob("*.yaml")))
-    empty = Drafted(document, None, comments, families)
-    return empty if family is None else with_family(settings, empty, family)
+
+
+def _families(settings: Settings) -> tuple[str, ...]:
+    return tuple(sorted(printable(path.stem) for path in settings.families.glob("*.yaml")))
+
+
+def _of_family(settings: Settings, draft: Drafted, family: str | None) -> Drafted:
+    return draft if family is None else with_family(settings, draft, family)
 
 
 def with_family(settings: Settings, draft: Drafted, family: str) -> Drafted:
@@ -385,7 +429,13 @@ def _column_comment(type_: pa.DataType) -> str:
     return "nested" if pa.types.is_nested(plain) else str(plain)
 
 
-def _lines(document: Document, notes: Mapping[str, str], comments: Mapping[str, str], path: str = "") -> Iterator[str]:
+def _lines(
+    document: Document,
+    notes: Mapping[str, str],
+    comments: Mapping[str, str],
+    path: str = "",
+    tables: DraftedTables | None = None,
+) -> Iterator[str]:
     """A mapping in block style with comments; nested mappings without comments take one line."""
     indent = "  " * path.count(".")
     for key, value in document.items():
@@ -395,6 +445,8 @@ def _lines(document: Document, notes: Mapping[str, str], comments: Mapping[str, 
             yield f"{key}:"
             yield from (f"  # {line}" for line in _TEXTS["columns"].splitlines())
             yield from (f"  {_flow(name)}: {_flow(column)}  # {comments[name]}" for name, column in value.items())
+        elif below == "tables" and tables is not None:
+            yield from (*tables.notes, f"{key}:", *tables.lines)
         elif isinstance(value, dict) and any(note.startswith(f"{below}.") for note in notes):
             yield f"{indent}{key}:"
             yield from _lines(value, notes, comments, f"{below}.")

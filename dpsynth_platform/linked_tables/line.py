@@ -16,6 +16,7 @@ import base64
 import hmac
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.linked_contract import dotted
 from dpsynth_platform.contracts.tables import LinkedTables
-from dpsynth_platform.foundation.errors import SchemaMissing, SourceError, StaleInput
+from dpsynth_platform.drafting.templates import in_words
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
-from dpsynth_platform.linked_tables.draft import check_columns
 from dpsynth_platform.linked_tables.output import DrawnTables, Rows, public_rows
 from dpsynth_platform.linked_tables.rows import read_rows, stored_schema
 from dpsynth_platform.linked_tables.views import table_contracts, views_of
@@ -48,10 +49,12 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_fingerprints,
 )
 from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
+from dpsynth_platform.sources.plain_files import in_contract
+from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.planning import check_plan
+from dpsynth_platform.synth.planning import can_be_read, check_plan
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
-from dpsynth_platform.synth.relational.sealing import linked_plan
+from dpsynth_platform.synth.relational.sealing import View, linked_plan
 
 TABLE, OWNERS, PUBLIC = "table", "owners", "public"
 
@@ -64,14 +67,11 @@ def plan_of(contract: DataContract) -> SealedPlan:
         SourceError: a table is missing, or has other columns or types than declared.
         AccountingError: no noise meets the guarantee.
     """
-    found = source_of_contract(contract, rows=False)
-    check_declared(contract, found)
-    privacy = contract.privacy.model_dump(mode="json")
-    contracts = table_contracts(found, privacy)
-    method = "aim" if contract.generate.method == "auto" else contract.generate.method
-    views = views_of(found, contracts, privacy, method)
-    plan = linked_plan(found.tables, views, found.lookups, Guarantee.target(contract), contract)
-    check_plan(contract, plan, method)
+    with _of_dataset(contract):
+        found = source_of_contract(contract, rows=False)
+        views = _views(contract, found)
+        plan = linked_plan(found.tables, views, found.lookups, Guarantee.target(contract), contract)
+    check_plan(contract, plan, method_for(contract).method)
     return plan
 
 
@@ -103,16 +103,71 @@ def stored_schemas(facts: Mapping[str, Any]) -> dict[str, pa.Schema]:
     }
 
 
+def check_linked_source(contract: DataContract) -> str | None:
+    """Compares the declared tables with those of the source, and constraints with the keys of public tables.
+
+    Reads metadata and public tables, and no row of a private one.
+
+    Returns:
+        Why they could not be compared, such as that there is no source yet; None if they were, and fit.
+
+    Raises:
+        SourceError: tables or columns are not as the contract declares them; a line for each.
+        ContractError: a constraint has a value that its column has not, or a type cannot hold a column's values.
+    """
+    if not can_be_read(contract.source):
+        try:
+            source_of_contract(contract, rows=False)
+        except SourceError as error:
+            return in_contract(str(error))
+    with _of_dataset(contract):
+        _views(contract, source_of_contract(contract, rows=False))
+    return None
+
+
 def check_declared(contract: DataContract, found: LinkedSource) -> None:
-    """Refuses columns that the tables have and the contract does not declare, and vice versa; see `check_columns`."""
-    problem = draft = ""
+    """Refuses columns that the tables have and the contract does not declare, and vice versa.
+
+    Raises `SourceError` with a line for each table and column.
+    """
+    faults = []
+    for name, difference in found.differences.items():
+        source = found.sources[name]
+        faults += [f"tables.{name}: column {each!r} is declared, but not in the source" for each in difference.absent]
+        if missing := difference.undeclared:
+            # A contract declares what counts as a header, also of a file that its editor cannot read.
+            places = ", ".join(str(source.found.index(each) + 1) for each in missing)
+            shown = (
+                f"the fields no. {places} of its first line, which are not shown"
+                if source.format == "csv"
+                else in_words(source, missing)
+            )
+            faults.append(
+                f"tables.{name}: not declared in the contract: {shown}; declare each in tables.{name}.columns, with "
+                "ignore: true to leave it out"
+            )
+    if faults:
+        raise SourceError("\n".join(faults))
+
+
+@contextmanager
+def _of_dataset(contract: DataContract) -> Iterator[None]:
+    """Puts the dataset in front of faults, in the words of contracts."""
     try:
-        check_columns(found.declared, found.sources)
-    except SchemaMissing as error:
-        problem = error.words.replace("--schema with these lines, too", "the contract with these lines, too")
-        draft = error.draft
-    if problem:
-        raise SchemaMissing(f"{contract.dataset}: {problem}", draft)
+        yield
+        return
+    except (ContractError, SourceError, AccountingError) as error:
+        kind, lines = type(error), in_contract(str(error)).split("\n")
+    start = f"{contract.dataset}: "
+    raise kind("\n".join(f"{start}{line.removeprefix(start)}" for line in lines))
+
+
+def _views(contract: DataContract, found: LinkedSource) -> dict[str, View]:
+    """The views of a contract's tables. Raises as `plan_of` does."""
+    check_declared(contract, found)
+    privacy = contract.privacy.model_dump(mode="json")
+    contracts = table_contracts(found, privacy)
+    return views_of(found, contracts, privacy, method_for(contract).method)
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,21 @@ from dpsynth_platform.contracts.base import MOST_UNITS
 from dpsynth_platform.contracts.constraints import Values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import VIEW_METHODS
-from dpsynth_platform.contracts.tables import (
-    LinkedTables,
-)
+from dpsynth_platform.contracts.tables import LinkedTables, unquoted_in_tables
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.drafting.linked import draft
+from dpsynth_platform.drafting.templates import draft_lines, in_words, untyped_note
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import ContractError
-from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
+from dpsynth_platform.foundation.yaml_files import dump_inline, read_yaml
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.linked_tables.draft import check_columns, refuse_without_schema
 from dpsynth_platform.linked_tables.views import table_contracts, views_of
 from dpsynth_platform.one_table.more_rows import canonical
 from dpsynth_platform.one_table.task import LEAST_UNITS, check_common
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.dialect import Dialect
-from dpsynth_platform.sources.linked_source import open_linked
+from dpsynth_platform.sources.linked_source import LinkedSource, open_linked
 from dpsynth_platform.sources.table_files import Format, Source
 from dpsynth_platform.sources.table_places import Tables, tables_at
 from dpsynth_platform.synth.interface import SealedPlan
@@ -147,7 +146,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     _check_options(options)
     places = tables_at(data)
     found = open_linked(read_tables(options.schema, places, options.dialect), places, options.dialect)
-    check_columns(found.declared, found.sources)
+    _check_columns(found)
     privacy = _privacy(options, found.tables)
     contracts = table_contracts(found, privacy)
     views = views_of(found, contracts, privacy, options.method)
@@ -164,10 +163,19 @@ def read_tables(schema: str | Path | Mapping[str, Any] | None, tables: Tables, d
         SchemaMissing: there is none; with a draft for these tables.
     """
     if schema is None:
-        raise refuse_without_schema(tables, dialect)
+        raise SchemaMissing(
+            "--schema: missing. Keys, bounds and the possible values of columns must be known beforehand, and are not "
+            "read from the data. Accepted: --schema with this file, filled in with public facts:",
+            draft(tables, dialect),
+        )
     if isinstance(schema, Mapping):
-        return validated(LinkedTables, dict(schema), "the schema")
-    return validated(LinkedTables, read_yaml(Path(schema)), str(schema))
+        document, where = dict(schema), "the schema"
+    else:
+        document, where = read_yaml(Path(schema)), str(schema)
+    found = validated(LinkedTables, document, where)
+    if faults := [f"{where}: {fault}" for fault in unquoted_in_tables(document.get("tables"))]:
+        raise ContractError("\n".join(faults))
+    return found
 
 
 def _check_options(options: TablesOptions) -> None:
@@ -188,3 +196,29 @@ def _privacy(options: TablesOptions, tables: LinkedTables) -> dict[str, Any]:
         "expected_units": units,
         "accept_weak_guarantee": options.accept_weak_guarantee,
     }
+
+
+def _check_columns(found: LinkedSource) -> None:
+    """Refuses columns of private tables that are declared and not there, or there and not declared.
+
+    Raises:
+        SourceError: a declared column is not there.
+        SchemaMissing: columns are not declared; with a draft of all of them.
+    """
+    problems, lines = [], []
+    for name, difference in found.differences.items():
+        source = found.sources[name]
+        if difference.absent:
+            names, accepted = ", ".join(map(repr, difference.absent)), ", ".join(source.found)
+            problems.append(f"tables.{name}: there is no column {names}; accepted: {accepted}")
+        if missing := difference.undeclared:
+            problems.append(f"tables.{name}: nothing is declared of: {in_words(source, missing)}")
+            lines += [f"  {dump_inline(name)}:", "    columns:", *draft_lines(source, missing, " " * 6)]
+    if lines:
+        untyped = untyped_note() if any(source.format == "csv" for source in found.sources.values()) else ""
+        raise SchemaMissing(
+            ".\n".join(problems) + ". Accepted: --schema with these lines, too, filled in with public facts:",
+            "\n".join((f"{untyped}tables:", *lines)),
+        )
+    if problems:
+        raise SourceError("\n".join(problems))

@@ -23,12 +23,12 @@ from dpsynth_platform.contracts.tables import (
     gap_name,
     previous_name,
 )
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.one_table import declaration
 from dpsynth_platform.one_table.task import readable_schema
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.sources import linked_source
 from dpsynth_platform.sources.linked_source import LinkedSource, identifiers
+from dpsynth_platform.sources.table_files import IN_MEMORY
 from dpsynth_platform.synth.relational.sealing import View
 from dpsynth_platform.synth.tabular.restore import release_schema
 
@@ -117,12 +117,11 @@ def _generate(method: str, constraints: Sequence[Mapping[str, Any]]) -> dict[str
 def in_table(name: str) -> Iterator[None]:
     """Puts a table's name in front of faults of its contract; faults of the run's options name these."""
     try:
-        with linked_source.in_table(name):
-            yield
+        yield
         return
-    except ContractError as error:
+    except (ContractError, SourceError) as error:
         kind, problem = type(error), str(error)
-    lines = [line.removeprefix(f"{declaration.DATASET}: ") for line in problem.split("\n")]
+    lines = [re.sub(f"^({declaration.DATASET}|{IN_MEMORY}): (source: )?", "", line) for line in problem.split("\n")]
     raise kind("\n".join(_of_table(name, line) for line in lines))
 
 
@@ -130,4 +129,5 @@ def _of_table(name: str, problem: str) -> str:
     """A fault of a view's contract by the names that the declaration has: `stays.ward` for `stays__ward`."""
     if problem.startswith("privacy."):
         return declaration.as_options(problem)
-    return f"tables.{name}: {re.sub(_OTHERS, '.', problem).replace('generate.constraints', 'constraints')}"
+    shown = re.sub(_OTHERS, ".", problem).replace("generate.constraints", "constraints")
+    return f"tables.{name}{'.' if shown.startswith(('columns.', 'constraints.')) else ': '}{shown}"

@@ -10,7 +10,7 @@ Undeclared facts are never read from the data. A table's public schema has names
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsynth_platform.compute.plain_types import is_text, plain_type, type_name
+from dpsynth_platform.compute.plain_types import is_text, plain_type
 from dpsynth_platform.contracts.base import key_path
 from dpsynth_platform.contracts.columns import (
     BooleanColumn,
@@ -33,16 +33,20 @@ from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint,
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.contracts.validation import validated
-from dpsynth_platform.drafting.templates import TEMPLATES, template
+from dpsynth_platform.drafting.templates import (
+    CLAMPED,
+    NULLABLE,
+    draft_lines,
+    in_words,
+    listed_names,
+    untyped_note,
+)
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SchemaMissing, SourceError
-from dpsynth_platform.foundation.yaml_files import dump_inline, read_yaml
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.planning import check_constraints
 
 DATASET = "table"
-CLAMPED = "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
-NULLABLE = "# nullable: true allows missing values; without it, rows are drawn like those without missing values.\n"
-"""Comments above the columns of a draft."""
 FAMILY = "table"
 """The only account of such a ledger; each entry is charged to all owners."""
 ROW = "row"
@@ -124,20 +128,11 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     open_ = [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
     if unknown:
         raise SourceError(
-            f"{source.path}: there is no column {', '.join(map(repr, unknown))}; accepted: {_listed(source.found)}"
+            f"{source.path}: there is no column {', '.join(map(repr, unknown))}; accepted: {listed_names(source.found)}"
         )
     if owners is not None and owners not in source.schema.names:
         raise SourceError(f"{source.path}: --owners {owners!r} is declared ignore: true; accepted: another column")
     return open_
-
-
-def _shown(name: str) -> str:
-    """A column's name; an empty one in quotes."""
-    return name if name.strip() else repr(name)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(_shown, names))
 
 
 def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
@@ -152,32 +147,6 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
         "# {type: text} leaves a column empty, {ignore: true} leaves it out, {type: identifier} makes fresh ids.\n"
         f"{NULLABLE}columns:\n" + "\n".join(draft_lines(source, names, "  ")),
     )
-
-
-def in_words(source: Source, names: Sequence[str]) -> str:
-    """Names of columns, with their types if the file has any."""
-    if source.format == "csv":
-        return _listed(names)
-    own = source.schema
-    return ", ".join(f"{_shown(name)} ({type_name(plain_type(own.field(name).type))})" for name in names)
-
-
-def untyped_note() -> str:
-    """A comment for drafts of CSV files: what may be declared."""
-    # The first template of each type: decimal numbers have a further one.
-    kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(TEMPLATES)}.values()))
-    return f"# A CSV file has no types, and its values are not read. Accepted: {kinds}.\n"
-
-
-def draft_lines(source: Source, names: Sequence[str], indent: str) -> list[str]:
-    """Declarations to fill in, one line for each column."""
-    lines = []
-    for name in names:
-        type_ = None if source.format == "csv" else plain_type(source.schema.field(name).type)
-        # A library may read a duration in another unit than the one that a file has.
-        unit = f"  # in {type_.unit}" if type_ is not None and pa.types.is_duration(type_) else ""
-        lines.append(f"{indent}{dump_inline(name)}: {{{'type: ' if type_ is None else template(type_)}}}{unit}")
-    return lines
 
 
 def learned_columns(source: Source, names: list[str]) -> dict[str, Column]:

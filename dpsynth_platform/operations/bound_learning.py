@@ -92,6 +92,11 @@ def learn_bound(
         SpendRepeated: an earlier attempt started and left no answer; its cost stays spent.
     """
     place = Place(contract.dataset, period)
+    if contract.tables:
+        raise BoundingError(
+            f"{place.label}: the bound of linked tables follows from max_children of each, which are public choices; "
+            "accepted: a contract of one table"
+        )
     run = _lineage_run(contract, place, storage)
     _warn(lineage.start(run), warn)
     try:

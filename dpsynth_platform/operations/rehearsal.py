@@ -20,7 +20,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
 from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.contracts.text_generation import MOST_BATCH
-from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_table
@@ -54,6 +54,11 @@ def rehearse(
 ) -> dict[str, Any]:
     """Runs all assets on a mock table; returns facts for `dpsynth plan --json`. Raises `RehearsalFailed`."""
     contract, _ = load_dataset(settings, dataset)
+    if contract.tables:
+        raise ConfigurationError(
+            f"{dataset}: a rehearsal makes up one table, and the contract has several; accepted: dpsynth plan without "
+            "--rehearse, or a contract of one table"
+        )
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
         mock = _mock_deployment(settings, contract, period, rows, Path(place))
         progress(f"running all assets on {rows} rows made from the contract alone")

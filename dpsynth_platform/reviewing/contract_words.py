@@ -16,6 +16,7 @@ from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.methods import INFERENCE_METHODS
 from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.release import Release
+from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import tier
 from dpsynth_platform.privacy.statement import HIDDEN
@@ -61,6 +62,8 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "source", f"{source.place} ({source.format}); a record is known by {', '.join(source.key)}"
     if source.query is not None:
         yield "query of the source", source.query
+    if contract.tables:
+        yield from _tables_words(contract.linked)
     yield "method", contract.generate.method if contract.generate.tune is None else _tuned(contract.generate)
     if contract.generate.checkpoint:
         yield "base model", contract.generate.checkpoint
@@ -89,6 +92,22 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "copied to", "; ".join(f"{target.place} ({target.format})" for target in release.publish)
     kept = contract.retention
     yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
+
+
+def _tables_words(tables: LinkedTables) -> Iterator[tuple[str, str]]:
+    """The tree of linked tables, and the reasons why others are released as they are."""
+    for name in tables.private:
+        table, most = tables.tables[name], number_of(tables.most(name), "row")
+        if table.parent is None:
+            yield f"table {name}", f"the root: {most} of one owner at most; all that belongs to it is protected with it"
+            continue
+        order = f", the first by {', '.join(table.order_by)}" if table.order_by else ", chosen at random"
+        yield (
+            f"table {name}",
+            f"at most {most} of one row of {table.parent.table}{order}: {tables.bound(name):,} of one owner",
+        )
+    for name in tables.lookups:
+        yield f"table {name}", f"released as it is, declared public: {tables.tables[name].public}"
 
 
 def _tuned(generate: Generate) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import tempfile
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dpsynth_platform.contracts.contract import DataContract
@@ -36,6 +37,9 @@ from dpsynth_platform.synth.automatic import why_in_words
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_COUNTED = 1000
 """Releases that are counted, at most: twenty years of weeks."""
@@ -211,7 +215,6 @@ def clearance_forecast(
     everything, at the cost of the plan that the contract alone calibrates.
     """
     from dpsynth_platform.lineage.store import LineageStore
-    from dpsynth_platform.synth.mock import source_schema_of
 
     contract, family = planning.load_dataset(settings, dataset)
     planning.check_period(contract, period)
@@ -223,7 +226,7 @@ def clearance_forecast(
         return clear(store, graph, contract, family, entry_id=entry.entry_id, base_model=base_model), entry
     if (refused := guarded_public_table(store, graph, contract, family)) is not None:
         return refused, None
-    request = planning.cost_request(planning.plan_release(contract, source_schema_of(contract), period), settings.user)
+    request = planning.cost_request(_planned(contract, period), settings.user)
     return clear(store, graph, contract, family, request=request, base_model=base_model), None
 
 
@@ -241,6 +244,38 @@ def _plain(name: str) -> str:
     return _PLAIN.get(name, name.replace("_", " "))
 
 
+def _planned(contract: DataContract, period: str | None, schema: pa.Schema | None = None) -> SealedPlan:
+    """The plan of a contract, by the types of its source, or those that it suggests.
+
+    Of linked tables, the source's metadata and the keys of its public tables are read.
+    """
+    if contract.tables:
+        from dpsynth_platform.linked_tables.line import plan_of
+
+        return plan_of(contract)
+    from dpsynth_platform.synth.mock import source_schema_of
+
+    return planning.plan_release(contract, source_schema_of(contract) if schema is None else schema, period)
+
+
+def _why(contract: DataContract) -> str:
+    """The method of each of linked tables."""
+    from dpsynth_platform.synth.automatic import method_for
+
+    chosen = method_for(contract)
+    return f"each table by {chosen.method}: {chosen.why}"
+
+
+def _view_in_words(name: str, view: dict[str, Any]) -> str:
+    """What is counted of one of linked tables."""
+    noise = view.get("expected_error_per_one_way_cell")
+    off = "" if noise is None else f", by which a count of one column is off by about {noise:.3g} owners in the mean"
+    return (
+        f"{name}: at most {number_of(view['bound'], 'row')} of an owner, which weigh one row together, with a part of "
+        f"the budget (epsilon {upper_bound(view['epsilon'], 2)} alone){off}"
+    )
+
+
 def _drawing(contract: DataContract) -> str | None:
     drawn = contract.generate.drawn
     if drawn is None:
@@ -255,20 +290,24 @@ def _drawing(contract: DataContract) -> str | None:
 def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """Calibrates a dataset's plan from its contract alone and compares it with the family's account.
 
-    Nothing is reserved, and no record is read: the source's types are taken from the contract.
+    Nothing is reserved, and no record is read: the source's types are taken from the contract, unless it has tables.
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.shortage import certain_shortage_of, shortage_of
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
-    from dpsynth_platform.synth.mock import source_schema_of
     from dpsynth_platform.synth.text.choice import lost_training_of
     from dpsynth_platform.synth.text.lost_votes import lost_votes_of
 
     contract, family = planning.load_dataset(settings, dataset)
     planning.check_period(contract, period)
     check_public_table(settings, contract, family)
-    plan = planning.plan_release(contract, source_schema_of(contract), period)
+    plan = _planned(contract, period)
     described, domain = plan.describe(), Domain.from_json(plan.columns)
+    filled, nullable, preparation = domain.filled, domain.nullable, domain.preparation
+    if contract.tables:
+        nullable = tuple(name for name in contract.modelled if contract.columns[name].nullable)
+        filled = tuple(name for name in contract.modelled if name not in nullable)
+        preparation = "; ".join(starmap(_view_in_words, described["tables"].items()))
 
     def numbers(*names: str) -> dict[str, float]:
         return {name: described[name] for name in names if name in described}
@@ -297,7 +336,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         period=period,
         event=plan.event,
         mechanism=plan.method,
-        why_mechanism=plan.why,
+        why_mechanism=_why(contract) if contract.tables else plan.why,
         event_in_words=described["event"],
         target=Guarantee.target(contract),
         units=contract.privacy.expected_units,
@@ -305,11 +344,11 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         method=statement.accounting["type"],
         noise=numbers("sigma_one", "epsilon_select", "sigma_two", "rho"),
         error=numbers("expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
-        preparation="" if contract.generate.answers else domain.preparation,
+        preparation="" if contract.generate.answers else preparation,
         training=described.get("training_in_words"),
         drawing=_drawing(contract),
-        filled=() if contract.generate.answers else domain.filled,
-        nullable=() if contract.generate.answers else domain.nullable,
+        filled=() if contract.generate.answers else filled,
+        nullable=() if contract.generate.answers else nullable,
         asked=tuple(described.get("queries_in_words", ())),
         public=described.get("public"),
         public_in_words=public,
@@ -391,7 +430,7 @@ def _standing_entry(
     if same and _kept(raw, pinned).name == raw.facts["source"]:
         key = raw.run_key
     else:
-        key = planning.run_key(contract, pinned, raw.period, planning.plan_release(contract, pinned.schema, raw.period))
+        key = planning.run_key(contract, pinned, raw.period, _planned(contract, raw.period, pinned.schema))
     entry = store.entry_for_key(key)
     return entry.entry_id if entry is not None and entry.state == "spent" else None
 

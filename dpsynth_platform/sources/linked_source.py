@@ -34,6 +34,14 @@ MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Columns of a private table that are declared and not there, and that are there and not declared."""
+
+    absent: list[str]
+    undeclared: list[str]
+
+
+@dataclass(frozen=True)
 class LinkedSource:
     """The declared tables, and where they are.
 
@@ -66,6 +74,20 @@ class LinkedSource:
     def given(self, name: str) -> dict[str, str]:
         """The source's names of a table's columns, by the plain names."""
         return {plain: given for given, plain in self.sources[name].names.items()}
+
+    @property
+    def differences(self) -> dict[str, Difference]:
+        """Of private tables, columns that are declared or there alone; tables without such columns are left out."""
+        found = {}
+        for name in self.declared.private:
+            table, source = self.declared.tables[name], self.sources[name]
+            known = [*table.columns, *identifiers(self.declared, name), *table.lookups]
+            ignored = {each for each, column in table.columns.items() if column.type == "ignored"}
+            absent = [each for each in dict.fromkeys(known) if each not in source.found and each not in ignored]
+            undeclared = [each for each in source.schema.names if each not in known]
+            if absent or undeclared:
+                found[name] = Difference(absent, undeclared)
+        return found
 
     @property
     def schema(self) -> pa.Schema:

@@ -102,6 +102,8 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
         return Choice(TUNED, f"it chooses one of {len(contract.generate.settings)} declared settings")
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
+    if contract.tables:
+        return Choice("aim", "of each of linked tables, the measurements that improve its model most")
     if contract.generate.method_unresolved:
         raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, must be resolved before planning")
     return choose(facts_of(contract, period))

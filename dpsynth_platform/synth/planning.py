@@ -22,6 +22,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.family import FamilyBudget, family_faults
 from dpsynth_platform.contracts.generation import Generate
+from dpsynth_platform.contracts.linked_contract import linked_of
 from dpsynth_platform.contracts.loading import (
     NONE_YET,
     VARIABLE,
@@ -36,6 +37,7 @@ from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.tables import context_name, previous_name
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import (
@@ -235,9 +237,21 @@ _KEYS = {
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys that differ and that the mechanism depends on, so that they make another run."""
-    found = differences(before.mechanism_snapshot(), now.mechanism_snapshot())
+    snapshots = before.mechanism_snapshot(), now.mechanism_snapshot()
+    if before.tables and now.tables:
+        snapshots = _without_derived(snapshots[0]), _without_derived(snapshots[1])
+    found = differences(*snapshots)
     named = (_KEYS.get(path, path) for path in found)
     return [re.sub("^paid", "quality.paid", re.sub("^tune", "generate.tune", path)) for path in named]
+
+
+def _without_derived(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot with tables by the keys of a contract, without what follows from them."""
+    linked = snapshot["tables"]
+    owner = {key: value for key, value in snapshot["privacy"].items() if key not in ("max_contributions", "weighting")}
+    source = {key: value for key, value in snapshot["source"].items() if key not in ("format", "key")}
+    changed = {"tables": linked["tables"], "privacy": owner, "source": source}
+    return {key: value for key, value in snapshot.items() if key != "columns"} | changed
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -345,7 +359,7 @@ def check_source(contract: DataContract) -> str | None:
     except SourceError as error:
         problem = str(error)
     if problem is not None:
-        if not _can_be_read(contract.source):
+        if not can_be_read(contract.source):
             return problem
         raise SourceError(f"{contract.dataset}: source.uri: {contract.source.uri}: {problem}")
     check_source_schema(contract, schema)
@@ -367,7 +381,7 @@ def public_table(contract: DataContract) -> SealedRows | None:
     return None if declared is None else SealedRows.of(declared, contract, planned_domain(contract))
 
 
-def _can_be_read(source: Source) -> bool:
+def can_be_read(source: Source) -> bool:
     """Whether the source is a file or directory on this machine that this user may read."""
     local = "://" not in source.uri or source.uri.startswith("file://")
     return local and os.access(unquote(urlsplit(source.uri).path) if "://" in source.uri else source.uri, os.R_OK)
@@ -461,6 +475,9 @@ def check_constraints(contract: DataContract, where: str) -> None:
 
 def constraint_faults(parts: Parts) -> Iterator[str]:
     """Faults of constraints on undeclared columns or values, one line each; none while a column is invalid."""
+    if parts.tables:
+        yield from _constraint_faults_of_tables(parts)
+        return
     modelled = modelled_columns(parts.columns, parts.privacy)
     constraints = parts.generate.constraints if parts.generate else []
     if not constraints or not all(parts.columns.values()) or not modelled:
@@ -472,6 +489,39 @@ def constraint_faults(parts: Parts) -> Iterator[str]:
         Conditions.of(declared_domain(parts.columns, modelled), constraints)
     except ContractError as error:
         yield from str(error).split("\n")
+
+
+def _constraint_faults_of_tables(parts: Parts) -> Iterator[str]:
+    """`constraint_faults` of each table's view, but of constraints on lookups: their values are keys of public rows."""
+    from dpsynth_platform.synth.tabular.constraints import Conditions
+    from dpsynth_platform.synth.tabular.domain import declared_domain
+
+    try:
+        linked = linked_of(parts.tables, parts.privacy)
+    except ContractError:
+        return  # a fault of its own
+    for name in linked.private:
+        table = linked.tables[name]
+        names = {column: given for given, column in linked.constraint_names(name).items() if column != given}
+        of_keys = {context_name(other, each) for other in linked.private for each in linked.tables[other].lookups}
+        of_keys |= {*table.lookups, *(previous_name(each, 1) for each in table.lookups)}
+        columns = linked.view(name, {each: ["a", "b"] for each in linked.lookups})
+        modelled = [column for column in columns if column not in of_keys]
+        for number, constraint in enumerate(linked.view_constraints(name)[: len(table.constraints)]):
+            if of_keys.intersection(constraint.columns):
+                continue
+            try:
+                Conditions.of(declared_domain(columns, modelled), [constraint])
+            except ContractError as error:
+                for line in str(error).split("\n"):
+                    of_table = line.replace("generate.constraints.0", f"tables.{name}.constraints.{number}")
+                    yield _renamed(of_table, names)
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """A text with other names, longer ones first."""
+    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(pattern, lambda match: names[match[0]], text) if names else text
 
 
 def resolve_method(contract: DataContract, settings: Settings) -> DataContract:

@@ -16,9 +16,9 @@ from databases import MARKER, NUMBER, ROWS, SHOP, database, filled
 
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.drafting.linked import draft
 from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.linked_tables import TablesOptions
-from dpsynth_platform.linked_tables.draft import draft
 from dpsynth_platform.linked_tables.task import linked_task
 from dpsynth_platform.sources.dialect import Dialect
 
@@ -51,24 +51,22 @@ def test_the_filled_draft_of_a_database_has_exactly_its_keys(tmp_path: Path, end
         declared(yaml.safe_load(text))
     tables = declared(filled(text))
     assert links(tables) == {
-        "Customer": (["CustomerId"], None, [], {"SupportRepId": "Employee"}),
+        "Customer": (["CustomerId"], None, [], {}),
         "Invoice": (["InvoiceId"], "Customer", ["CustomerId"], {}),
         "Line": (["InvoiceId", "Line"], "Invoice", ["InvoiceId"], {"TrackId": "Track"}),
         "Line_Note": ([], "Line", ["InvoiceId", "Line"], {}),
         "Liked": ([], "Customer", ["CustomerId"], {"TrackId": "Track"}),
         "Detail": (["CustomerId"], "Customer", ["CustomerId"], {}),
-        "Employee": (["EmployeeId"], None, [], {}),
         "Track": (["TrackId"], None, [], {}),
     }
-    assert tables.root == "Customer" and sorted(tables.lookups) == ["Employee", "Track"]
+    assert tables.root == "Customer" and tables.lookups == ["Track"]
     assert {name: list(table.columns) for name, table in tables.tables.items()} == {
-        "Customer": ["Country"],
+        "Customer": ["Country", "SupportRepId"],
         "Invoice": ["Made", "Total"],
         "Line": ["CustomerId", "Price"],
         "Line_Note": ["Note", "Urgent"],
         "Liked": ["Day"],
         "Detail": ["Photo", "Height"],
-        "Employee": [],
         "Track": [],
     }
     assert tables.tables["Line"].columns["CustomerId"].type == "ignored"
@@ -76,7 +74,14 @@ def test_the_filled_draft_of_a_database_has_exactly_its_keys(tmp_path: Path, end
     assert tables.tables["Detail"].max_children == 1  # by its key
     assert "# [CustomerId] refers to Customer, private, and not the parent" in text
     assert "# Its key [CustomerId, TrackId] is left out" in text
-    assert "# No key leads to Customer from: Artist, Log." in text
+    assert "# No key leads to Customer from: Artist, Employee, Log." in text
+
+
+def test_a_table_named_as_people_is_not_drafted_as_public(tmp_path: Path) -> None:
+    text = draft(database(tmp_path / "shop.db", SHOP), Dialect())
+    assert "# By their names, rows of Employee are people: not drafted as public, and not kept." in text
+    assert "# [SupportRepId] refers to Employee, whose rows are people by its name: left out, except for" in text
+    assert yaml.safe_load(text)["tables"]["Customer"]["columns"]["SupportRepId"] == {"ignore": True}
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -89,7 +94,7 @@ def test_no_row_is_in_a_draft_or_changes_it(tmp_path: Path, end: str) -> None:
 
 
 def test_a_run_with_the_filled_draft_is_planned(tmp_path: Path) -> None:
-    others = ("INSERT INTO Employee VALUES (1, 'x', NULL)", "INSERT INTO Track VALUES (1, 'x', NULL)")
+    others = ("INSERT INTO Track VALUES (1, 'x', NULL)",)
     shop = database(tmp_path / "shop.db", [*SHOP, *ROWS, *others])
     with pytest.raises(SchemaMissing) as missing:
         linked_task(shop, OPTIONS)

@@ -282,7 +282,7 @@ def test_a_table_that_has_rows_of_one_owner_or_of_none_is_read_alike(tmp_path: P
 def test_faults_of_constraints_have_the_names_of_the_declaration() -> None:
     schema = json.loads(json.dumps(TABLES))
     schema["tables"]["diagnoses"]["constraints"] = [{"ascending": ["stays.admitted", "severity"]}]
-    with pytest.raises(ContractError, match=r"^tables\.diagnoses: constraints\.0\.ascending: stays\.admitted \(date\)"):
+    with pytest.raises(ContractError, match=r"^tables\.diagnoses\.constraints\.0\.ascending: stays\.admitted \(date\)"):
         linked_task(clinic(20), replace(OPTIONS, schema=schema))
 
 

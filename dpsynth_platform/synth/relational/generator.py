@@ -68,6 +68,7 @@ class Linked(Generator):
                     "method": sealed.views[name]["method"],
                     "epsilon": sealed.views[name]["guarantee"]["epsilon"],
                     "columns": found["columns"],
+                    **{key: value for key, value in found.items() if key.startswith("expected_error_per_")},
                 }
                 for name, found in described.items()
             },

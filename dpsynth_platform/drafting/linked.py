@@ -1,7 +1,7 @@
 """Drafts the declaration of linked tables from public metadata: names, types and keys, never from rows.
 
-What belongs here: the tree of tables that keys suggest, its draft as YAML, and drafts of undeclared columns. What does
-not: the meaning of declarations (`contracts.tables`), and templates of columns (`drafting.templates`).
+What belongs here: the tree of tables that keys suggest, and its draft as YAML. What does not: the meaning of
+declarations (`contracts.tables`), templates of columns (`templates`), and the other parts of a contract (`draft`).
 
 A database declares its keys. Where no foreign key is declared, keys are guessed from names: a table's key is its first
 column named as the table with `id` (`patient_id`, `PatientId` of `patients`), or else `id`. A column of another table
@@ -9,7 +9,7 @@ with the same meaning refers to it.
 
 The root is the table that is named as people are (`patients`), or else the one to which most others lead. Tables that
 lead to it are private, and the parent of each is by its first foreign key to a private table. A table that only private
-ones refer to is drafted as public, which a person confirms by saying why.
+ones refer to is drafted as public, which a person confirms by saying why; but never one that is named as people are.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from dpsynth_platform.contracts.tables import LinkedTables
-from dpsynth_platform.foundation.errors import SchemaMissing, SourceError
+from dpsynth_platform.drafting.templates import CLAMPED, NULLABLE, draft_lines, untyped_note
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.yaml_files import dump_inline
-from dpsynth_platform.one_table.declaration import CLAMPED, NULLABLE, draft_lines, in_words, untyped_note
 from dpsynth_platform.sources.database_files import Catalogued, DatabaseFile, ForeignKey
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Source, open_source
 from dpsynth_platform.sources.table_places import Tables, is_csv, tables_at
+from dpsynth_platform.sources.tables import is_delta
 
 _PEOPLE = (
     *("patient", "person", "people", "customer", "client", "user", "member", "student", "pupil", "subject"),
@@ -36,20 +37,37 @@ _PEOPLE = (
 _ID = "id"
 
 
-def refuse_without_schema(data: Tables, dialect: Dialect) -> SchemaMissing:
-    """The error for tables without a declaration, with a draft to fill in. Reads no row.
+@dataclass(frozen=True)
+class DraftedTables:
+    """A draft of `tables:`.
 
-    Raises `SourceError` if a table cannot be opened, such as a CSV file whose first line is not declared as its header.
+    Attributes:
+        notes: what must be checked, as comments.
+        lines: YAML below `tables:`.
+        is_csv: whether a table is a CSV file.
     """
-    return SchemaMissing(
-        "--schema: missing. Keys, bounds and the possible values of columns must be known beforehand, and are not read "
-        "from the data. Accepted: --schema with this file, filled in with public facts:",
-        draft(data, dialect),
-    )
+
+    notes: tuple[str, ...]
+    lines: tuple[str, ...]
+    root: str
+    is_csv: bool
 
 
-def draft(data: Tables, dialect: Dialect) -> str:
-    """The declaration of these tables to fill in, as YAML. Raises `SourceError` as `refuse_without_schema` does."""
+def draft(data: Path | Tables, dialect: Dialect) -> str:
+    """The declaration of these tables to fill in, as YAML; errors as for `drafted_tables`."""
+    found = drafted_tables(data, dialect, "owner: COLUMN above")
+    return "\n".join((*found.notes, "tables:", *found.lines))
+
+
+def drafted_tables(data: Path | Tables, dialect: Dialect, owner: str) -> DraftedTables:
+    """The draft of `tables:`. Reads no row.
+
+    Args:
+        owner: where the column is declared that names the owner of a row of the root; ROOT stands for its name.
+
+    Raises:
+        SourceError: a table cannot be opened, such as a CSV file whose first line is not declared as its header.
+    """
     places = tables_at(data)
     sources = {name: _described(places, name, dialect) for name in places}
     tables = _catalogued(places, sources)
@@ -60,36 +78,24 @@ def draft(data: Tables, dialect: Dialect) -> str:
     shown = (*tree.private, *tree.public, *(tree.apart if guessed else ()))
     lines = [line for name in shown for line in _table(name, tree, tables, sources[name], guessed=guessed)]
     stored = isinstance(places, DatabaseFile)
-    return "\n".join((*_head(tree, sources, guessed=guessed, stored=stored), "tables:", *lines))
+    notes = tuple(_head(tree, sources, owner.replace("ROOT", tree.root), guessed=guessed, stored=stored))
+    return DraftedTables(notes, tuple(lines), tree.root, any(source.format == "csv" for source in sources.values()))
 
 
-def check_columns(tables: LinkedTables, sources: Mapping[str, Source]) -> None:
-    """Refuses columns of private tables that are declared and not there, or there and not declared.
+def are_several(path: Path) -> bool:
+    """Whether a path is a database file, or a directory of tables with different columns. Reads no row.
 
-    Raises:
-        SourceError: a declared column is not there.
-        SchemaMissing: columns are not declared; with a draft of all of them.
+    Parquet files with the same columns are parts of one table.
     """
-    problems, lines = [], []
-    for name in tables.private:
-        table, source = tables.tables[name], sources[name]
-        owner = [tables.owner] if tables.owner is not None and name == tables.root else []
-        declared = (*table.columns, *table.keys, *table.lookups, *owner)
-        unknown = [each for each in dict.fromkeys(declared) if each not in source.found]
-        if unknown:
-            accepted = ", ".join(source.found)
-            problems.append(f"tables.{name}: there is no column {', '.join(map(repr, unknown))}; accepted: {accepted}")
-        if missing := [each for each in source.schema.names if each not in declared]:
-            problems.append(f"tables.{name}: nothing is declared of: {in_words(source, missing)}")
-            lines += [f"  {dump_inline(name)}:", "    columns:", *draft_lines(source, missing, " " * 6)]
-    if lines:
-        untyped = untyped_note() if any(source.format == "csv" for source in sources.values()) else ""
-        raise SchemaMissing(
-            ".\n".join(problems) + ". Accepted: --schema with these lines, too, filled in with public facts:",
-            "\n".join((f"{untyped}tables:", *lines)),
-        )
-    if problems:
-        raise SourceError("\n".join(problems))
+    try:
+        if path.is_dir() and (is_delta(path) or any("=" in each.name for each in path.iterdir() if each.is_dir())):
+            return False  # a partition's directory is named COLUMN=VALUE
+        places = tables_at(path)
+        if isinstance(places, DatabaseFile) or any(map(is_csv, places.values())):
+            return isinstance(places, DatabaseFile) or len(places) > 1
+        return len({frozenset(open_source(place, {}).found) for place in places.values()}) > 1
+    except (SourceError, OSError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ class _Tree:
         parents: the foreign keys to the parents of private tables.
         lookups: of each private table, the public tables by the columns that hold their keys.
         public: the tables that `lookups` name.
-        apart: all others.
+        people: tables named as people, to which private ones refer; what refers to them is left out.
+        apart: all others, and `people`.
         keyless: private tables whose key has lookups and that no table refers to: they need no key.
     """
 
@@ -110,6 +117,7 @@ class _Tree:
     parents: dict[str, ForeignKey]
     lookups: dict[str, dict[str, str]]
     public: tuple[str, ...]
+    people: tuple[str, ...]
     apart: tuple[str, ...]
     keyless: tuple[str, ...]
 
@@ -211,8 +219,15 @@ def _tree(tables: Mapping[str, Catalogued]) -> _Tree:
         taken = joins if name in keyless else joins | set(tables[name].key)
         lookups[name] = {column: table for column, table in outside.items() if column not in taken}
     public = tuple(name for name in tables if any(name in found.values() for found in lookups.values()))
+    people = tuple(
+        name
+        for name in tables
+        if name not in private
+        and _is_people(name)
+        and any(each.table == name for own in private for each in edges[own])
+    )
     apart = tuple(name for name in tables if name not in private and name not in public)
-    return _Tree(root, tuple(private), parents, lookups, public, apart, tuple(keyless))
+    return _Tree(root, tuple(private), parents, lookups, public, people, apart, tuple(keyless))
 
 
 def _fits(each: ForeignKey, tables: Mapping[str, Catalogued]) -> bool:
@@ -221,7 +236,7 @@ def _fits(each: ForeignKey, tables: Mapping[str, Catalogued]) -> bool:
 
 
 def _is_lookup(each: ForeignKey, private: Sequence[str]) -> bool:
-    return len(each.columns) == 1 and each.table not in private
+    return len(each.columns) == 1 and each.table not in private and not _is_people(each.table)
 
 
 def _reaching(name: str, edges: Mapping[str, Sequence[ForeignKey]]) -> set[str]:
@@ -239,9 +254,14 @@ def _person(table: str) -> int:
     return next((place for place, word in enumerate(_PEOPLE) if word in last), len(_PEOPLE))
 
 
-def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool, stored: bool) -> Iterator[str]:
+def _is_people(table: str) -> bool:
+    return _person(table) < len(_PEOPLE)
+
+
+def _head(tree: _Tree, sources: Mapping[str, Source], owner: str, *, guessed: bool, stored: bool) -> Iterator[str]:
     yield f"# A draft, from names, types and keys alone. The root is {tree.root}: each of its rows is protected as one"
-    yield "# person's, with all that belongs to it. Where one has several: owner: COLUMN above, max_children: N here."
+    yield "# person's, with all that belongs to it. Is it the table of people? Where one person has several rows there:"
+    yield f"# {owner}, and max_children: N of {tree.root}."
     if guessed:
         yield "# Keys and parents are guessed from the names of columns: no foreign key is declared. Check each."
     yield "# max_children: the most rows that are kept of each row of the parent. A large one costs accuracy."
@@ -249,6 +269,8 @@ def _head(tree: _Tree, sources: Mapping[str, Source], *, guessed: bool, stored: 
     if tree.public:
         yield "# public: why a table has nothing about people; it is released as it is. Or leave out the table and its"
         yield "# lookups, and declare the columns that refer to it {ignore: true}."
+    if tree.people:
+        yield f"# By their names, rows of {', '.join(tree.people)} are people: not drafted as public, and not kept."
     if tree.apart:
         yield f"# No key leads to {tree.root} from: {', '.join(tree.apart)}."
         yield "# Declare a parent of each with rows about people, public: WHY to release it as it is, or leave it out."
@@ -291,6 +313,10 @@ def _table(name: str, tree: _Tree, tables: Mapping[str, Catalogued], source: Sou
         if each is parent or (len(each.columns) == 1 and lookups.get(each.columns[0]) == each.table):
             continue
         to = f"{_listed(each.columns)} refers to {each.table}"
+        if each.table in tree.people:
+            ignored |= set(each.columns) - taken
+            yield f"    # {to}, whose rows are people by its name: left out, except for columns of keys."
+            continue
         if each.table not in tree.private:
             yield f"    # {to}, which is not kept: synthetic rows may refer to none."
             continue

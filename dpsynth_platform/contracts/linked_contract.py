@@ -37,6 +37,10 @@ TABLES_FORMAT = "tables"
 """The source's format: a directory with a file or Delta table for each, or a file of SQLite or DuckDB."""
 
 
+TARGETS = ("delta", "duckdb", "files", "sqlite")
+"""Formats of targets that take several tables."""
+
+
 def dotted(table: str, column: str) -> str:
     """A column of linked tables, in the contract and all that names columns."""
     return f"{table}.{column}"
@@ -157,6 +161,9 @@ def table_faults(
         yield "audit.canary_texts: with tables, whose texts are not read; accepted: leave it out"
     if release and release.max_missing is not None:
         yield "release.max_missing: with tables; accepted: leave it out"
+    for target in release.publish if release else ():
+        if target.format not in TARGETS:
+            yield f"release.publish: format {target.format}, with tables; accepted: {', '.join(TARGETS)}"
 
 
 def _changed(part: Part, usual: Part, *accepted: str) -> list[str]:

@@ -46,10 +46,7 @@ from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners
-from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.tabular.domain import Codes, Domain, declared_domain
-from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MOST_ROWS = 50
 """Of one family in all tables, unless there are more tables."""

@@ -41,6 +41,8 @@ TABLES_FORMAT = "tables"
 
 _STAND_IN = {"TABLE": {"key": ["KEY"], "columns": {"COLUMN": {"type": "boolean"}}}}
 """Names that fit in the messages that show them."""
+TARGETS = ("delta", "duckdb", "files", "sqlite")
+"""Formats of targets that take several tables."""
 
 
 def dotted(table: str, column: str) -> str:
@@ -207,6 +209,9 @@ def table_faults(
         yield "audit.canary_rows: plausible with tables; accepted: random, or leave it out"
     if release and release.max_missing is not None:
         yield "release.max_missing: with tables; accepted: leave it out"
+    for target in release.publish if release else ():
+        if target.format not in TARGETS:
+            yield f"release.publish: format {target.format}, with tables; accepted: {', '.join(TARGETS)}"
 
 
 def _quality_faults(tables: Mapping[str, Any], quality: Quality) -> Iterator[str]:

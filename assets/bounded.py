@@ -94,15 +94,16 @@ def _bound_tables(
     from dpsynth_platform.linked_tables.line import bound_tables
     from dpsynth_platform.synth.relational.sealing import SealedTables
 
+    tables = SealedTables.of(step.plan(raw)).tables
     with step.sql.open(target.parent) as engine:
         return bound_tables(
-            SealedTables.of(step.plan(raw)).tables,
+            tables,
             scrubbed,
             target,
             engine=engine,
             participants=participants,
             key=step.vault.create(f"ordering-{contract.family}"),
-            joining=None if canaries is None else read_families(canaries).joining,
+            joining=None if canaries is None else read_families(canaries, tables).joining,
         )
 
 

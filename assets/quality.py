@@ -5,7 +5,9 @@ with real data, so it is restricted, and no automatic decision reads it: that wo
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,15 @@ from dpsynth_platform.contracts.family import FamilyBudget, leaves_out_in_silenc
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import NEAREST, NEAREST_DRAWING, Place, StepRecord, read_table, table_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
-from dpsynth_platform.scrub.fingerprints import RECORD_COLUMN, flat_owners, owner_column, read_fingerprints
+from dpsynth_platform.scrub.fingerprints import (
+    RECORD_COLUMN,
+    Fingerprints,
+    flat_owners,
+    hex_column,
+    holdout_mask,
+    owner_column,
+    read_fingerprints,
+)
 
 NUMBERS = {
     "distance of columns, mean": "fidelity.mean_column",
@@ -32,16 +42,15 @@ NUMBERS = {
     "classifier on real rows, ROC AUC": "utility.real.mean.roc_auc",
     "rows held out": "rows.held_out",
     "intervals that contain the exact answer, share": "answers.contained",
+    "distance of numbers of children, mean": "linked.mean_children",
+    "distance of columns of parents and children, mean": "linked.mean_across",
+    "error of queries, mean": "linked.query_error",
 }
 """Numbers of the report that asset page and check plot over time, by their labels."""
 
 
 def body(step: StepContext) -> Outcome:
     """Measures, or reuses the report of the same inputs."""
-    from dpsynth_platform.quality.answers import AnswersReport, measure_answers
-    from dpsynth_platform.quality.plots import plots
-    from dpsynth_platform.quality.report import QualityReport, measure_quality
-
     contract, raw = step.sealed()
     scrubbed, bounded, synthetic = step.same_run(raw, "scrubbed", "bounded", "synthetic")
     record = step.reusable(raw, "quality", scrubbed, bounded, synthetic)
@@ -51,30 +60,16 @@ def body(step: StepContext) -> Outcome:
     reused = record is not None
     if record is None:
         step.progress("comparing marginals and training classifiers")
-        tables = (
-            _took_part(contract, scrubbed, bounded),
-            pa.Table.from_batches(read_table(synthetic.directory / "table")),
-            _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
-        )
-        report: AnswersReport | QualityReport
-        rows: Sequence[tuple[str, ...]]
-        drawings: dict[str, str] = {}
-        nearest = None
-        if contract.generate.answers:
-            report = measure_answers(step.plan(raw), *tables[:2])
-            document, rows = report.to_json(), report.table()
-        else:
-            report = measure_quality(contract, step.place.period, *tables)
-            texts, of_texts = _texts(step, contract, *tables)
-            pictures, of_pictures, drawings, nearest = _pictures(step, contract, *tables)
-            document, drawings = report.to_json() | texts | pictures, plots(report) | drawings
-            rows = [*report.table(), *of_texts, *of_pictures]
         with step.storage.new_output(step.place, "quality") as directory:
-            (directory / "report.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-            (directory / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
-            for name, drawn in drawings.items():
+            if contract.tables:
+                found = _linked(step, contract, raw, scrubbed, synthetic, directory)
+            else:
+                found = _measured(step, contract, raw, scrubbed, bounded, synthetic)
+            (directory / "report.json").write_text(json.dumps(found.document, indent=1), encoding="utf-8")
+            (directory / "rows.json").write_text(json.dumps(found.rows), encoding="utf-8")
+            for name, drawn in found.drawings.items():
                 (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
-            _keep_nearest(step, nearest, [scrubbed, bounded, synthetic])
+            _keep_nearest(step, found.nearest, [scrubbed, bounded, synthetic])
             record = step.record(
                 "quality",
                 run_key=synthetic.run_key,
@@ -83,6 +78,65 @@ def body(step: StepContext) -> Outcome:
                 facts=terms,
             )
     return Outcome(record, reused=reused, metadata=_shown(step, record, contract))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A report as JSON, as rows, as charts by name, and with a drawing of the nearest real pictures."""
+
+    document: dict[str, Any]
+    rows: Sequence[tuple[str, ...]]
+    drawings: Mapping[str, str] = field(default_factory=dict)
+    nearest: str | None = None
+
+
+def _measured(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    scrubbed: StepRecord,
+    bounded: StepRecord,
+    synthetic: StepRecord,
+) -> _Found:
+    """The report of a single table, or of answers."""
+    from dpsynth_platform.quality.answers import measure_answers
+    from dpsynth_platform.quality.plots import plots
+    from dpsynth_platform.quality.report import measure_quality
+
+    tables = (
+        _took_part(contract, scrubbed, bounded),
+        pa.Table.from_batches(read_table(synthetic.directory / "table")),
+        _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
+    )
+    if contract.generate.answers:
+        answers = measure_answers(step.plan(raw), *tables[:2])
+        return _Found(answers.to_json(), answers.table())
+    report = measure_quality(contract, step.place.period, *tables)
+    texts, of_texts = _texts(step, contract, *tables)
+    pictures, of_pictures, drawings, nearest = _pictures(step, contract, *tables)
+    rows = [*report.table(), *of_texts, *of_pictures]
+    return _Found(report.to_json() | texts | pictures, rows, plots(report) | drawings, nearest)
+
+
+def _linked(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    scrubbed: StepRecord,
+    synthetic: StepRecord,
+    work: Path,
+) -> _Found:
+    """The report of linked tables; bounded rows are below `work` meanwhile."""
+    from dpsynth_platform.operations.linked_rows import rows_of, scrubbed_tables, synthetic_tables
+    from dpsynth_platform.quality.linked_report import measure_linked_contract
+
+    tables = contract.linked
+    owners = _owners(step, contract, scrubbed, synthetic.facts["entry_id"])
+    rows = scrubbed_tables(tables, raw.facts["names"], scrubbed.directory)
+    real, held_out = (rows_of(tables, rows, scrubbed.directory, side) for side in owners)
+    made = synthetic_tables(tables, synthetic.directory)
+    report = measure_linked_contract(contract, real, made, held_out, work)
+    return _Found(report.to_json(), report.table(), report.plots())
 
 
 def _texts(
@@ -182,18 +236,8 @@ def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
 
 
 def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, entry_id: str) -> pa.Table:
-    """Rows of held-out owners; of a record's several owners, one held-out owner is enough.
-
-    After a rotation of fingerprint keys other owners are held out, so owners who took part are left out here.
-    """
-    from dpsynth_platform.ledger.owners import contained
-    from dpsynth_platform.scrub.fingerprints import hex_column, holdout_mask
-
-    took_part = step.ledger.participants(entry_id)
-    step.check_owners(scrubbed)
-    owners = read_fingerprints(scrubbed.directory / "participants")
-    in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
-    held_out = owners[in_holdout & ~contained(owners, took_part)]
+    """Rows of held-out owners; of a record's several owners, one held-out owner is enough."""
+    _, held_out = _owners(step, contract, scrubbed, entry_id)
     rows = _rows(scrubbed, _compared_columns(contract))
     owned_by = rows.column(owner_column(rows.schema)).combine_chunks()
     is_held_out = pc.is_in(flat_owners(owned_by), hex_column(held_out))
@@ -202,12 +246,29 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
     return rows.filter(is_held_out)
 
 
+def _owners(
+    step: StepContext, contract: DataContract, scrubbed: StepRecord, entry_id: str
+) -> tuple[Fingerprints, Fingerprints]:
+    """The owners who took part, and those who are held out.
+
+    After a rotation of fingerprint keys other owners are held out, so owners who took part are left out there.
+    """
+    from dpsynth_platform.ledger.owners import contained
+
+    took_part = step.ledger.participants(entry_id)
+    step.check_owners(scrubbed)
+    owners = read_fingerprints(scrubbed.directory / "participants")
+    in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
+    return took_part, owners[in_holdout & ~contained(owners, took_part)]
+
+
 STEP = Step(
     name="quality",
     description=(
         "Distances of marginals, of the workload, of months, hours, weekdays and gaps; similarity of values; models "
         "trained on synthetic rows compared with ones trained on real rows; declared findings; differences between "
-        "protected groups; measures of whole rows. Compares with real data: restricted, for reviewers."
+        "protected groups; measures of whole rows; links between tables. Compares with real data: restricted, for "
+        "reviewers."
     ),
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),
@@ -226,5 +287,6 @@ STEP = Step(
         ("records", "json", "detection, mean discrepancy, precision, recall, authenticity, faithfulness"),
         ("parity", "json", "declared findings that synthetic rows lead to, too"),
         ("regression", "json", "models of a numeric target on held-out real rows"),
+        ("linked", "json", "of linked tables: numbers of children, columns across joins, order, next rows, queries"),
     ),
 )

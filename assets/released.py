@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.foundation.release_layout import DOSSIER
-from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
+from dpsynth_platform.foundation.release_layout import DATA, DOSSIER
+from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.operations.releasing import announce, copy_to_targets, evidence_of
+from dpsynth_platform.operations.releasing import announce, copy_to_targets, evidence_of, tables_of, whole_schema
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.dossier import CANDIDATE
 from dpsynth_platform.release.evidence import (
@@ -52,12 +52,10 @@ def body(step: StepContext) -> Outcome:
     write_reviewers_dossier(
         step.storage, step.ledger, contract, checked.candidate, statement, standing="all evidence holds; it is approved"
     )
-    table = checked.records["synthetic"].directory / "table"
     evidence, target = evidence_of(step, STEP.upstream, contract, checked, statement), Path(contract.release.uri)
     made = publish(
         evidence,
-        read_table(table),
-        table_schema(table),
+        tables_of(contract, checked.records["synthetic"].directory / "table"),
         target,
         step.vault.signing_key(),
         announce=lambda: announce(step, contract, checked, target / evidence.release_id),
@@ -81,10 +79,11 @@ def _outcome(
     guarantee, declared = statement.guarantee, contract.generate.rows
     assertions = {}
     if declared != "auto":
-        assertions = {"synthetic": facets.rows_assertion(declared=declared, published=made.rows)}
+        counted = made.tables[contract.linked.root] if contract.tables else made.rows
+        assertions = {"synthetic": facets.rows_assertion(declared=declared, published=counted)}
     return Outcome(
         record,
-        table_schema(made.path / "data"),
+        whole_schema(contract, made.path / DATA),
         made.rows,
         reused=made.reused,
         metadata={

@@ -19,11 +19,12 @@ from dpsynth.words import in_python
 from dpsynth_platform.foundation.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.markdown import html_table
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.release_layout import SINGLE
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.release.paid import in_words
-from dpsynth_platform.release.row_counts import RowCount, count_rows
+from dpsynth_platform.release.row_counts import RowCount, counted
 from dpsynth_platform.release.table import read_release
 from dpsynth_platform.release.verify import VerificationReport
 
@@ -39,7 +40,7 @@ class Release:
     """A published release.
 
     Attributes:
-        data: its synthetic rows.
+        data: its synthetic rows; of linked tables a mapping by name, with public tables.
         dossier: all that it says of itself: guarantee, statement, columns, lineage, audit, approvals.
         verification: what was compared with its signature.
     """
@@ -47,7 +48,7 @@ class Release:
     data: Any = field(repr=False)
     dossier: Mapping[str, Any] = field(repr=False)
     verification: VerificationReport
-    _rows: pa.Table = field(repr=False)
+    _rows: Mapping[str, pa.Table] = field(repr=False)
 
     def count(self, where: Mapping[str, Any] | str, confidence: float = 0.95) -> RowCount:
         """How many of the rows that the mechanism counted fulfil conditions, with limits, by its noisy counts. Free.
@@ -61,7 +62,8 @@ class Release:
             confidence: of the limits.
 
         Raises:
-            ConfigurationError: a column without noisy counts, other conditions, or another confidence.
+            ConfigurationError: a column without noisy counts, other conditions, another confidence, or linked tables,
+                whose noisy counts are not published.
 
         Examples:
             >>> release = dpsynth.load_release("received", public_key="publisher.pem")
@@ -69,7 +71,7 @@ class Release:
             >>> 0 <= found.low <= found.estimate <= found.high
             True
         """
-        return in_python(count_rows)(self.dossier.get("fidelity"), self._rows, where, confidence)
+        return in_python(counted)(self.dossier, self._rows, where, confidence)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -84,6 +86,7 @@ class Release:
             "description": release["description"],
             "guarantee": str(self.guarantee),
             "rows": f"{self.dossier['synthetic']['rows']:,}",
+            **({} if SINGLE in self._rows else {"tables": ", ".join(self._rows)}),
             **({"bought measures": " ".join(measures)} if measures else {}),
             "verification": str(self.verification),
         }
@@ -158,8 +161,9 @@ def load_release(
         report.raise_for_problems()
         if report.withdrawn is not None:
             raise VerificationFailed(f"{report}; accepted: verified=False, where its rows are still needed")
-    dossier, table = read_release(Path(path))
+    dossier, tables = read_release(Path(path))
     try:
-        return Release(_KINDS[as_].frame(table), dossier, report, table)
+        frames_ = {name: _KINDS[as_].frame(table) for name, table in tables.items()}
+        return Release(frames_.get(SINGLE, frames_), dossier, report, tables)
     except ModuleNotFoundError:
         raise ConfigurationError(f"as_={as_!r}: its library is not installed; do: pip install {as_}") from None

@@ -143,12 +143,17 @@ def root_ids(tables: LinkedTables, root: Path | pa.Table) -> Iterator[pa.Array]:
     _check_columns(tables.root, _schema(root), columns, columns)
     batches = root.select(columns).to_batches() if isinstance(root, pa.Table) else read_table(root, columns=columns)
     for batch in batches:
-        texts = [plain(column).cast(pa.string()) for column in batch.columns]
-        if len(texts) > 1:
-            lengths = [pc.utf8_length(text).cast(pa.string()) for text in texts]
-            parts = [pc.binary_join_element_wise(*part, ":") for part in zip(lengths, texts, strict=True)]
-            texts = [pc.binary_join_element_wise(*parts, "|")]
-        yield texts[0]
+        yield key_texts(batch.columns)
+
+
+def key_texts(columns: Sequence[pa.Array]) -> pa.Array:
+    """The columns of a key as one text for each row, null where one of them is: equal texts mean equal values."""
+    texts = [plain(column).cast(pa.string()) for column in columns]
+    if len(texts) == 1:
+        return texts[0]
+    lengths = [pc.utf8_length(text).cast(pa.string()) for text in texts]
+    parts = [pc.binary_join_element_wise(*part, ":") for part in zip(lengths, texts, strict=True)]
+    return pc.binary_join_element_wise(*parts, "|")
 
 
 def write_linked(

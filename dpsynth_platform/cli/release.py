@@ -194,7 +194,7 @@ def release_count(
     These are the source's rows after bounding, with canaries. The release is verified first. What was never counted
     together has an upper limit at most.
     """
-    from dpsynth_platform.release.row_counts import count_rows
+    from dpsynth_platform.release.row_counts import counted
     from dpsynth_platform.release.table import read_release
     from dpsynth_platform.reviewing import verification
 
@@ -202,8 +202,7 @@ def release_count(
     report.raise_for_problems()
     if report.withdrawn is not None:
         raise VerificationFailed(str(report))
-    dossier, rows = read_release(report.path)
-    found = count_rows(dossier.get("fidelity"), rows, where, confidence)
+    found = counted(*read_release(report.path), where, confidence)
     output.json(found.to_json())
     output.print(str(found))
 

@@ -26,7 +26,7 @@ from dpsynth_platform.contracts.columns import (
 )
 from dpsynth_platform.contracts.generation import NO_COLUMN, Generate, with_generate
 from dpsynth_platform.contracts.image_generation import MOST_CLASSES, ImageGeneration, conditions_of, image_column_of
-from dpsynth_platform.contracts.linked_contract import table_faults, with_tables
+from dpsynth_platform.contracts.linked_contract import root_of, table_faults, with_tables
 from dpsynth_platform.contracts.methods import (
     BASE_MODEL_METHODS,
     IMAGE_METHODS,
@@ -42,7 +42,14 @@ from dpsynth_platform.contracts.periods import CADENCES
 from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import MOST_TARGET_VALUES, Quality
 from dpsynth_platform.contracts.query_checks import query_faults
-from dpsynth_platform.contracts.release import LONGEST_COLUMN, PERIOD, RELEASE, SYSTEM_COLUMNS, Release
+from dpsynth_platform.contracts.release import (
+    DATABASE_FILES,
+    LONGEST_COLUMN,
+    PERIOD,
+    RELEASE,
+    SYSTEM_COLUMNS,
+    Release,
+)
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.text_generation import (
@@ -164,6 +171,8 @@ class Parts:
     def _is_target(self, name: str) -> bool:
         """Whether a modelled column can be the target, for its task and bought measures."""
         quality, column = self.quality, self.columns[name]
+        if self.tables and not name.startswith(f"{root_of(self.tables)}."):
+            return False
         if quality is None or column is None:
             return True
         if quality.task == "regression":
@@ -301,12 +310,13 @@ class Parts:
         pictures = self.generate and (self.generate.image or self.generate.drawn)
         if self.generate and not pictures and any(target.format == "images" for target in self.release.publish):
             yield "release.publish: format images, but generate makes no pictures; accepted: another format"
-        if all(target.format in ("files", "images") for target in self.release.publish):
+        if all(target.format in ("files", "images", *DATABASE_FILES) for target in self.release.publish):
             return
         for name, column in self.columns.items():
-            if caseless(name) in map(caseless, (PERIOD, RELEASE)) and (column is None or column.type != "ignored"):
+            own = caseless(name.partition(".")[2] if self.tables else name)
+            if own in map(caseless, (PERIOD, RELEASE)) and (column is None or column.type != "ignored"):
                 yield (
-                    f"release.publish: the target's table has a column {caseless(name)!r} of its own beside "
+                    f"release.publish: the target's table has a column {own!r} of its own beside "
                     f"{name!r}; accepted: ignore: true for that column, or no target"
                 )
 

@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.audit import Audit
-from dpsynth_platform.contracts.base import NOT_FILLED_IN, Part, refuse, shown_value
+from dpsynth_platform.contracts.base import NOT_FILLED_IN, Part, key_path, refuse, shown_value
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.methods import VIEW_METHODS
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.contracts.sql import check_reads
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ContractError
@@ -40,6 +41,8 @@ TABLES_FORMAT = "tables"
 
 _STAND_IN = {"TABLE": {"key": ["KEY"], "columns": {"COLUMN": {"type": "boolean"}}}}
 """Names that fit in the messages that show them."""
+TARGETS = ("delta", "duckdb", "files", "sqlite")
+"""Formats of targets that take several tables."""
 
 
 def dotted(table: str, column: str) -> str:
@@ -54,7 +57,7 @@ def linked_of(tables: Mapping[str, Any], privacy: Any) -> LinkedTables:
         privacy: the part, validated or as in a file.
     """
     declared = privacy.get("owner_columns") if isinstance(privacy, dict) else getattr(privacy, "owner_columns", None)
-    root = next((name for name, table in tables.items() if _is_root(table)), "")
+    root = root_of(tables)
     named = [str(each) for each in declared] if isinstance(declared, list) else []
     key = _key_of(tables.get(root))
     if not named and len(key) == 1:
@@ -67,6 +70,11 @@ def linked_of(tables: Mapping[str, Any], privacy: Any) -> LinkedTables:
         )
     owner = named[0].removeprefix(f"{root}.")
     return validated(LinkedTables, {"tables": tables, "owner": None if [owner] == key else owner}, "contract")
+
+
+def root_of(tables: Mapping[str, Any]) -> str:
+    """The name of the first table without a parent, validated or as in a file; empty without one."""
+    return next((name for name, table in tables.items() if _is_root(table)), "")
 
 
 def with_tables(document: Any) -> Any:
@@ -166,6 +174,8 @@ def table_faults(
     if not tables:
         if source and source.format == TABLES_FORMAT:
             yield f"source.format: {TABLES_FORMAT} without tables; accepted: tables, or another format"
+        if quality and quality.queries:
+            yield "quality.queries: without tables; accepted: leave it out"
         return
     if source:
         if "://" in source.uri and not source.uri.startswith("file://"):
@@ -192,12 +202,29 @@ def table_faults(
             way = "tables.TABLE.constraints" if key == "constraints" else "leave it out"
             yield f"generate.{key}: with tables; accepted: {way}"
     if quality:
-        for key in _changed(quality, Quality(), "holdout"):
-            yield f"quality.{key}: with tables; accepted: holdout alone"
+        yield from _quality_faults(tables, quality)
     if audit and audit.canary_texts:
         yield "audit.canary_texts: with tables, whose texts are not read; accepted: leave it out"
+    if audit and audit.canary_rows not in (None, ["random"]):
+        yield "audit.canary_rows: plausible with tables; accepted: random, or leave it out"
     if release and release.max_missing is not None:
         yield "release.max_missing: with tables; accepted: leave it out"
+    for target in release.publish if release else ():
+        if target.format not in TARGETS:
+            yield f"release.publish: format {target.format}, with tables; accepted: {', '.join(TARGETS)}"
+
+
+def _quality_faults(tables: Mapping[str, Any], quality: Quality) -> Iterator[str]:
+    for key in _changed(quality, Quality(), "holdout", "target", "queries"):
+        yield f"quality.{key}: with tables; accepted: holdout, target and queries"
+    root, of = root_of(tables), (quality.target or "").partition(".")[0]
+    if of in tables and of != root:
+        yield f"quality.target: {quality.target!r} is no column of the root; accepted: {dotted(root, 'COLUMN')}"
+    for name, text in quality.queries.items():
+        try:
+            check_reads(text, tables)
+        except ValueError as error:
+            yield f"{key_path('quality', 'queries', name)}: {error}"
 
 
 def _changed(part: Part, usual: Part, *accepted: str) -> list[str]:

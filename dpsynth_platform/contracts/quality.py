@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
-from dpsynth_platform.contracts.base import ColumnName, Part
+from dpsynth_platform.contracts.base import ColumnName, Name, Part
 from dpsynth_platform.contracts.findings import MOST_FINDINGS, Finding
 
+MOST_SELECTS = 200
 MOST_TARGET_VALUES = 50
 """Of a target whose classifier's accuracy is bought."""
 
@@ -55,6 +56,13 @@ class Quality(Part):
     )
     holdout: float = Field(
         default=0.1, gt=0, le=0.5, description="Share of owners that the mechanism does not see, for tests."
+    )
+    queries: dict[Name, Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]] = Field(
+        default_factory=dict,
+        max_length=MOST_SELECTS,
+        exclude_if=lambda queries: not queries,
+        description="With `tables`: SELECT statements by name, in DuckDB's SQL. The report has the relative errors of "
+        "their answers. The last column is a number; the others name its group.",
     )
     paid: Paid | None = Field(
         default=None,

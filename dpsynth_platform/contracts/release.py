@@ -30,6 +30,8 @@ _SHARE: Any = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 PERIOD, RELEASE = "period", "release"
 """Columns that a target's table has besides those of the release."""
 DATABASES = ("postgresql", "postgresql+psycopg")
+DATABASE_FILES = ("duckdb", "sqlite")
+"""Formats that are a database file for each release."""
 CATALOGS = ("http", "https", "postgresql", "postgresql+psycopg", "sqlite")
 """Schemes of Iceberg catalogs: over REST, and in databases."""
 TABLE = r"^([A-Za-z_][A-Za-z0-9_]{0,62}\.){0,8}[A-Za-z_][A-Za-z0-9_]{0,53}$"
@@ -53,10 +55,12 @@ def _one_or_list(schema: dict[str, Any]) -> None:
 class Target(Part):
     """A place outside of the public zone into which approved releases are copied."""
 
-    format: Literal["delta", "files", "iceberg", "images", "postgresql"] = Field(
+    format: Literal["delta", "duckdb", "files", "iceberg", "images", "postgresql", "sqlite"] = Field(
         default="delta",
         description="`delta`, `iceberg`: a table to which each release is added; `files`: a directory to which each is "
-        "copied; `images`: a directory with the pictures of each as files; `postgresql`: a table in a database.",
+        "copied; `images`: a directory with the pictures of each as files; `postgresql`: a table in a database; "
+        "`duckdb`, `sqlite`: a directory with a database file of each, whose tables have primary and foreign keys. "
+        "With linked `tables`, `delta` is a directory with a table for each of them.",
     )
     uri: str = Field(
         min_length=1,
@@ -90,6 +94,8 @@ class Target(Part):
             )
         elif foreign_account(self.uri):
             yield FOREIGN_ACCOUNT
+        elif divided and self.format in DATABASE_FILES:
+            yield f"uri: no path; accepted: for the format {self.format}, a directory of this machine"
         elif (divided or self.in_database) and scheme not in (catalogs or STORES):
             accepted = f"a URI of {', '.join(catalogs)}" if catalogs else f"a path, or {named_stores(scheme)}"
             yield f"uri: no URI of the format {self.format}; accepted: {accepted}"
@@ -128,6 +134,8 @@ class Target(Part):
 
     def place_of(self, release: str) -> str:
         """The table with a release's rows, as lineage names it."""
+        if self.format in DATABASE_FILES:
+            return f"{self.uri.rstrip('/')}/{release}.{self.format}"
         return f"{self.uri.rstrip('/')}/{release}/data" if self.format == "files" else self.place
 
 

@@ -1,7 +1,7 @@
 """Queries in a small part of SQL, as declarations (`answers.Query`).
 
-What belongs here: the SELECT statements that can be answered, and why others cannot. What does not: their meaning.
-Statements are parsed, never run.
+What belongs here: the SELECT statements that can be answered, and why others cannot; and which tables a SELECT reads.
+What does not: their meaning. Statements are parsed, never run.
 
     SELECT state, COUNT(*), AVG(hours), MEDIAN(income) FROM data WHERE age >= 18 AND sex IN ('f', 'm') GROUP BY state
 
@@ -11,7 +11,10 @@ WHERE, conditions joined by AND: =, <, <=, >, >=, BETWEEN, IN, IS NULL, each of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NoReturn
+
+from dpsynth_platform.contracts.base import caseless
 
 ACCEPTED = (
     "SELECT of COUNT(*), SUM(column), AVG(column), MEDIAN(column), PERCENTILE_CONT(share) WITHIN GROUP (ORDER BY "
@@ -78,14 +81,29 @@ def conditions_of(text: str) -> dict[str, Any]:
     raise ValueError(problem)
 
 
-def _parsed(text: str, kind: type[Any], name: str, accepted: str) -> Any:
+def check_reads(text: str, tables: Collection[str]) -> None:
+    """Refuses all but one SELECT of DuckDB's SQL that reads these tables: no others, no files and no catalog.
+
+    Raises `ValueError`.
+    """
+    from sqlglot import exp
+
+    accepted = f"one SELECT over {', '.join(tables)}"
+    select = _parsed(text, exp.Query, "SELECT", accepted, dialect="duckdb")
+    known = {*map(caseless, tables), *(caseless(each.alias) for each in select.find_all(exp.CTE))}
+    for table in select.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier) or table.db or caseless(table.name) not in known:
+            _refuse(f"{table.sql(dialect='duckdb')} is no declared table", accepted)
+
+
+def _parsed(text: str, kind: type[Any], name: str, accepted: str, dialect: str = "postgres") -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     if len(text) > _LONGEST:
         _refuse(f"{len(text):,} characters", f"up to {_LONGEST:,}")
     try:
-        statements = sqlglot.parse(text, read="postgres")
+        statements = sqlglot.parse(text, read=dialect)
     except (SqlglotError, RecursionError):  # its message quotes the text over several lines
         statements = []
     if len(statements) != 1 or not isinstance(statements[0], kind):

@@ -12,12 +12,14 @@ What belongs here: what the line's steps do with several tables. What does not: 
 
 from __future__ import annotations
 
+import base64
 import hmac
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +36,7 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
 from dpsynth_platform.linked_tables.output import DrawnTables, Rows, public_rows
-from dpsynth_platform.linked_tables.rows import read_rows
+from dpsynth_platform.linked_tables.rows import read_rows, stored_schema
 from dpsynth_platform.linked_tables.views import table_contracts, views_of
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import (
@@ -73,8 +75,10 @@ def plan_of(contract: DataContract) -> SealedPlan:
     return plan
 
 
-def write_public(contract: DataContract, directory: Path) -> dict[str, dict[str, str]]:
-    """Writes each public table as it is; returns the source's names of columns, by table and plain name.
+def write_public(contract: DataContract, directory: Path) -> dict[str, Any]:
+    """Writes each public table as it is, below `raw`'s output; returns facts of its record about all tables.
+
+    These are `names`, the source's names of columns by table and plain name, and `schemas` (`stored_schemas`).
 
     Raises `SourceError` if a table cannot be read.
     """
@@ -82,7 +86,21 @@ def write_public(contract: DataContract, directory: Path) -> dict[str, dict[str,
     for name in found.declared.lookups:
         with in_table(name):
             write_table(directory / PUBLIC / name, *public_rows(found.sources[name]))
-    return {name: found.given(name) for name in found.declared.tables}
+    contracts = table_contracts(found, contract.privacy.model_dump(mode="json"))
+    stored = {name: stored_schema(contracts[name], found.sources[name]) for name in contracts}
+    return {
+        "names": {name: found.given(name) for name in found.declared.tables},
+        "schemas": {
+            name: base64.b64encode(schema.serialize().to_pybytes()).decode() for name, schema in stored.items()
+        },
+    }
+
+
+def stored_schemas(facts: Mapping[str, Any]) -> dict[str, pa.Schema]:
+    """The columns of each scrubbed table, from the facts of raw's record."""
+    return {
+        name: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored))) for name, stored in facts["schemas"].items()
+    }
 
 
 def check_linked_source(contract: DataContract) -> str | None:
@@ -239,7 +257,7 @@ def bound_tables(
     engine: Engine,
     participants: Fingerprints,
     key: bytes,
-    joining: Mapping[str, pa.Table] | None,
+    joining: tuple[Mapping[str, pa.Table], pa.Table] | None,
 ) -> LinkedReport:
     """Bounds scrubbed tables and the canaries that join them, and writes the views below `target`.
 
@@ -247,18 +265,19 @@ def bound_tables(
         tables: by plain names.
         scrubbed: the directory of `read_tables`.
         participants: the owners that take part.
-        joining: by table, and under `OWNERS`, rows of included canaries as `scrubbed` has them; None: none join.
+        joining: rows of included canaries, by table, and their owners, as `scrubbed` has them; None: none join.
     """
     owners = pa.Table.from_batches(read_table(scrubbed / OWNERS), table_schema(scrubbed / OWNERS))
     owners = owners.filter(pc.is_in(owners.column(OWNER_COLUMN), hex_column(participants)))
     read: dict[str, Path | pa.Table] = {name: scrubbed / TABLE / name for name in tables.private}
     beside = target.with_name(f"{target.name}-read")
-    if joining:
-        owners = pa.concat_tables([owners, joining[OWNERS].select(owners.column_names)])
+    if joining is not None:
+        planted, canaries = joining
+        owners = pa.concat_tables([owners, canaries.select(owners.column_names)])
         private_directory(beside)
         for name in tables.private:
             schema = table_schema(scrubbed / TABLE / name)
-            more = joining[name].select(schema.names).cast(schema).to_batches()
+            more = planted[name].select(schema.names).cast(schema).to_batches()
             write_table(beside / name, schema, _both(read_table(scrubbed / TABLE / name), more))
             read[name] = beside / name
     try:

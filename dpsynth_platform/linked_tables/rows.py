@@ -83,8 +83,7 @@ def read_rows(
     """
     plain = scrubbed_contract(contract)
     schema = pa.schema([item for item in readable_schema(contract, source) if item.name in plain.columns])
-    keys = {column for column, declared in plain.columns.items() if declared.type == "identifier"}
-    stored = pa.schema([pa.field(item.name, pa.string()) if item.name in keys else item for item in schema])
+    keys, stored = _keys(plain), stored_schema(contract, source)
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in checked_batches(kept_rows(source, contract, schema), plain, schema):
@@ -96,6 +95,18 @@ def read_rows(
 
     write_table(target, stored, rows())
     return target
+
+
+def stored_schema(contract: DataContract, source: Source) -> pa.Schema:
+    """The columns that `read_rows` writes."""
+    plain = scrubbed_contract(contract)
+    keys = _keys(plain)
+    found = (item for item in readable_schema(contract, source) if item.name in plain.columns)
+    return pa.schema([pa.field(item.name, pa.string()) if item.name in keys else item for item in found])
+
+
+def _keys(plain: DataContract) -> set[str]:
+    return {column for column, declared in plain.columns.items() if declared.type == "identifier"}
 
 
 def _owners(task: LinkedTask, root: Path, keys: FingerprintKeys) -> pa.Table:

@@ -22,7 +22,18 @@ from dpsynth_platform.one_table.statement import (
     earlier_attempts,
     started_in_words,
 )
-from dpsynth_platform.privacy.statement import WEIGHTS, Assumption, Tuning, privacy_statement, words_of
+from dpsynth_platform.privacy.statement import (
+    WEIGHTS,
+    Assumption,
+    Tuning,
+    bound_of_tables,
+    covered_of_tables,
+    ids_of_tables,
+    not_covered_of_tables,
+    owners_of_tables,
+    privacy_statement,
+    words_of,
+)
 
 
 class TablesStatement(Statement):
@@ -52,7 +63,6 @@ def statement(
     words = words_of(plan.method, plan.event)
     common = privacy_statement(_named(task), family, plan.event, words, tuning=Tuning(others), attempts=attempts)
     event = plan.describe()["event"]
-    public = [f"{name}: {(tables.tables[name].public or '').rstrip('.')}" for name in tables.lookups]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     given = f"; of {tables.root}, given {' and '.join(shown)}" if (shown := given_in_words(task.options.given)) else ""
     counted = [f"{name}: {number_of(found, 'synthetic row')}" for name, found in rows.items()]
@@ -65,16 +75,12 @@ def statement(
         covered=(
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted models, and all rows of all tables that are ever drawn from "
-            "them. Keys are made anew.",
-            *([f"Public tables, released as they are: {'; '.join(public)}."] if public else []),
+            "them.",
+            *covered_of_tables(tables),
         ),
         table=f"{'; '.join(counted)}{number}{given}.",
         not_covered=(
-            *(
-                [f"The rows of public tables ({', '.join(tables.lookups)}): no mechanism protects them."]
-                if public
-                else []
-            ),
+            *not_covered_of_tables(tables),
             "Whether the tables can be read as declared (present, readable, not empty, of these types, with distinct "
             "keys where rows refer to them, with an owner in some row), and whether a column of ordinary values looks "
             "like personal data, which stop a run: visible to the user who runs it.",
@@ -86,20 +92,10 @@ def statement(
         ),
         assumptions=(
             RANDOMNESS,
-            Assumption(
-                f"No owner has more than {tables.rows_of_owner} rows in all tables: {_bounds(task)}.",
-                "yes",
-                "From the root downwards, rows are chosen by their order and a keyed hash, parent by parent, and "
-                "counted again before the mechanism reads. Which rows are kept depends on one owner's rows alone. Rows "
-                "without a kept parent are left out.",
-            ),
+            bound_of_tables(tables),
             *([KEPT] if given else []),
             *([WEIGHTS] if tables.weighting == "owners" else []),
-            Assumption(
-                "All rows of one person belong to one row of the root, or to rows with the same owner.",
-                "as declared",
-                f"The owner is {task.owner_in_words}. A person with two ids is two owners.",
-            ),
+            ids_of_tables(task.owner_in_words),
             Assumption(
                 "Tables, keys, domains, bins, bounds, constraints and the number of expected units are public.",
                 "as declared",
@@ -113,10 +109,5 @@ def statement(
 
 def _named(task: LinkedTask) -> DataContract:
     """The contract of the whole, with the owner as the declaration names it."""
-    owner = f"{task.owner_in_words}, directly or by foreign keys"
-    privacy = task.contract.privacy.model_copy(update={"owner_columns": [owner]})
+    privacy = task.contract.privacy.model_copy(update={"owner_columns": [owners_of_tables(task.owner_in_words)]})
     return task.contract.model_copy(update={"privacy": privacy})
-
-
-def _bounds(task: LinkedTask) -> str:
-    return ", ".join(f"{task.tables.bound(name)} of {name}" for name in task.tables.private)

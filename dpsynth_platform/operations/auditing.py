@@ -7,6 +7,7 @@ scores, recording audit and candidate. What does not: the attacks.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 if TYPE_CHECKING:
     from dpsynth_platform.audit.attacks import Scored
     from dpsynth_platform.audit.canaries import CanarySet
+    from dpsynth_platform.audit.canary_cost import CanaryCost
+    from dpsynth_platform.audit.linked_canaries import FamilySet
     from dpsynth_platform.audit.risk import Reconstructed
     from dpsynth_platform.audit.verdict import AuditReport, SeparateModel
 
@@ -40,29 +43,31 @@ def audited(
     Args:
         inputs: the records of canaries, model, synthetic rows and the attacked model.
     """
-    from dpsynth_platform.audit.canary_cost import canary_cost
     from dpsynth_platform.audit.fdp import renyi_profile
     from dpsynth_platform.audit.verdict import judge
-    from dpsynth_platform.synth.counted import counts_columns
-    from dpsynth_platform.synth.tabular.model import load_model
 
-    found = _attacked(step, contract, raw, attacked, {item.step: item for item in inputs})
+    records = {item.step: item for item in inputs}
+    found: _Attacked | _AttackedFamilies
+    if contract.tables:
+        found = _attacked_families(step, contract, raw, attacked, records)
+    else:
+        found = _attacked(step, contract, raw, attacked, records)
     clearance = step.storage.require(step.place, "clearance", run_key=raw.run_key)
     entry = step.ledger.entry(clearance.facts[attacked_role(contract).entry])
     cost, claim = entry.request, entry.request.guarantee
     separate = contract.separate_audit_model
-    # A separate released model contains no canary: canaries cost budget there, and no quality.
-    counts = load_model(found.columns) if counts_columns(contract) and not separate else None
     alone = judge(
         contract,
         step.place.period,
         found.canaries.included,
         found.scored,
         curve=renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta),
-        cost=None if separate else canary_cost(contract, found.canaries, counts, found.rows),
+        # A separate released model contains no canary: canaries cost budget there, and no quality.
+        cost=None if separate else found.cost(contract),
         reconstructed=found.reconstructed,
-        kinds=found.canaries.kinds,
+        kinds=found.kinds,
         apart=_separate_model(entry) if separate else None,
+        most_records=found.most_records,
     )
     report = _with_family(step, contract, entry, alone)
     return _store(step, contract, raw.run_key, found, report, inputs), report
@@ -81,6 +86,83 @@ class _Attacked:
     columns: Path
     scored: Sequence[Scored]
     reconstructed: tuple[Reconstructed, ...] = ()
+    most_records: int | None = None
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        return self.canaries.kinds
+
+    def cost(self, contract: DataContract) -> CanaryCost:
+        from dpsynth_platform.audit.canary_cost import canary_cost
+        from dpsynth_platform.synth.counted import counts_columns
+        from dpsynth_platform.synth.tabular.model import load_model
+
+        counts = load_model(self.columns) if counts_columns(contract) else None
+        return canary_cost(contract, self.canaries, counts, self.rows)
+
+
+@dataclass(frozen=True)
+class _AttackedFamilies:
+    """The same of linked tables; the directory is that of the models of all views."""
+
+    canaries: FamilySet
+    directory: Path
+    scored: Sequence[Scored]
+    reconstructed: tuple[Reconstructed, ...] = ()
+    kinds: Sequence[str] = ()
+
+    @property
+    def most_records(self) -> int:
+        return self.canaries.most_rows
+
+    def cost(self, contract: DataContract) -> CanaryCost:
+        from dpsynth_platform.audit.linked_scoring import families_cost
+
+        return families_cost(contract, self.canaries, self.directory)
+
+
+def _attacked_families(
+    step: StepContext,
+    contract: DataContract,
+    raw: StepRecord,
+    attacked: StepRecord,
+    records: Mapping[str, StepRecord],
+) -> _AttackedFamilies:
+    from dpsynth_platform.audit.linked_canaries import read_families
+    from dpsynth_platform.audit.linked_scoring import score_families
+    from dpsynth_platform.synth.relational.sealing import SealedTables
+
+    tables = SealedTables.of(step.plan(raw)).tables
+    families = read_families(records["canaries"].directory, tables)
+    released = _released_tables(step, contract, attacked, records["synthetic"])
+    work = step.storage.named_output(step.place, SCORES, "views")
+    try:
+        shutil.rmtree(work / "views", ignore_errors=True)  # of an interrupted run
+        with step.sql.open(work) as engine:
+            views = families.views(engine, step.vault.create(f"ordering-{contract.family}"), work / "views")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    scored = score_families(families, views, attacked.directory, released)
+    return _AttackedFamilies(families, attacked.directory, scored)
+
+
+def _released_tables(
+    step: StepContext, contract: DataContract, attacked: StepRecord, synthetic: StepRecord
+) -> dict[str, pa.Table]:
+    """The attacked rows of all private tables (see `_rows`), by plain names of columns."""
+    from dpsynth_platform.synth.relational.drawing import LinkedDrawing
+    from dpsynth_platform.synth.relational.generator import planned
+
+    drawing = LinkedDrawing.of(planned(attacked.directory), attacked.directory)
+    names = drawing.tables.private
+    if contract.separate_audit_model:
+        step.progress("drawing rows from the attacked model; none of them is released")
+        roots = drawing.roots if contract.generate.rows == "auto" else contract.generate.rows
+        batches = list(drawing.batches(roots))
+        return {name: pa.Table.from_batches([found[name] for found in batches]) for name in names}
+    found = {name: pa.Table.from_batches(read_table(synthetic.directory / "table" / name)) for name in names}
+    # Released under the source's names, in the order of the plan.
+    return {name: table.rename_columns(drawing.released[name].schema.names) for name, table in found.items()}
 
 
 def _attacked(
@@ -139,7 +221,7 @@ def _store(
     step: StepContext,
     contract: DataContract,
     run_key: str,
-    found: _Attacked,
+    found: _Attacked | _AttackedFamilies,
     report: AuditReport,
     inputs: Sequence[StepRecord],
 ) -> StepRecord:

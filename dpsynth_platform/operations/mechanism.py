@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import BASE_MODEL_METHODS, IMAGE_METHODS, LINKED, NETWORK_METHODS, TUNED
@@ -38,7 +36,7 @@ from dpsynth_platform.lifecycle.erasure import honoured
 from dpsynth_platform.operations.admitting import deployed_base
 from dpsynth_platform.operations.roles import Role, attacked_role
 from dpsynth_platform.operations.step import StepContext
-from dpsynth_platform.scrub.fingerprints import write_fingerprints
+from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, write_fingerprints
 from dpsynth_platform.synth.endpoint_access import Access, transport_of
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
@@ -196,15 +194,13 @@ def _fit(
     resume: bool,
 ) -> None:
     """The mechanism, under a grant for exactly these data, owners and place. Its entry starts after all checks."""
-    from dpsynth_platform.scrub.fingerprints import distinct_owners
-
     key = step.vault.signing_key()
-    planted = inputs.canaries and _joining(plan, inputs.canaries.directory).to_batches()
+    planted = None if inputs.canaries is None else _joining(plan, inputs.canaries.directory)
     with _job_files(step, inputs.role, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
-        write_fingerprints(job / "canaries", distinct_owners(planted or []))
+        write_fingerprints(job / "canaries", distinct_owners([]) if planted is None else planted)
         # Others find their model by the plan.
         language = plan.method in (*BASE_MODEL_METHODS, TUNED)
         writes = _base_model_file(base, job) if base is not None and language else {}
@@ -248,16 +244,15 @@ def _fit(
         )
 
 
-def _joining(plan: SealedPlan, canaries: Path) -> pa.Table:
-    """The rows of included canaries; of linked tables, their owners."""
+def _joining(plan: SealedPlan, canaries: Path) -> Fingerprints:
+    """The owners of included canaries."""
     if plan.method == LINKED:
-        from dpsynth_platform.audit.linked_canaries import read_families
-        from dpsynth_platform.linked_tables.line import OWNERS
+        from dpsynth_platform.audit.linked_canaries import joining_fingerprints
 
-        return read_families(canaries).joining[OWNERS]
+        return joining_fingerprints(canaries)
     from dpsynth_platform.audit.canaries import read_canaries
 
-    return read_canaries(canaries / "table").joining
+    return distinct_owners(read_canaries(canaries / "table").joining.to_batches())
 
 
 def _run_worker(step: StepContext, entry: Entry, method: str, job: WorkerJob) -> None:

@@ -13,9 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.linked_contract import dotted
 from dpsynth_platform.foundation.errors import PublicationFailed
-from dpsynth_platform.foundation.storage import AUDITED, KEPT_SETTING, TEXTS_DRAWN, read_beside_rows
+from dpsynth_platform.foundation.release_layout import SINGLE
+from dpsynth_platform.foundation.storage import (
+    AUDITED,
+    KEPT_SETTING,
+    TEXTS_DRAWN,
+    read_beside_rows,
+    read_table,
+    table_schema,
+)
 from dpsynth_platform.ledger.chain import STARTED
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.operations.step import StepContext
@@ -31,6 +42,7 @@ from dpsynth_platform.release.dossier import (
 )
 from dpsynth_platform.release.evidence import CheckedEvidence, check_unchanged
 from dpsynth_platform.release.paid import read_paid
+from dpsynth_platform.release.publish import Published, TableRows
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.target_files import SignedRelease
 from dpsynth_platform.release.targets import put
@@ -39,7 +51,6 @@ from dpsynth_platform.synth.tabular.missing import read_missing
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.statement import PrivacyStatement
-    from dpsynth_platform.release.publish import Published
 
 
 def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence, directory: Path) -> None:
@@ -51,6 +62,24 @@ def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence
         entry_id=checked.candidate.entry_id,
         check=lambda decisions: check_unchanged(step.place, contract, checked, decisions),
     )
+
+
+def tables_of(contract: DataContract, directory: Path) -> dict[str, TableRows]:
+    """The tables of a candidate: one Delta table, or one of each linked table below `directory`."""
+    places = {name: directory / name for name in _names(contract)}
+    return {name: TableRows(table_schema(place), read_table(place)) for name, place in places.items()}
+
+
+def whole_schema(contract: DataContract, directory: Path) -> pa.Schema:
+    """All columns below such a directory; of linked tables as `table.column`."""
+    found = {name: table_schema(directory / name) for name in _names(contract)}
+    return pa.schema(
+        item.with_name(dotted(name, item.name)) if name else item for name, schema in found.items() for item in schema
+    )
+
+
+def _names(contract: DataContract) -> list[str]:
+    return [*contract.linked.private, *contract.linked.lookups] if contract.tables else [SINGLE]
 
 
 def copy_to_targets(step: StepContext, contract: DataContract, made: Published) -> None:

@@ -21,6 +21,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.image_generation import PictureEndpoint, WarmUpPictures
 from dpsynth_platform.contracts.public_rows import PublicRows
+from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
@@ -285,6 +286,7 @@ class PrivacyStatement:
             _plain("factor", unit=unit, factor=upper_bound(math.exp(promise.epsilon)), delta=delta),
             _plain("against_anyone"),
             *([_plain("counted_once")] if promise.weighting == "owners" else []),
+            *([_plain("all_tables", unit=unit)] if KEYS_ANEW in self.covered else []),
             *([TWO_MODELS] if TWO_MODELS in self.covered else []),
             _plain("general_patterns"),
             *([_plain("unprotected_graph", graph=_text("graph"))] if promise.adjacency == "fixed-graph" else []),
@@ -355,7 +357,11 @@ def privacy_statement(
         target_epsilon=target.epsilon,
         tier=claimed.tier,
         setting=_text("setting"),
-        covered=(*_covered(tree, words), *([TWO_MODELS] if contract.separate_audit_model else [])),
+        covered=(
+            *_covered(tree, words),
+            *(covered_of_tables(contract.linked) if contract.tables else []),
+            *([TWO_MODELS] if contract.separate_audit_model else []),
+        ),
         not_covered=tuple(_not_covered(contract, tuning, attempts, related)),
         output=_output(contract, words),
         unit=_unit(contract),
@@ -381,10 +387,49 @@ WEIGHTS = _assumption("assumptions", "weights")
 """What counts of owners (`weighting: owners`) rest on."""
 TWO_MODELS = _text("two_models")
 """What `audit.model: separate` means for readers."""
+KEYS_ANEW = _text("linked", "keys")
+"""What is said of the keys of linked tables."""
+
+
+def owners_of_tables(owner: str) -> str:
+    """Whose records are an owner's where tables are linked, by the column that names the owner."""
+    return _text("linked", "owners", owners=owner)
+
+
+def covered_of_tables(tables: LinkedTables) -> tuple[str, ...]:
+    """What a guarantee covers, and need not cover, of tables as a whole."""
+    public = [f"{name}: {_within(tables.tables[name].public)}" for name in tables.lookups]
+    return (
+        KEYS_ANEW,
+        *([_text("linked", "public", tables="; ".join(public))] if public else []),
+    )
+
+
+def not_covered_of_tables(tables: LinkedTables) -> tuple[str, ...]:
+    """What no mechanism protects of tables."""
+    return (_text("not_covered", "public_tables", tables=", ".join(tables.lookups)),) if tables.lookups else ()
+
+
+def bound_of_tables(tables: LinkedTables) -> Assumption:
+    """What the bound on one owner's rows in all tables rests on."""
+    bounds = ", ".join(f"{tables.bound(name)} of {name}" for name in tables.private)
+    return _assumption("assumptions", "bound_of_tables", most=tables.rows_of_owner, bounds=bounds)
+
+
+def ids_of_tables(owner: str, who: str = "person") -> Assumption:
+    """What it rests on that rows belong to owners.
+
+    Args:
+        owner: the column that names the owner of a row of the root, as `table.column`.
+    """
+    return _assumption("assumptions", "ids_of_tables", owner=owner, who=who)
 
 
 def _output(contract: DataContract, words: MechanismWords) -> str:
     published = _text("output", "published", rows=_rows(contract))
+    if contract.tables and (others := contract.linked.private[1:]):
+        named = {"root": contract.linked.root, "others": ", ".join(others)}
+        published = _text("output", "published_tables", rows=_rows(contract), **named)
     kind = "two_models" if contract.separate_audit_model else "one_model"
     return _text("output", kind, published=published, result=words.result)
 
@@ -413,13 +458,18 @@ def _unit(contract: DataContract) -> str:
             "unit",
             "others",
             unit=privacy.unit,
-            records=_text("unit", kind, owners=" or ".join(privacy.owner_columns)),
+            records=_text("unit", kind, owners=_owners(contract)),
             most=privacy.max_contributions,
             group=_text("unit", "group") if privacy.unit == "group" else "",
             weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
         )
         + picture
     )
+
+
+def _owners(contract: DataContract) -> str:
+    named = " or ".join(contract.privacy.owner_columns)
+    return owners_of_tables(named) if contract.tables else named
 
 
 def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
@@ -532,6 +582,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
             yield _text("not_covered", "public_checkpoint", directory=named, public=_within(model.public))
     if (rows := contract.generate.public) is not None:
         yield of_public_rows(rows)
+    if contract.tables:
+        yield from not_covered_of_tables(contract.linked)
     endpoint = contract.generate.endpoint
     if endpoint is not None:
         words = _TEXTS["endpoint_makes"]["texts" if contract.generate.image is None else "pictures"]
@@ -618,14 +670,19 @@ def _about_contract(contract: DataContract) -> Iterator[Assumption]:
     privacy = contract.privacy
     chosen_by = _text("chosen_by", "weight" if privacy.weight else "hash", column=privacy.weight)
     bound = "bound_of_graph" if privacy.adjacency == "fixed-graph" else "bound"
-    yield _assumption("assumptions", bound, most=privacy.max_contributions, chosen_by=chosen_by)
+    if contract.tables:
+        yield bound_of_tables(contract.linked)
+    else:
+        yield _assumption("assumptions", bound, most=privacy.max_contributions, chosen_by=chosen_by)
     if privacy.weighting == "owners":
         yield WEIGHTS
-    owners = " or ".join(privacy.owner_columns)
+    owners, who = " or ".join(privacy.owner_columns), "group" if privacy.unit == "group" else "person"
     if privacy.unit == "example":
         yield _assumption("assumptions", "ids_of_records", owners=owners)
+    elif contract.tables:
+        yield ids_of_tables(owners, who)
     else:
-        yield _assumption("assumptions", "ids", owners=owners, who="group" if privacy.unit == "group" else "person")
+        yield _assumption("assumptions", "ids", owners=owners, who=who)
     yield _assumption("assumptions", "contract")
 
 

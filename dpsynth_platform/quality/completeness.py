@@ -21,6 +21,9 @@ def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tupl
     if contract.generate.answers:
         yield "answers", None if report["answers"]["compared"] else "no exact answer is known"
         return
+    if contract.tables:
+        yield from _linked_reasons(contract, report)
+        return
     if contract.modelled:
         yield "distances of columns", report["fidelity"]["not_available"]
         yield "similarity to held-out rows", None if report["similarity"] else "a table has no rows"
@@ -42,3 +45,17 @@ def _reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tupl
         yield "pictures", None if report["pictures"] else "too few, or the features' weights are not installed"
     if contract.text_column is not None:
         yield "texts", None if report["texts"] else "too few, or too few of a kind"
+
+
+def _linked_reasons(contract: DataContract, report: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    found = report["linked"]
+    for name, table in found["tables"].items():
+        modelled = contract.linked.own_columns(name)
+        yield f"distances of columns of {name}", "a table has no rows" if modelled and not table["columns"] else None
+    target, models = contract.quality.target, report.get("utility") or report.get("regression")
+    if target is not None:
+        yield f"models of {target}", "no owner is held out" if models is None else models["not_available"]
+        for kind in ("synthetic", "real"):
+            yield f"models trained on {kind} rows", ((models or {}).get(kind) or {}).get("not_available")
+    for name, query in found["queries"].items():
+        yield f"query {name}", query.get("not_available")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dpsynth_platform.contracts.tables import (
     children_name,
     context_name,
     gap_name,
+    is_learned,
     previous_name,
 )
 from dpsynth_platform.foundation.errors import ContractError
@@ -39,7 +40,7 @@ from dpsynth_platform.quality.linked_views import LinkedViews, key_rows, unorder
 from dpsynth_platform.quality.regression import Regression, measure_regression
 from dpsynth_platform.quality.report import NOTICE
 from dpsynth_platform.quality.utility import Utility, measure_utility
-from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.domain import Domain, declared_domain
 
 Tables = Mapping[str, pa.Table]
 Codes = npt.NDArray[Any]
@@ -50,15 +51,17 @@ class TableQuality:
     """One table alone: distances in [0, 1], 0 the same; None: the table has no such columns, or no rows.
 
     Attributes:
+        columns: total variation of each column; empty without rows.
         one_way, two_way: mean total variation of single columns, and of pairs.
         keys_distinct: of the synthetic rows, the share with a key of their own; 1 is right. None without a key.
         lookups: of the synthetic values of each column that refers to a public table, the share that it has.
     """
 
+    columns: dict[str, float]
     one_way: float | None
     two_way: float | None
-    keys_distinct: float | None
-    lookups: dict[str, float]
+    keys_distinct: float | None = None
+    lookups: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,25 +70,25 @@ class EdgeQuality:
 
     Attributes:
         parent: the table above.
-        references: of the synthetic rows, the share that refers to a row of the parent; 1 is right.
         children: total variation of the number of children of a row.
         children_by_parent: mean over the parent's columns of the total variation of (number of children, column).
         across: by ancestor, the parent first: mean over pairs (its column, this table's column) on the join.
         in_sequence: mean over columns of the total variation of (value in the row before, value).
         gaps: total variation of the steps from row to row of the first order column, in the mechanism's cells.
+        references: of the synthetic rows, the share that refers to a row of the parent; 1 is right.
         out_of_order: share of synthetic rows that come before the row above them, of the same parent; 0 is right.
         next_row: classifiers of a column of the next row, given the row before and all ancestors.
     """
 
     parent: str
-    references: float
     children: float | None
     children_by_parent: float | None
     across: dict[str, float]
     in_sequence: float | None
     gaps: float | None
-    out_of_order: float | None
-    next_row: Utility | None
+    references: float | None = None
+    out_of_order: float | None = None
+    next_row: Utility | None = None
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,16 @@ class LinkedQuality:
         edges: by child.
         queries: the error of each SQL query, over all rows of both sides.
         root: models of a column of the root, from the root's other columns and features of all that belongs to it.
+        resampled_tables, resampled_edges: the distances of a bootstrap of the real owners, about as many as synthetic
+            ones, which cannot be much improved on. Shares of keys and orders are not among them.
     """
 
     tables: dict[str, TableQuality]
     edges: dict[str, EdgeQuality]
     queries: tuple[QueryError, ...] = ()
     root: Utility | Regression | None = None
+    resampled_tables: dict[str, TableQuality] = field(default_factory=dict)
+    resampled_edges: dict[str, EdgeQuality] = field(default_factory=dict)
     notice: str = field(default=NOTICE, init=False)
 
     @property
@@ -111,7 +118,7 @@ class LinkedQuality:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; None for what is not available."""
-        return _plain(asdict(self) | {"query_error": self.query_error})  # type: ignore[no-any-return]
+        return as_json(asdict(self) | {"query_error": self.query_error})  # type: ignore[no-any-return]
 
 
 def measure_linked(
@@ -142,19 +149,51 @@ def measure_linked(
         EngineError: the SQL engine stopped.
     """
     _check_targets(tables, next_row or {}, root_target)
+    tables = _known(tables, synthetic)
     views = [LinkedViews.of(tables, side, real, work) for side in (real, synthetic)]
-    tested = None if holdout is None else LinkedViews.of(tables, holdout, real, work)
-    found_tables, edges = {}, {}
+    found_tables, edges = _distances(views, real, synthetic)
+    resampled = _distances([views[0], views[0].resampled(views[1].rows[tables.root].num_rows)])
+    root = None
+    if holdout is not None:
+        tested = LinkedViews.of(tables, holdout, real, work)
+        for name, target in (next_row or {}).items():
+            edges[name] = replace(edges[name], next_row=_next_row(views, tested, name, target))
+        root = None if root_target is None else _root_model(views, tested, root_target)
+    answered = query_errors(queries, real, {**real, **synthetic})
+    return LinkedQuality(found_tables, edges, answered, root, *resampled)
+
+
+def _distances(
+    views: Sequence[LinkedViews], real: Tables | None = None, synthetic: Tables | None = None
+) -> tuple[dict[str, TableQuality], dict[str, EdgeQuality]]:
+    """Of all tables; shares of keys and orders are measured of the synthetic tables, where these are given."""
+    tables = views[0].tables
+    found, edges = {}, {}
     for name in tables.private:
-        domain = views[0].domain(name)
-        pairs = _Pairs.of(domain, [view.rows[name] for view in views])
-        found_tables[name] = _table(tables, name, synthetic, real, pairs)
-        target = (next_row or {}).get(name)
+        pairs = _Pairs.of(views[0].domain(name), [view.rows[name] for view in views])
+        found[name] = _table(tables, name, pairs)
         if tables.tables[name].parent is not None:
-            predicted = None if tested is None or target is None else _next_row(views, tested, name, target)
-            edges[name] = _edge(tables, name, synthetic, views, pairs, predicted)
-    root = None if tested is None or root_target is None else _root_model(views, tested, root_target)
-    return LinkedQuality(found_tables, edges, query_errors(queries, real, {**real, **synthetic}), root)
+            edges[name] = _edge(tables, name, views, pairs)
+        if synthetic is not None and real is not None:
+            found[name] = replace(found[name], **_keys(tables, name, synthetic, real))
+            if name in edges:
+                edges[name] = replace(edges[name], **_joins(tables, name, synthetic))
+    return found, edges
+
+
+def _known(tables: LinkedTables, synthetic: Tables) -> LinkedTables:
+    """The tables with the synthetic rows' values in columns whose values were learned."""
+    parts = dict(tables.tables)
+    for name in tables.private:
+        columns = dict(parts[name].columns)
+        there = synthetic[name].column_names if name in synthetic else ()
+        learned = [column for column in there if is_learned(columns.get(column))]
+        for item in declared_domain(columns, learned):
+            texts = pc.unique(item.texts(synthetic[name].column(item.name)).drop_null())
+            changed = {"values": sorted(texts.to_pylist()), "most": None}
+            columns[item.name] = columns[item.name].model_copy(update=changed)
+        parts[name] = parts[name].model_copy(update={"columns": columns})
+    return tables.model_copy(update={"tables": parts})
 
 
 @dataclass(frozen=True)
@@ -187,28 +226,42 @@ class _Pairs:
         return _mean(marginal_distances(*self.codes, self.domain.sizes, places))
 
 
-def _table(tables: LinkedTables, name: str, synthetic: Tables, real: Tables, pairs: _Pairs) -> TableQuality:
-    own, table, rows = tables.own_columns(name), tables.tables[name], synthetic[name]
-    keys = key_rows(rows, table.key) if table.key else None
+def _table(tables: LinkedTables, name: str, pairs: _Pairs) -> TableQuality:
+    own = tables.own_columns(name)
     return TableQuality(
+        columns={column: distance for column in own if (distance := pairs.mean([(column,)])) is not None},
         one_way=pairs.alone(own, 1),
         two_way=pairs.alone(own, 2),
-        keys_distinct=None if keys is None or not rows.num_rows else len(set(keys)) / rows.num_rows,
-        lookups={
-            column: _referring(key_rows(rows, [column]), key_rows(real[other], tables.tables[other].key))
-            for column, other in table.lookups.items()
-        },
     )
 
 
-def _edge(
-    tables: LinkedTables,
-    name: str,
-    synthetic: Tables,
-    views: Sequence[LinkedViews],
-    pairs: _Pairs,
-    next_row: Utility | None,
-) -> EdgeQuality:
+def _keys(tables: LinkedTables, name: str, synthetic: Tables, real: Tables) -> dict[str, Any]:
+    """Shares of a table's keys and lookups that are right."""
+    table, rows = tables.tables[name], synthetic[name]
+    keys = key_rows(rows, table.key) if table.key else None
+    return {
+        "keys_distinct": None if keys is None or not rows.num_rows else len(set(keys)) / rows.num_rows,
+        "lookups": {
+            column: _referring(key_rows(rows, [column]), key_rows(real[other], tables.tables[other].key))
+            for column, other in table.lookups.items()
+        },
+    }
+
+
+def _joins(tables: LinkedTables, name: str, synthetic: Tables) -> dict[str, Any]:
+    """The shares of a table's rows that have a parent, and that are out of order."""
+    table = tables.tables[name]
+    assert table.parent is not None  # noqa: S101  (the caller asks)
+    parent = table.parent.table
+    return {
+        "references": _referring(
+            key_rows(synthetic[name], table.parent.columns), key_rows(synthetic[parent], tables.tables[parent].key)
+        ),
+        "out_of_order": unordered(synthetic[name], table.parent.columns, table.order_by) if table.order_by else None,
+    }
+
+
+def _edge(tables: LinkedTables, name: str, views: Sequence[LinkedViews], pairs: _Pairs) -> EdgeQuality:
     table = tables.tables[name]
     assert table.parent is not None  # noqa: S101  (the caller asks)
     parent, own = table.parent.table, tables.own_columns(name)
@@ -223,16 +276,11 @@ def _edge(
     }
     return EdgeQuality(
         parent=parent,
-        references=_referring(
-            key_rows(synthetic[name], table.parent.columns), key_rows(synthetic[parent], tables.tables[parent].key)
-        ),
         children=_counts_distance(*(view.rows[parent].column(number).to_numpy() for view in views)),
         children_by_parent=above.mean([(number, each) for each in tables.own_columns(parent)]),
         across={other: found for other, found in across.items() if found is not None},
         in_sequence=None if later is None else later.mean([(previous_name(each, 1), each) for each in own]),
         gaps=None if later is None or gap is None else later.mean([(gap_name(gap),)]),
-        out_of_order=unordered(synthetic[name], table.parent.columns, table.order_by) if table.order_by else None,
-        next_row=next_row,
     )
 
 
@@ -307,9 +355,10 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if len(values) else None
 
 
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """A value of JSON: lists for tuples, and None for NaN."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [as_json(each) for each in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,8 @@ from dpsynth_platform.foundation.errors import ContractError, file_problem
 if TYPE_CHECKING:
     import duckdb
 
+Database = Mapping[str, pa.Table]
+Name = TypeVar("Name")
 _ACCEPTED = "one SELECT whose last column is a number, and whose other columns name groups, over the declared tables"
 
 
@@ -58,32 +60,57 @@ def read_queries(path: Path) -> list[str]:
     return [each.query.strip().removesuffix(";") for each in statements]
 
 
-def query_errors(
-    queries: Sequence[str], real: Mapping[str, pa.Table], synthetic: Mapping[str, pa.Table]
-) -> tuple[QueryError, ...]:
+def query_errors(queries: Sequence[str], real: Database, synthetic: Database) -> tuple[QueryError, ...]:
     """Runs each query on both sides. Raises `ContractError` for one that cannot be run or has no number."""
+    found, problems = named_query_errors(dict(enumerate(queries, 1)), real, synthetic)
+    for number, problem in problems.items():
+        raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
+    return tuple(found.values())
+
+
+def named_query_errors(
+    queries: Mapping[Name, str], real: Database, synthetic: Database
+) -> tuple[dict[Name, QueryError], dict[Name, str]]:
+    """Runs each query on both sides: the errors by name, and why others cannot be run or have no number.
+
+    The reasons can depend on the rows, such as a value that is no number, but have none of them.
+    """
+    found: dict[Name, QueryError] = {}
+    problems: dict[Name, str] = {}
     if not queries:
-        return ()
+        return found, problems
     with _opened(real) as one, _opened(synthetic) as other:
-        return tuple(_compared(number, query, one, other) for number, query in enumerate(queries, 1))
+        for name, query in queries.items():
+            try:
+                found[name] = _compared(query, one, other)
+            except _NoNumbers as error:
+                problems[name] = str(error)
+    return found, problems
 
 
-def _opened(tables: Mapping[str, pa.Table]) -> duckdb.DuckDBPyConnection:
-    """A database in memory that reads these tables, and no file."""
+class _NoNumbers(Exception):
+    """A query cannot be run, or has no number."""
+
+
+def _opened(tables: Database) -> duckdb.DuckDBPyConnection:
+    """A database in memory that reads these tables, and no file; nor does it write rows to one."""
     import duckdb
 
-    connection = duckdb.connect(config={"threads": 1})
+    connection = duckdb.connect(config={"threads": 1, "temp_directory": ""})
     for name, table in tables.items():
         connection.register(name, table)
-    for setting in ("TimeZone = 'UTC'", "enable_external_access = false", "lock_configuration = true"):
+    for setting in (
+        "TimeZone = 'UTC'",
+        "python_enable_replacements = false",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
         connection.execute(f"SET {setting}")
     return connection
 
 
-def _compared(
-    number: int, query: str, real: duckdb.DuckDBPyConnection, synthetic: duckdb.DuckDBPyConnection
-) -> QueryError:
-    truth, made = (_numbers(number, query, connection) for connection in (real, synthetic))
+def _compared(query: str, real: duckdb.DuckDBPyConnection, synthetic: duckdb.DuckDBPyConnection) -> QueryError:
+    truth, made = (_numbers(query, connection) for connection in (real, synthetic))
     groups = sorted({*truth, *made}, key=str)
     if not groups:
         return QueryError(query, 0, 0.0, 0.0, 0.0)
@@ -91,7 +118,7 @@ def _compared(
     return QueryError(query, len(groups), float(np.mean(errors)), float(np.median(errors)), max(errors))
 
 
-def _numbers(number: int, query: str, connection: duckdb.DuckDBPyConnection) -> dict[tuple[Any, ...], float]:
+def _numbers(query: str, connection: duckdb.DuckDBPyConnection) -> dict[tuple[Any, ...], float]:
     import duckdb
 
     problem = None
@@ -106,7 +133,7 @@ def _numbers(number: int, query: str, connection: duckdb.DuckDBPyConnection) -> 
     except duckdb.Error as error:
         problem = f"stopped ({type(error).__name__})"  # other texts quote values
     if problem is not None:
-        raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
+        raise _NoNumbers(problem)
     found: dict[tuple[Any, ...], float] = {}
     for *group, value in rows:
         try:
@@ -122,7 +149,7 @@ def _numbers(number: int, query: str, connection: duckdb.DuckDBPyConnection) -> 
             break
         found[tuple(group)] = amount if math.isfinite(amount) else 0.0
     if problem is not None:
-        raise ContractError(f"queries.{number}: {problem}; accepted: {_ACCEPTED}")
+        raise _NoNumbers(problem)
     return found
 
 

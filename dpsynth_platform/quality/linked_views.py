@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,23 @@ class LinkedViews:
         """The cells of a view's columns: as declared, or few equal ones."""
         columns = self.tables.view(name, self.keys)
         return declared_domain(columns, list(columns))
+
+    def resampled(self, roots: int) -> LinkedViews:
+        """Owners with all their rows, drawn with replacement: so many that about `roots` rows of the root are expected.
+
+        By a fixed seed, so that reviewers can repeat it; it protects nothing.
+        """
+        root = self.rows[self.tables.root]
+        if not root.num_rows:
+            return self
+        owners = pc.unique(root.column(OWNER_COLUMN))
+        number = max(1, round(len(owners) * roots / root.num_rows))
+        times = np.bincount(np.random.default_rng(0).integers(len(owners), size=number), minlength=len(owners))
+        rows = {}
+        for name, table in self.rows.items():
+            of = pc.index_in(table.column(OWNER_COLUMN), value_set=owners).to_numpy()
+            rows[name] = table.take(pa.array(np.repeat(np.arange(table.num_rows), times[of])))
+        return replace(self, rows=rows)
 
     def features(self, name: str) -> dict[str, Feature]:
         """Of each row of the root: its owner's number of rows in a table, their means, and most frequent values."""

@@ -58,7 +58,7 @@ def charts(report: QualityReport) -> dict[str, Chart]:
     found = {
         "marginals": _marginals(report.fidelity),
         "ways": _ways(report.fidelity),
-        "classifiers": _classifiers(report.utility),
+        "classifiers": classifiers_chart(report.utility),
         "precision": _curve(report.records, "precision"),
         "recall": _curve(report.records, "recall"),
         "closeness": closeness_chart(report.closeness),
@@ -127,7 +127,8 @@ def _curve(records: RecordMeasures | None, what: str) -> Chart | None:
     )
 
 
-def _classifiers(utility: Utility) -> Chart | None:
+def classifiers_chart(utility: Utility) -> Chart | None:
+    """Scores of the classifiers; None without any."""
     trained = {"trained on synthetic rows": utility.synthetic, "trained on real rows": utility.real}
     means = {name: item.mean for name, item in trained.items() if item is not None and item.mean is not None}
     if not means:

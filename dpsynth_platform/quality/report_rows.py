@@ -6,7 +6,8 @@ What belongs here: names and numbers of each measure. What does not: measuring, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dpsynth_platform.quality.closeness import NEIGHBOURS, Closeness
 from dpsynth_platform.quality.fairness import Fairness, Gaps
@@ -34,6 +35,13 @@ DATASET_LEGEND = (
     "are few, many rows equal a real one."
 )
 """The same for a dataset with a contract."""
+LINKED_LEGEND = (
+    "Distances are total variation (0: the same), of rows that are cut to the declared bounds; the best possible is a "
+    "fresh sample of as many real owners. Children are a row's rows in another table. Models learn from synthetic rows "
+    "(for the best possible: from real ones) and are tested on held-out real rows. Errors of queries are relative, at "
+    "most 1, over all rows, and include a different number of owners."
+)
+"""The same for a dataset with linked tables."""
 _WORST = 5
 _WAYS = {4: "four", 5: "five"}
 _SIMILARITY = {
@@ -180,6 +188,11 @@ def closeness_rows(found: Closeness | None) -> list[Row]:
         ("nearer to a real row than held-out rows are, share", shown_number(found.closer), shown_number(0.5), ""),
         ("exact copies of real rows", made, kept, ""),
     ]
+
+
+def legend_of(report: Mapping[str, Any]) -> str:
+    """Explains the rows of a dataset's report."""
+    return LINKED_LEGEND if "linked" in report else DATASET_LEGEND
 
 
 def unavailable(measure: str, reason: str) -> Row:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from email.utils import parseaddr
 from importlib.resources import files
 from typing import Any
@@ -43,28 +44,130 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
           (10_000_000, "1M<n<10M"), (100_000_000, "10M<n<100M"))  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _RecordSet:
+    """One table of the release, as a record set and its files.
+
+    Attributes:
+        id: of the record set; its fields are below it.
+        files: its Parquet files, as the dossier has them.
+        columns: those that are published, by their names in the table.
+        table: what the dossier says of a linked table.
+    """
+
+    id: str
+    description: str
+    directory: str
+    files: Sequence[Mapping[str, Any]]
+    columns: Mapping[str, Mapping[str, Any]]
+    table: Mapping[str, Any] | None = None
+
+    @property
+    def distribution(self) -> list[dict[str, Any]]:
+        objects = [
+            {
+                "@type": "cr:FileObject",
+                "@id": file["path"],
+                "name": file["path"],
+                "contentUrl": file["path"],
+                "contentSize": f"{file['size']} B",
+                "encodingFormat": PARQUET,
+                "sha256": file["sha256"],
+            }
+            for file in self.files
+        ]
+        # Loaders check the hash of a single file; several files are read as one set.
+        whole = f"{self.id}.files" if self.table else "table"
+        together = {"@type": "cr:FileSet", "@id": whole, "name": whole, "encodingFormat": PARQUET,
+                    "includes": f"{self.directory}/*.parquet"}  # fmt: skip
+        return objects if len(objects) == 1 else [*objects, together]
+
+    def source(self, column: str) -> dict[str, Any]:
+        """Where a column's values are."""
+        kind = "fileObject" if len(self.files) == 1 else "fileSet"
+        return {kind: {"@id": self.distribution[-1]["@id"]}, "extract": {"column": column}}
+
+    def field_id(self, column: str) -> str:
+        """A field's identifier, which is part of an address: readers accept no blanks there, and resolve `..`."""
+        plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", column) is not None
+        return f"{self.id}/{column}" if plain else f"{self.id}/column/{list(self.columns).index(column) + 1}"
+
+    def record_set(self, all_: Sequence[_RecordSet]) -> dict[str, Any]:
+        key = [{"@id": self.field_id(column)} for column in (self.table or {}).get("key", [])]
+        references = self._references(all_)
+        return {
+            "@type": "cr:RecordSet",
+            "@id": self.id,
+            "name": self.id,
+            "description": self.description,
+            **({"key": key} if key else {}),
+            "field": [
+                {
+                    "@type": "cr:Field",
+                    "@id": self.field_id(name),
+                    "name": name,
+                    "description": page.TREATMENTS[column["treatment"]],
+                    "dataType": IMAGE if column["treatment"] == "pictured" else _data_type(column["type"]),
+                    "source": self.source(name),
+                    **({"references": references[name]} if name in references else {}),
+                    **({"isArray": True, "arrayShape": "-1"} if column["type"].startswith("list<") else {}),
+                }
+                for name, column in self.columns.items()
+            ],
+        }
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Foreign keys of one column: the table that each refers to. Readers join by one column only."""
+        if self.table is None:
+            return {}
+        parent = self.table["parent"]
+        joins = parent is not None and len(parent["columns"]) == 1
+        return ({parent["columns"][0]: parent["table"]} if joins else {}) | self.table["lookups"]
+
+    def _references(self, all_: Sequence[_RecordSet]) -> dict[str, dict[str, Any]]:
+        """By column, the key that it refers to: a field, or the field's source where its set has references itself.
+
+        Croissant's own library (mlcroissant 1.1) cannot read a chain of fields that refer to fields.
+        """
+        tables, found = {each.id: each for each in all_}, {}
+        for column, name in self.links.items():
+            other = tables[name]
+            key = (other.table or {})["key"][0]
+            found[column] = other.source(key) if other.links else {"field": {"@id": other.field_id(key)}}
+        return found
+
+
+def _record_sets(dossier: Mapping[str, Any]) -> list[_RecordSet]:
+    files, published = _tables(dossier), _published(dossier)
+    linked = dossier["synthetic"].get("tables")
+    if linked is None:
+        what = "Answers to the declared queries." if _answers(dossier) else "The synthetic rows."
+        return [_RecordSet("records", what, layout.DATA, files, {column["name"]: column for column in published})]
+    return [
+        _RecordSet(
+            table["name"],
+            page.table_in_words(table),
+            f"{layout.DATA}/{table['name']}",
+            [file for file in files if file["path"].startswith(f"{layout.DATA}/{table['name']}/")],
+            {
+                column["name"].partition(".")[2]: column
+                for column in published
+                if column["name"].startswith(f"{table['name']}.")
+            },
+            table,
+        )
+        for table in linked
+    ]
+
+
 def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
     """The release as Croissant metadata (JSON-LD)."""
     release = dossier["release"]
     license_id = release["license"]
     what = "answers" if _answers(dossier) else "synthetic data"
     url = "" if license_id and license_id.startswith(_OWN_LICENSE) else "https://spdx.org/licenses/"
-    objects = [
-        {
-            "@type": "cr:FileObject",
-            "@id": file["path"],
-            "name": file["path"],
-            "contentUrl": file["path"],
-            "contentSize": f"{file['size']} B",
-            "encodingFormat": PARQUET,
-            "sha256": file["sha256"],
-        }
-        for file in _tables(dossier)
-    ]
-    # Loaders check the hash of a single file; several files are read as one set.
-    whole = {"@type": "cr:FileSet", "@id": "table", "name": "table", "encodingFormat": PARQUET,
-             "includes": f"{layout.DATA}/*.parquet"}  # fmt: skip
-    source = {"fileObject": {"@id": objects[0]["@id"]}} if len(objects) == 1 else {"fileSet": {"@id": "table"}}
+    sets = _record_sets(dossier)
     return {
         "@context": json.loads((files(page.__package__) / "templates/croissant-context.json").read_text("utf-8")),
         "@type": "sc:Dataset",
@@ -78,27 +181,8 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
         "citeAs": f"{release['id']}: differentially private {what}, {release['created_at'][:4]}",
         "keywords": _tags(dossier),
         "isLiveDataset": False,
-        "distribution": objects if len(objects) == 1 else [*objects, whole],
-        "recordSet": [
-            {
-                "@type": "cr:RecordSet",
-                "@id": "records",
-                "name": "records",
-                "description": "Answers to the declared queries." if _answers(dossier) else "The synthetic rows.",
-                "field": [
-                    {
-                        "@type": "cr:Field",
-                        "@id": _field_id(number, column["name"]),
-                        "name": column["name"],
-                        "description": page.TREATMENTS[column["treatment"]],
-                        "dataType": IMAGE if column["treatment"] == "pictured" else _data_type(column["type"]),
-                        "source": {**source, "extract": {"column": column["name"]}},
-                        **({"isArray": True, "arrayShape": "-1"} if column["type"].startswith("list<") else {}),
-                    }
-                    for number, column in enumerate(_published(dossier), 1)
-                ],
-            }
-        ],
+        "distribution": [item for found in sets for item in found.distribution],
+        "recordSet": [found.record_set(sets) for found in sets],
         "rai:dataCollection": dossier["statement"]["setting"],
         **({"rai:dataUseCases": [release["purpose"]]} if release["purpose"] else {}),
         "rai:personalSensitiveInformation": list(dossier["guarantee"]["plain_words"]),
@@ -118,9 +202,10 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         "size_categories": [_size(dossier["synthetic"]["rows"])],
         "configs": [
             {
-                "config_name": "default",
-                "data_files": [{"split": "train", "path": [file["path"] for file in _tables(dossier)]}],
+                "config_name": found.id if found.table else "default",
+                "data_files": [{"split": "train", "path": [file["path"] for file in found.files]}],
             }
+            for found in _record_sets(dossier)
         ],
     }
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000)
@@ -133,6 +218,7 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         limits=_limits(dossier),
         answers=_answers(dossier),
         treatments=page.TREATMENTS,
+        linked=[(table, page.table_in_words(table)) for table in dossier["synthetic"].get("tables", [])],
         layout=layout,
         key_fingerprint=key_fingerprint,
     )
@@ -184,6 +270,11 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
             for column in _published(dossier)
             if column["treatment"] == "pictured"
         ),
+        *(
+            f"The table {table['name']} is public and released as it is: no mechanism protects its rows."
+            for table in dossier["synthetic"].get("tables", [])
+            if table["role"] == "public"
+        ),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]
@@ -196,12 +287,6 @@ def _details(dossier: Mapping[str, Any]) -> str:
         return "is noise, or comes of public pictures"
     texts = ", ".join(_written(dossier))
     return f"comes of the model {drawn['endpoint']['model']}, which drew them from the synthetic texts in {texts}"
-
-
-def _field_id(number: int, name: str) -> str:
-    """A field's identifier, which is part of an address: readers accept no blanks there, and resolve `..`."""
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) is not None
-    return f"records/{name}" if plain else f"records/column/{number}"
 
 
 def _person(owner: str) -> dict[str, str]:

@@ -23,7 +23,9 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.linked_contract import dotted
 from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.text_generation import published_name
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.kept_setting import kept_setting
@@ -39,7 +41,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/8"
+FORMAT = "dpsynth-dossier/9"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -161,9 +163,13 @@ class Evidence:
 
 
 def build_dossier(
-    evidence: Evidence, schema: pa.Schema, rows: int, profile: Profiler, files: Sequence[PublishedFile]
+    evidence: Evidence,
+    schemas: Mapping[str, pa.Schema],
+    rows: Mapping[str, int],
+    profile: Profiler,
+    files: Sequence[PublishedFile],
 ) -> dict[str, Any]:
-    """The dossier as JSON values. All arguments after `evidence` describe the published table."""
+    """The dossier as JSON values. All arguments after `evidence` describe the published tables."""
     comparison = None
     if evidence.measured is not None and profile.fidelity is not None:
         comparison = fidelity(evidence.measured, profile.fidelity.tables())
@@ -221,8 +227,9 @@ def build_dossier(
         },
         "fidelity": comparison,
         "synthetic": {
-            "rows": rows,
-            "columns": _columns(contract, schema, profile, evidence.missing),
+            "rows": sum(number for name, number in rows.items() if name not in public_tables(contract)),
+            **({"tables": _tables(contract.linked, schemas, rows)} if contract.tables else {}),
+            "columns": _columns(contract, schemas, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
             **(
@@ -329,8 +336,8 @@ def bounding_summary(contract: DataContract) -> dict[str, Any]:
         "holdout": contract.quality.holdout,
         "on_overlap": privacy.on_overlap,
         "note": (
-            "At most so many records of each unit reach the mechanism; the bound is declared. How many records and "
-            "units there are, before and after, is restricted."
+            f"At most so many records of each unit{' in all tables together' if contract.tables else ''} reach the "
+            "mechanism; the bound is declared. How many records and units there are, before and after, is restricted."
         ),
     }
 
@@ -340,6 +347,11 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
     kept |= {key: whole[key] for key in ("kind", "queries") if key in whole}
+    if "tables" in whole:
+        kept["tables"] = {
+            name: {key: value for key, value in table.items() if key != "columns"}
+            for name, table in whole["tables"].items()
+        }
     generate = kept["generate"]
     if generate["base_model"] is not None:
         generate["base_model"] = published_name(generate["base_model"])
@@ -368,8 +380,11 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
 
 
 def expected_errors(described: Mapping[str, Any]) -> dict[str, float]:
-    """The expected errors in a plan's description (`SealedPlan.describe`)."""
-    return {name: float(value) for name, value in described.items() if _FIGURE.fullmatch(name)}
+    """The expected errors in a plan's description (`SealedPlan.describe`); those of tables as `table.figure`."""
+    found = {name: float(value) for name, value in described.items() if _FIGURE.fullmatch(name)}
+    for table, part in described.get("tables", {}).items():
+        found |= {dotted(table, name): value for name, value in expected_errors(part).items()}
+    return found
 
 
 def software_versions() -> dict[str, str]:
@@ -411,14 +426,50 @@ def _svg_problem(svg: str, *, pictures: bool = False) -> str | None:
     return None
 
 
+def public_tables(contract: DataContract) -> list[str]:
+    """Names of the tables that are released as they are."""
+    return contract.linked.lookups if contract.tables else []
+
+
+def _tables(linked: LinkedTables, schemas: Mapping[str, pa.Schema], rows: Mapping[str, int]) -> list[dict[str, Any]]:
+    """What each of several tables is, and how they join."""
+    found = []
+    for name in (*linked.private, *linked.lookups):
+        table = linked.tables[name]
+        private = table.public is None
+        found.append(
+            {
+                "name": name,
+                "role": "root" if name == linked.root else "child" if private else "public",
+                "public_because": table.public,
+                "key": list(table.key),
+                "parent": table.parent and table.parent.model_dump(),
+                "lookups": dict(table.lookups),
+                "max_children": linked.most(name) if private else None,
+                "bound": linked.bound(name) if private else None,
+                "rows": rows[name],
+                "columns": list(schemas[name].names),
+            }
+        )
+    return found
+
+
 def _columns(
-    contract: DataContract, schema: pa.Schema, profile: Profiler, missing: Sequence[MissingShare]
+    contract: DataContract, schemas: Mapping[str, pa.Schema], profile: Profiler, missing: Sequence[MissingShare]
 ) -> list[dict[str, Any]]:
-    """Every column of the table and every declared one that is absent, in the contract's order."""
-    present = {field.name: field for field in schema}
+    """Every column of the tables and every declared one that is absent, in the contract's order."""
+    present = {
+        dotted(table, field.name) if table else field.name: field
+        for table, schema in schemas.items()
+        for field in schema
+    }
+    names = list(dict.fromkeys((*contract.columns, *present)))
+    if contract.tables:
+        order = [*contract.linked.private, *contract.linked.lookups]
+        names.sort(key=lambda name: order.index(name.partition(".")[0]))
     shares = {item.column: {"share": item.share, "at_least": item.at_least, "error": item.error} for item in missing}
     columns = []
-    for name in dict.fromkeys((*contract.columns, *present)):
+    for name in names:
         declared, field = contract.columns.get(name), present.get(name)
         column: dict[str, Any] = {
             "name": name,

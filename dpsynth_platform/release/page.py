@@ -30,6 +30,7 @@ TREATMENTS = {
     "pictured": "made by a model of pictures or drawn from synthetic texts, with differential privacy",
     "answered": "part of the answers, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
+    "public": "of a public table, released as it is",
     "empty": "kept for the schema, without values",
     "absent": "not part of the release",
 }
@@ -56,8 +57,25 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
             budget=_budget(dossier),
             why_method=why_in_words(dossier["mechanism"]["why"], "under Columns together"),
             treatments=TREATMENTS,
+            linked=[(table, table_in_words(table)) for table in dossier["synthetic"].get("tables", [])],
         )
     )
+
+
+def table_in_words(table: Mapping[str, Any]) -> str:
+    """What a linked table is, as its dossier says it."""
+    joined = [f"{column} refers to {other}" for column, other in table["lookups"].items()]
+    if parent := table["parent"]:
+        joined.insert(0, f"{', '.join(parent['columns'])} refers to {parent['table']}")
+    what = {
+        "root": "The root: synthetic rows",
+        "child": "Synthetic rows",
+        "public": f"Public, released as it is, because: {(table['public_because'] or '').strip().removesuffix('.')}",
+    }[table["role"]]
+    key = f"; key {', '.join(table['key'])}" if table["key"] else ""
+    links = f"; {'; '.join(joined)}" if joined else ""
+    most = "" if table["bound"] is None else f"; of one owner at most {table['bound']} rows were read"
+    return f"{what}{key}{links}{most}."
 
 
 def _column_rows(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:

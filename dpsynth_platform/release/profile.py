@@ -27,6 +27,8 @@ from dpsynth_platform.contracts.columns import (
     TimeColumn,
 )
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.linked_contract import dotted
+from dpsynth_platform.foundation.release_layout import SINGLE
 from dpsynth_platform.release.fidelity import FidelityCounter
 from dpsynth_platform.release.first_pictures import FirstPictures
 from dpsynth_platform.release.sample import sample_of
@@ -42,9 +44,15 @@ _EPOCH = dt.date(1970, 1, 1)
 def treatment(contract: DataContract, name: str) -> str:
     """How a column is published: `modelled`, `written`, `pictured`, `regenerated` (fresh ids), `absent` or `empty`.
 
-    In a table of answers all columns are `answered`, and the source's others `absent`.
+    In a table of answers all columns are `answered`, and the source's others `absent`. Those of public tables are
+    `public`.
     """
     column = contract.columns.get(name)
+    if contract.tables and column is None:
+        table, _, own = name.partition(".")
+        if contract.linked.tables[table].public is not None:
+            return "public"
+        return "modelled" if own in contract.linked.tables[table].lookups else "empty"
     if contract.generate.answers:
         return "answered" if name in contract.answer_columns else "absent"
     if column is None:
@@ -65,13 +73,13 @@ class Profiler:
 
     Attributes:
         fidelity: counts in the cells of the mechanism's noisy tables; None where there are none.
-        sample: the first rows; None before there is any.
+        samples: the first rows of each table that has any.
         pictures: the first pictures of each class; None where there is no column of pictures.
     """
 
     def __init__(self, contract: DataContract, measured: Mapping[str, Any] | None = None) -> None:
         self.fidelity = None if measured is None else FidelityCounter(measured)
-        self.sample: dict[str, Any] | None = None
+        self.samples: dict[str, dict[str, Any]] = {}
         self.pictures = None if contract.image_column is None else FirstPictures(ImageLayout.of(contract))
         modelled = [] if contract.generate.answers else contract.modelled
         self._columns = {name: contract.columns[name] for name in modelled}
@@ -83,10 +91,19 @@ class Profiler:
         self._categories: dict[str, Counter[str]] = {name: Counter() for name in self._columns}
         self._missing: Counter[str] = Counter()
 
-    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Counts a batch and returns it."""
-        if self.sample is None and batch.num_rows:
-            self.sample = sample_of(batch)
+    @property
+    def sample(self) -> dict[str, Any] | None:
+        """The content of the file of first rows; None without rows. Of linked tables, by `tables`."""
+        return self.samples.get(SINGLE) or ({"tables": self.samples} if self.samples else None)
+
+    def add(self, batch: pa.RecordBatch, table: str = SINGLE) -> pa.RecordBatch:
+        """Counts a table's batch and returns it."""
+        if table not in self.samples and batch.num_rows:
+            self.samples[table] = sample_of(batch)
+        self._count(batch.rename_columns([dotted(table, name) for name in batch.schema.names]) if table else batch)
+        return batch
+
+    def _count(self, batch: pa.RecordBatch) -> None:
         if self.fidelity is not None:
             self.fidelity.add(batch)
         if self.pictures is not None:
@@ -107,7 +124,6 @@ class Profiler:
                 numbers = numbers[~np.isnan(numbers)]
                 self._missing[name] += len(present) - len(numbers)
                 self._bins[name] += np.histogram(numbers, edges)[0]
-        return batch
 
     def histogram(self, name: str) -> dict[str, Any] | None:
         """A column's histogram as JSON, or None if it is not modelled.

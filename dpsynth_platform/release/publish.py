@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,25 @@ _STAGING = ".staging-"
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published release: its directory `<target>/<release id>`, and bytes and number of its Delta table's files.
+class TableRows:
+    """The rows of one table of a candidate; batches are read once."""
 
-    `reused` if it had been published before, and nothing was written.
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published release: its directory `<target>/<release id>`, and bytes and number of its Delta tables' files.
+
+    `rows` is their number of synthetic rows, `tables` that of each table, public ones included. `reused` if it had been
+    published before, and nothing was written.
     """
 
     release_id: str
     path: Path
     rows: int
+    tables: Mapping[str, int]
     size: int
     file_count: int
     key_fingerprint: str
@@ -55,8 +66,7 @@ class Published:
 
 def publish(
     evidence: Evidence,
-    synthetic_batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
+    tables: Mapping[str, TableRows],
     target: Path,
     signing_key: Ed25519PrivateKey,
     *,
@@ -66,7 +76,7 @@ def publish(
 
     Args:
         evidence: checked and approved.
-        synthetic_batches: read only if the candidate is not published yet.
+        tables: by name, a single one by `layout.SINGLE`; read only if the candidate is not published yet.
         announce: records the publication. It is called after staging, just before the release is shown; if it raises,
             nothing is shown. Also called for a release that exists already, so that every release is recorded.
 
@@ -75,7 +85,7 @@ def publish(
     directory = target / evidence.release_id
     with only_one(target):
         if not directory.exists():
-            _stage_and_show(evidence, synthetic_batches, schema, directory, signing_key, announce)
+            _stage_and_show(evidence, tables, directory, signing_key, announce)
             return _published(directory, signing_key, reused=False)
         found = _published(directory, signing_key, reused=True)
         announce()
@@ -107,8 +117,7 @@ def _make_readable(directory: Path) -> None:
 
 def _stage_and_show(
     evidence: Evidence,
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
+    tables: Mapping[str, TableRows],
     directory: Path,
     signing_key: Ed25519PrivateKey,
     announce: Callable[[], object],
@@ -117,7 +126,13 @@ def _stage_and_show(
     stage.mkdir(mode=0o700)
     try:
         profile = Profiler(evidence.contract, evidence.measured)
-        rows = write_table(stage / layout.DATA, schema, (profile.add(batch) for batch in batches))
+        rows = {
+            name: write_table(
+                stage / layout.DATA / name, table.schema, map(partial(profile.add, table=name), table.batches)
+            )
+            for name, table in tables.items()
+        }
+        schemas = {name: table.schema for name, table in tables.items()}
         files = [
             PublishedFile(name, digest_file(path), path.stat().st_size)
             for name, path in layout.regular_files(stage).items()
@@ -126,7 +141,7 @@ def _stage_and_show(
             (stage / layout.SAMPLE).write_text(_indented(profile.sample), encoding="utf-8")
         if profile.pictures is not None:
             (stage / layout.SHEET).write_bytes(profile.pictures.sheet())
-        _write_documents(stage, build_dossier(evidence, schema, rows, profile, files), signing_key)
+        _write_documents(stage, build_dossier(evidence, schemas, rows, profile, files), signing_key)
         _settle(stage)
         announce()
         _show(stage, directory)
@@ -185,6 +200,7 @@ def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool)
         release_id=directory.name,
         path=directory,
         rows=report.rows or 0,
+        tables=report.tables,
         size=sum(path.stat().st_size for path in data),
         file_count=len(data),
         key_fingerprint=report.key_fingerprint or "",

@@ -52,6 +52,8 @@ _QUALITY_PLOTS = {
     "precision": "Alpha-precision: rows as typical as real ones",
     "recall": "Beta-recall: real rows that are covered",
     "closeness": "Nearness to real rows",
+    "links": "Links between tables",
+    "queries": "Errors of queries",
 }
 
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.constraints import Values, canonical_values
 from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.release_layout import SINGLE
 from dpsynth_platform.release.fidelity import numbers_of, texts_of
 from dpsynth_platform.release.noisy_tables import ROUNDING, label_number
 
@@ -111,6 +112,20 @@ def _conditions(where: Mapping[str, Any] | str) -> dict[str, Values]:
             return found
         problem = "no condition; accepted: columns with values, such as age >= 40"
     raise ConfigurationError(f"where: {problem}")
+
+
+def counted(
+    dossier: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    where: Mapping[str, Any] | str,
+    confidence: float = 0.95,
+) -> RowCount:
+    """`count_rows` of a release as `read_release` reads it. Raises `ConfigurationError` for linked tables, too."""
+    if SINGLE not in tables:
+        raise ConfigurationError(
+            "this release has linked tables, whose noisy counts are not published; accepted: a release of one table"
+        )
+    return count_rows(dossier.get("fidelity"), tables[SINGLE], where, confidence)
 
 
 def count_rows(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_type
+from dpsynth_platform.foundation.release_layout import SINGLE
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -31,9 +32,15 @@ def sample_of(batch: RecordBatch) -> dict[str, Any]:
     return {"columns": list(columns), "rows": rows}
 
 
-def read_sample(content: bytes) -> dict[str, Any]:
-    """A sample as `sample_of` makes it. Raises `ValueError` for anything else."""
+def read_samples(content: bytes) -> dict[str, dict[str, Any]]:
+    """The samples of each table, as `sample_of` makes them. Raises `ValueError` for anything else."""
     found = json.loads(content)
+    if isinstance(found, dict) and set(found) == {"tables"} and isinstance(found["tables"], dict):
+        return {name: _checked(sample) for name, sample in found["tables"].items() if name != SINGLE}
+    return {SINGLE: _checked(found)}
+
+
+def _checked(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict) or set(found) != {"columns", "rows"}:
         raise ValueError("other members")
     columns, rows = found["columns"], found["rows"]

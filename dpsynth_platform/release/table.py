@@ -1,7 +1,7 @@
-"""The published table, read without a Delta library: its log as JSON, its files by their Parquet footers.
+"""The published tables, read without a Delta library: a log as JSON, files by their Parquet footers.
 
-What belongs here: the rows and columns of a release's table. What does not: hashes, or tables with a history; a release
-is written by one commit and never changed, and every other table is refused.
+What belongs here: the rows and columns of a release's tables, and whether they join. What does not: hashes, or tables
+with a history; a release is written by one commit and never changed, and every other table is refused.
 """
 
 from __future__ import annotations
@@ -57,14 +57,56 @@ def read_rows(data: Path, names: Collection[str]) -> pa.Table:
         return pa.concat_tables([part.read() for part in _footers(data, names)])
 
 
-def read_release(path: Path) -> tuple[Any, pa.Table]:
-    """A release's dossier and its rows, without verification. Raises `VerificationFailed` if they cannot be read."""
+def read_release(path: Path) -> tuple[Any, dict[str, pa.Table]]:
+    """A release's dossier and its tables, without verification. Raises `VerificationFailed` if they cannot be read.
+
+    A single table is `layout.SINGLE`.
+    """
     try:
         dossier = json.loads(read_regular(path / layout.DOSSIER))
     except (OSError, ValueError, RecursionError):
         raise VerificationFailed(f"{path}: {layout.DOSSIER} cannot be read") from None
+    files = layout.regular_files(path)
+    names = [table["name"] for table in dossier["synthetic"].get("tables", [])] or [layout.SINGLE]
     data = path / layout.DATA
-    return dossier, read_rows(data, layout.regular_files(data))
+    return dossier, {name: read_rows(data / name, layout.table_files(files, name)) for name in names}
+
+
+def repeated(key: pa.Table) -> int:
+    """How many rows of a key's columns have a missing value, or repeat another row."""
+    return int(key.num_rows - key.drop_null().group_by(key.column_names).aggregate([]).num_rows)
+
+
+def without_row(child: pa.Table, other: pa.Table, *, may_miss: bool) -> int:
+    """How many rows of a foreign key have no row with this key.
+
+    Args:
+        child: the columns of the foreign key.
+        other: those of the key, in the same order.
+        may_miss: whether rows without a value refer to none.
+    """
+    whole = child.drop_null()
+    missing = 0 if may_miss else child.num_rows - whole.num_rows
+    names = [str(place) for place in range(child.num_columns)]
+    mine, theirs = whole.rename_columns(names), other.rename_columns(names)
+    for place, name in enumerate(names):
+        if mine.schema.field(name).type != theirs.schema.field(name).type:  # such as int32 and int64
+            mine, theirs = (_as_text(each, place) for each in (mine, theirs))
+    return int(missing + mine.join(theirs, keys=names, join_type="left anti").num_rows)
+
+
+def _as_text(table: pa.Table, place: int) -> pa.Table:
+    import pyarrow as pa
+
+    name = table.schema.names[place]
+    return table.set_column(place, name, table.column(place).cast(pa.string()))
+
+
+def read_columns(data: Path, names: Collection[str], columns: Sequence[str]) -> pa.Table:
+    """These columns of all rows, in this order; arguments and errors are those of `batches`."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(list(batches(data, names, columns))).select(list(columns))
 
 
 def batches(data: Path, names: Collection[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

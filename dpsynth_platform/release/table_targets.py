@@ -24,8 +24,9 @@ DOSSIERS = "_dossier"
 
 
 def table_file(release: SignedRelease, name: str) -> str:
-    """Where a Parquet file of a release lies, below the directory of a table's data."""
-    return f"{release.release_id}/{name.removeprefix(f'{layout.DATA}/')}"
+    """Where a Parquet file of a release lies, below the directory of a table's data; of linked tables, in `TABLE/`."""
+    *table, part = name.removeprefix(f"{layout.DATA}/").split("/")
+    return "/".join([*table, release.release_id, part])
 
 
 def copy_release(release: SignedRelease, store: fs.FileSystem, root: str, data: str = "") -> None:
@@ -39,27 +40,27 @@ def copy_release(release: SignedRelease, store: fs.FileSystem, root: str, data: 
     copy_files(release, documents | files, store, root)
 
 
-def commit_facts(release: SignedRelease) -> dict[str, str]:
-    """What a commit says of its release."""
+def commit_facts(release: SignedRelease, table: str = layout.SINGLE) -> dict[str, str]:
+    """What a commit to a table says of its release."""
     digests = {name: release.digests[name] for name in (layout.DOSSIER, layout.ATTESTATION)}
     return {
         "dpsynth.release": release.release_id,
         "dpsynth.period": release.period or "",
-        "dpsynth.dossier": f"{DOSSIERS}/{release.release_id}/{layout.DOSSIER}",
+        "dpsynth.dossier": f"{'../' if table else ''}{DOSSIERS}/{release.release_id}/{layout.DOSSIER}",
         **{f"dpsynth.sha256.{name}": digest for name, digest in digests.items()},
     }
 
 
-def holds_what(release: SignedRelease) -> str:
+def holds_what(release: SignedRelease, table: str = layout.SINGLE) -> str:
     """What a table of this release's dataset says that it holds."""
-    return f"releases of {release.dataset}"
+    return f"releases of {release.dataset}{f', table {table}' if table else ''}"
 
 
-def not_ours(release: SignedRelease) -> PublicationFailed:
+def not_ours(release: SignedRelease, table: str = layout.SINGLE) -> PublicationFailed:
     """A table that was made by something else, or for another dataset."""
     return PublicationFailed(
-        f"the table there does not hold {holds_what(release)} (by its name and partition columns); accepted: an empty "
-        "place, or the table that earlier releases of this dataset made"
+        f"the table there does not hold {holds_what(release, table)} (by its name and partition columns); accepted: an "
+        "empty place, or the table that earlier releases of this dataset made"
     )
 
 

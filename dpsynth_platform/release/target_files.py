@@ -32,6 +32,7 @@ class SignedRelease:
 
     Attributes:
         dataset: its dataset's name.
+        tables: the number of rows of each table; a single one is `layout.SINGLE`.
         digests: SHA-256 (hex) by relative name of every signed file, and of the attestation.
     """
 
@@ -39,7 +40,7 @@ class SignedRelease:
     dataset: str
     period: str | None
     directory: Path
-    rows: int
+    tables: Mapping[str, int]
     digests: Mapping[str, str]
 
     @classmethod
@@ -49,7 +50,16 @@ class SignedRelease:
         subjects = Envelope.read(content).statement()["subject"]
         digests = {item["name"]: item["digest"]["sha256"] for item in subjects}
         digests[layout.ATTESTATION] = hashlib.sha256(content).hexdigest()
-        return cls(made.release_id, dataset, period, made.path, made.rows, digests)
+        return cls(made.release_id, dataset, period, made.path, made.tables, digests)
+
+    @property
+    def rows(self) -> int:
+        """Of the single table."""
+        return self.tables[layout.SINGLE]
+
+    def data(self, table: str = layout.SINGLE) -> Path:
+        """The directory of a table."""
+        return self.directory / layout.DATA / table
 
     def check(self, name: str) -> Path:
         """A signed file. Raises `PublicationFailed` if it is not what was signed."""

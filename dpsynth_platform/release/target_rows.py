@@ -8,20 +8,27 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.release.target_files import SignedRelease
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MODULUS = 1 << 256
 
 
 def signed_rows(release: SignedRelease) -> Iterator[tuple[Any, ...]]:
     """The rows of a release, each with its period and id, as a target's table has them."""
-    for batch in read_table(release.directory / layout.DATA):
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield (*row, release.period, release.release_id)
+    for row in rows_of(read_table(release.data())):
+        yield (*row, release.period, release.release_id)
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """Rows as plain values."""
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def digest_of_rows(rows: Iterable[tuple[Any, ...]]) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Copying a published release into the targets of its contract (`release.publish`), with its dossier.
 
 What belongs here: one target after the other, under the lock of publications, with safe errors. What does not: tables
-that hold several releases (`delta_target`, `iceberg_target`, `postgresql_target`), and publication itself, which comes
+that hold several releases (`delta_target`, `iceberg_target`, `postgresql_target`), database files of one release
+(`database_target`), and publication itself, which comes
 first (`publish`).
 
 Copying is idempotent: what a target holds already is compared and not written again, so that a run after a
@@ -13,22 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dpsynth_platform.contracts.release import Target
+from dpsynth_platform.contracts.release import DATABASE_FILES, Target
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import DpsynthError, PublicationFailed
 from dpsynth_platform.foundation.redaction import reason_of
-from dpsynth_platform.release import delta_target, iceberg_target, image_target, postgresql_target
+from dpsynth_platform.release import database_target, delta_target, iceberg_target, image_target, postgresql_target
 from dpsynth_platform.release.publish import only_one
 from dpsynth_platform.release.table_targets import DOSSIERS
 from dpsynth_platform.release.target_files import SignedRelease, copy_files
 from dpsynth_platform.sources.remote_files import opened
 
 
-def removal(target: Target, release_id: str) -> str:
-    """How a release's rows are deleted from a target, for whoever withdraws it."""
+def removal(target: Target, release_id: str, *, linked: bool = False) -> str:
+    """How a release's rows are deleted from a target, for whoever withdraws it.
+
+    Args:
+        linked: whether it has several tables.
+    """
+    if target.format in DATABASE_FILES:
+        return f"{target.place_of(release_id)}: may still hold rows; delete this file"
     if target.format in ("files", "images"):
         return f"{target.place}: may still hold rows; there, delete the directory {release_id}"
-    rows = f"{target.place}: may still hold rows; there, delete those whose column release is {release_id}"
+    there = "in each of its tables" if linked else "there"
+    rows = f"{target.place}: may still hold rows; {there}, delete those whose column release is {release_id}"
     tidied = {"delta": "VACUUM the table: earlier versions", "iceberg": "expire the table's snapshots: earlier ones"}
     if target.format not in tidied:
         return rows
@@ -57,16 +65,18 @@ def put(target: Target, release: SignedRelease, *, note: Callable[[str], object]
         PublicationFailed: the target cannot be written, is another's, or does not hold what was signed.
     """
     with only_one(release.directory.parent), _safe(target, release):
-        note(removal(target, release.release_id))
+        note(removal(target, release.release_id, linked=layout.SINGLE not in release.tables))
         return _KINDS[target.format](target, release)
 
 
 _KINDS: dict[str, Callable[[Target, SignedRelease], bool]] = {
     "delta": delta_target.put,
+    "duckdb": database_target.put,
     "files": _put_files,
     "iceberg": iceberg_target.put,
     "images": image_target.put,
     "postgresql": postgresql_target.put,
+    "sqlite": database_target.put,
 }
 
 

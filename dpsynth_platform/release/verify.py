@@ -44,7 +44,7 @@ KIND_WORDS: dict[Kind, str] = {
     "hash": "content differs from what was signed",
     "schema": "signed, but not in the format of a release",
     "chain-head": "the head of the ledger's chain that it names cannot be right",
-    "table": "the table differs from the dossier",
+    "table": "a table differs from the dossier",
     "withdrawn": "it was withdrawn, and its directory does not say so, or still has rows",
 }
 """The meaning of each kind of failure, in the order of reports."""
@@ -83,7 +83,8 @@ class VerificationReport:
         key_trusted: the caller gave the key; otherwise it came from the release itself, which proves only that the
             release was not changed by someone without that key.
         files: how many listed files were compared.
-        rows, head: of the table, and the ledger's head that the release names; None if they could not be read.
+        rows, head: of all synthetic rows, and the ledger's head that the release names; None if they could not be read.
+        tables: the rows of each table that could be read; a single one is `layout.SINGLE`.
         withdrawn: the signed tombstone if the release was withdrawn; then its rows may be missing.
     """
 
@@ -96,6 +97,7 @@ class VerificationReport:
     rows: int | None
     head: DatedHead | None = None
     withdrawn: Tombstone | None = None
+    tables: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -127,7 +129,8 @@ class VerificationReport:
         if self.ok and self.withdrawn is not None:
             return f"{path}: {self.withdrawn.words}. Its dossier still verifies; {self.files} files. {note}"
         if self.ok:
-            return f"{path}: verified; {self.files} files, {self.rows} rows. {note}"
+            tables = "" if layout.SINGLE in self.tables else f" in {len(self.tables)} tables that join"
+            return f"{path}: verified; {self.files} files, {self.rows} rows{tables if self.tables else ''}. {note}"
         lines = [f"{path}: FAIL, not what was signed"]
         for kind, meaning in KIND_WORDS.items():
             problems = [f"    {problem}" for problem in self.problems if problem.kind == kind]
@@ -141,6 +144,7 @@ class VerificationReport:
             "release": None if self.release_id is None else visible(self.release_id),
             "files": self.files,
             "rows": self.rows,
+            **({} if {*self.tables} <= {layout.SINGLE} else {"tables": dict(self.tables)}),
             "withdrawn": asdict(self.withdrawn) if self.withdrawn else None,
             "key_trusted": self.key_trusted,
             "key_fingerprint": self.key_fingerprint,
@@ -220,6 +224,7 @@ class _Verification:
     problems: list[Problem] = field(default_factory=list)
     regular: dict[str, Path] = field(default_factory=dict)
     withdrawn: Tombstone | None = None
+    tables: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> VerificationReport:
         self._look_around()
@@ -248,7 +253,7 @@ class _Verification:
                     self._report("schema", layout.DOSSIER, message, where)
                 self._check_setting(dossier)
                 whole = self.reads_rows and not self.withdrawn
-                rows = self._check_table(dossier) if whole else None
+                rows = self._check_tables(dossier) if whole else None
         return VerificationReport(
             path=self.path,
             release_id=statement["predicate"]["release"] if statement else None,
@@ -259,6 +264,7 @@ class _Verification:
             rows=rows,
             head=head,
             withdrawn=self.withdrawn,
+            tables=self.tables,
         )
 
     def _report(self, kind: Kind, file: str, message: str, where: str | None = None) -> None:
@@ -466,28 +472,83 @@ class _Verification:
             self._report("chain-head", layout.DOSSIER, problem, "$.ledger.head")
         return DatedHead(release["id"], release["created_at"], head["sequence"], head["hash"])
 
-    def _check_table(self, dossier: dict[str, Any]) -> int | None:
-        """Opens the table, which is safe only if all its files match the attestation."""
+    def _check_tables(self, dossier: dict[str, Any]) -> int | None:
+        """Opens the tables, which is safe only if all files match the attestation. Returns their synthetic rows."""
         synthetic = dossier["synthetic"]
         if self._damaged(layout.DATA, f"{layout.DATA}/", layout.ATTESTATION, layout.PUBLIC_KEY):
             return None
-        names = [name.removeprefix(f"{layout.DATA}/") for name in self.regular if name.startswith(f"{layout.DATA}/")]
-        try:
-            facts = table.read_facts(self.path / layout.DATA, names)
-        except VerificationFailed as error:
-            self._report("table", layout.DATA, str(error))
+        linked = synthetic.get("tables", [])
+        described = {table["name"]: table for table in linked}
+        if len(described) < len(linked):
+            self._report("schema", layout.DOSSIER, "names a table twice", "$.synthetic.tables")
             return None
-        if facts.rows != synthetic["rows"]:
-            self._report("table", layout.DATA, f"has {facts.rows} rows, the dossier says {synthetic['rows']}")
-        described = {(column["name"], column["type"]) for column in synthetic["columns"] if column["type"]}
-        actual = set(facts.columns)
-        for name, kind in sorted(actual ^ described):
-            side = "the table" if (name, kind) in actual else "the dossier"
-            self._report("table", layout.DATA, f"column {name} is of type {kind} in {side} only", "$.synthetic.columns")
-        self._check_rows(dossier, names)
-        return facts.rows
+        files = {name: layout.table_files(self.regular, name) for name in described or (layout.SINGLE,)}
+        if linked:
+            placed = {f"{layout.DATA}/{table}/{name}" for table, names in files.items() for name in names}
+            for name in sorted(set(layout.table_files(self.regular, layout.SINGLE))):
+                if f"{layout.DATA}/{name}" not in placed:
+                    self._report("table", f"{layout.DATA}/{name}", "belongs to no table that the dossier names")
+        for name in files:
+            self._check_table(dossier, name, described.get(name, synthetic)["rows"], files[name])
+        if set(self.tables) != set(files):
+            return None
+        self._check_rows(dossier, files)
+        if linked:
+            self._check_links(linked, files)
+        rows = sum(number for name, number in self.tables.items() if not _is_public(described.get(name)))
+        if linked and rows != synthetic["rows"]:
+            self._report("table", layout.DATA, f"has {rows} synthetic rows, the dossier says {synthetic['rows']}")
+        return rows
 
-    def _check_rows(self, dossier: dict[str, Any], names: Sequence[str]) -> None:
+    def _check_table(self, dossier: dict[str, Any], name: str, rows: int, files: Sequence[str]) -> None:
+        """One table has the rows and columns that the dossier says."""
+        place, start = _place(name), f"{name}." if name else ""
+        try:
+            facts = table.read_facts(self.path / layout.DATA / name, files)
+        except VerificationFailed as error:
+            self._report("table", place, str(error))
+            return
+        self.tables[name] = facts.rows
+        if facts.rows != rows:
+            self._report("table", place, f"has {facts.rows} rows, the dossier says {rows}")
+        described = {
+            (column["name"].removeprefix(start), column["type"])
+            for column in dossier["synthetic"]["columns"]
+            if column["type"] and column["name"].startswith(start)
+        }
+        actual = set(facts.columns)
+        for column, kind in sorted(actual ^ described):
+            side = "the table" if (column, kind) in actual else "the dossier"
+            self._report("table", place, f"column {column} is of type {kind} in {side} only", "$.synthetic.columns")
+
+    def _check_links(self, linked: Sequence[Mapping[str, Any]], files: Mapping[str, Sequence[str]]) -> None:
+        """Keys are distinct, and every foreign key joins."""
+        from pyarrow import ArrowException
+
+        keys = {each["name"]: each["key"] for each in linked}
+
+        def read(name: str, columns: Sequence[str]) -> Any:
+            return table.read_columns(self.path / layout.DATA / name, files[name], columns)
+
+        for each in linked:
+            name, place = each["name"], _place(each["name"])
+            parent = each["parent"]
+            links = [([column], other, True) for column, other in each["lookups"].items()]
+            links += [(parent["columns"], parent["table"], False)] if parent else []
+            try:
+                if each["key"] and (lost := table.repeated(read(name, each["key"]))):
+                    self._report(
+                        "table", place, f"{lost} rows have a missing or repeated key ({', '.join(each['key'])})"
+                    )
+                for columns, other, may_miss in links:
+                    lost = table.without_row(read(name, columns), read(other, keys[other]), may_miss=may_miss)
+                    if lost:
+                        joined = f"{', '.join(columns)} refers to no row of {other}"
+                        self._report("table", place, f"of {lost} rows, {joined}")
+            except (ArrowException, LookupError, TypeError, ValueError, VerificationFailed):
+                self._report("table", place, "its keys are not those that the dossier names", "$.synthetic.tables")
+
+    def _check_rows(self, dossier: dict[str, Any], files: Mapping[str, Sequence[str]]) -> None:
         """What release and dossier show of the rows must follow from them. Earlier formats show less."""
         from pyarrow import ArrowException
 
@@ -496,11 +557,18 @@ class _Verification:
         comparison, data = dossier.get("fidelity"), self.path / layout.DATA
         try:
             if layout.SAMPLE in self.regular and not self._damaged(layout.SAMPLE):
-                shown = sample.read_sample(self.regular[layout.SAMPLE].read_bytes())
-                for place in sample.not_found(shown, table.batches(data, names, shown["columns"])):
-                    self._report("table", layout.SAMPLE, "is no row of the table", f"$.rows[{place}]")
+                for name, shown in sample.read_samples(self.regular[layout.SAMPLE].read_bytes()).items():
+                    rows = table.batches(data / name, files[name], shown["columns"])
+                    start = f"$.tables.{name}" if name else "$"
+                    for place in sample.not_found(shown, rows):
+                        self._report("table", layout.SAMPLE, "is no row of the table", f"{start}.rows[{place}]")
         except (ArrowException, LookupError, OSError, TypeError, ValueError, RecursionError, VerificationFailed):
             self._report("table", layout.SAMPLE, "does not have rows of the table")
+        if layout.SINGLE not in files:
+            if comparison or dossier["synthetic"].get("pictures"):
+                self._report("schema", layout.DOSSIER, "compares or shows one of several tables", "$.synthetic")
+            return
+        names = files[layout.SINGLE]
         pictures = dossier["synthetic"].get("pictures")
         if pictures and not self._damaged(layout.SHEET):
             self._check_sheet(pictures, names)
@@ -530,6 +598,14 @@ class _Verification:
                 self._report("table", layout.SHEET, "does not have the table's first pictures")
         except (ArrowException, LookupError, OSError, TypeError, ValueError, SourceError, VerificationFailed):
             self._report("table", layout.SHEET, "does not have pictures of the table")
+
+
+def _place(table: str) -> str:
+    return f"{layout.DATA}/{table}" if table else layout.DATA
+
+
+def _is_public(described: Mapping[str, Any] | None) -> bool:
+    return described is not None and described["role"] == "public"
 
 
 def _is_inside(name: str) -> bool:

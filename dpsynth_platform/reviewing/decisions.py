@@ -70,6 +70,7 @@ class Review:
     audit_summary: str
     audit_rows: Sequence[Sequence[str]]
     quality_rows: Sequence[Sequence[str]]
+    quality_legend: str
     runners: tuple[str, ...]
     approvals: tuple[str, ...]
     release: str | None
@@ -208,8 +209,11 @@ def _dossier_inputs(
 
 def review(settings: Settings, place: Place) -> Review:
     """The present candidate; writes its reviewers' dossier anew. Raises `ReleaseRefused` if there is no candidate."""
+    from dpsynth_platform.quality.report_rows import legend_of
+
     found = gather(settings, place)
     dossier = reviewers.write_reviewers_dossier(*_dossier_inputs(settings, found), standing=found.standing)
+    quality = dossier.document["quality"]
     return Review(
         place=place.label,
         candidate=found.candidate.digest,
@@ -217,7 +221,8 @@ def review(settings: Settings, place: Place) -> Review:
         verdict=found.report["verdict"],
         audit_summary=found.report["summary"],
         audit_rows=attack_rows(found.report),
-        quality_rows=(dossier.document["quality"] or {"rows": []})["rows"],
+        quality_rows=[] if quality is None else quality["rows"],
+        quality_legend="" if quality is None else legend_of(quality["report"]),
         runners=found.runners,
         approvals=tuple(_in_words(item) for item in found.decided),
         release=published_as(Storage(settings.restricted), place, found.candidate.digest),

@@ -8,8 +8,6 @@ from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, AUDIT_LEGEND, QUA
 
 def review_text(output: Output, review: Review) -> None:
     """Prints a candidate, for the demonstration and `dpsynth release show`."""
-    from dpsynth_platform.quality.report_rows import DATASET_LEGEND
-
     output.heading("Purpose and recipients")
     output.print(review.purpose or "the contract declares no purpose")
     output.print(f"for {'; '.join(review.recipients)}" if review.recipients else "the contract declares no recipients")
@@ -23,7 +21,7 @@ def review_text(output: Output, review: Review) -> None:
     output.heading("Quality (restricted: compares with real data)")
     output.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
-        output.print(DATASET_LEGEND)
+        output.print(review.quality_legend)
     if review.paid:
         output.heading("Quality that the public dossier shows (bought)")
         for sentence in review.paid:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
 
+ERRORS = "expected_error_per_"
+"""Start of the names of expected errors in a plan's description."""
 DECLARED = "it is declared"
 """The reason for a method that the contract names."""
 
@@ -162,7 +164,7 @@ class SealedPlan:
 
 def _by_weighting(described: Mapping[str, Any], guarantee: Guarantee) -> dict[str, dict[str, float]]:
     """Expected errors of counts by each weighting. At the same cost, noise is proportional to the L2 sensitivity."""
-    errors = {key: value for key, value in described.items() if key.startswith("expected_error_per_")}
+    errors = {key: value for key, value in described.items() if key.startswith(ERRORS)}
     return {
         weighting: {
             key: value * replace(guarantee, weighting=weighting).sensitivity.l2 / guarantee.sensitivity.l2

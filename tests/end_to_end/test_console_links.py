@@ -59,7 +59,7 @@ def test_a_step_leads_to_the_page_that_shows_what_it_made(step, page, tmp_path):
     (known,) = [item for item in LINE if item.name == step]
     record = StepRecord(step, "visits", "2026-01", "key", None, "hash", "2026-02-01T00:00:00+00:00")
     published = Published(
-        "visits-2026-01-abc", tmp_path, rows=1, size=1, file_count=1, key_fingerprint="", reused=False
+        "visits-2026-01-abc", tmp_path, rows=1, tables={"": 1}, size=1, file_count=1, key_fingerprint="", reused=False
     )
     outcome = Outcome(record, published=published if step == "released" else None)
     assert console_page(CONSOLE, known, Place("visits", "2026-01"), outcome).url == CONSOLE + page

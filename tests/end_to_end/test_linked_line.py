@@ -2,16 +2,110 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from line_cases import run_here
+from clinic import clinic, written
+from line_cases import PEOPLE, ledger_of, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import count_rows
+from dpsynth_platform.synth.interface import MechanismRun
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
+
+TO_SYNTHETIC = ["raw", "scrubbed", "canaries", "clearance", "bounded", "model", "synthetic"]
 
 
 def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     deployment = clinic_deployment(tmp_path)
     ran = run_here(deployment)
     assert ran.success, ran.failures
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_mechanism_killed_between_tables_resumes_under_its_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    deployment, begun = clinic_deployment(tmp_path), 0
+    real = MarginalGenerator.run
+
+    def killed(self: MarginalGenerator, run: MechanismRun) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == at + 1:
+            raise MechanismFailed("killed")
+        real(self, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MarginalGenerator, "run", killed)
+        ran = run_here(deployment, steps=TO_SYNTHETIC)
+    assert list(ran.failures) == ["model"] and "has paid: run again" in ran.failures["model"]
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+    ran = run_here(deployment, steps=TO_SYNTHETIC)
+    assert ran.success, ran.failures
+    (again,) = ledger_of(deployment).entries()
+    assert (again.entry_id, again.state) == (entry.entry_id, "spent")
+
+
+def test_a_mechanism_killed_while_it_counts_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment, counted = clinic_deployment(tmp_path), 0
+    real = MeasurementLog.counts
+
+    def killed(self: MeasurementLog, kind: str, measured: NoisyCounts) -> None:
+        nonlocal counted
+        counted += 1
+        if counted == 20:  # of the second table
+            raise MechanismFailed("killed")
+        real(self, kind, measured)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MeasurementLog, "counts", killed)
+        assert "had started" in run_here(deployment, steps=TO_SYNTHETIC).failures["model"]
+    (entry,) = ledger_of(deployment).entries()
+    assert "To spend a second time" in run_here(deployment, steps=TO_SYNTHETIC).failures["clearance"]
+    assert [found.state for found in ledger_of(deployment).entries()] == ["started"]
+    ran = run_here(deployment, steps=TO_SYNTHETIC, spend_again=entry.entry_id)
+    assert ran.success, ran.failures
+    assert sorted(found.state for found in ledger_of(deployment).entries()) == ["spent", "started"]
+
+
+def test_an_unchanged_database_pays_once_and_a_changed_one_is_another_run(tmp_path: Path) -> None:
+    deployment = clinic_deployment(tmp_path)
+    for _ in range(2):
+        ran = run_here(deployment, steps=TO_SYNTHETIC)
+        assert ran.success, ran.failures
+    assert len(ledger_of(deployment).entries()) == 1
+    tables = clinic(600)
+    written(deployment.settings.home / "sources" / "people", tables | {"stays": tables["stays"].slice(1)})
+    ran = run_here(deployment, steps=TO_SYNTHETIC)
+    assert ran.success, ran.failures
+    assert len(ledger_of(deployment).entries()) == 2
+
+
+def test_what_is_read_joins_in_the_release_and_no_key_or_text_leaves_its_place(tmp_path: Path) -> None:
+    tables = clinic(600)
+    ids = tables["patients"]["patient id"]
+    place = tables["patients"].schema.get_field_index("patient id")
+    marked = [f"MARK{number}" for number in ids.to_pylist()]
+    tables["patients"] = tables["patients"].set_column(place, "patient id", [marked])
+    place = tables["stays"].schema.get_field_index("patient id")
+    stays = [f"MARK{number}" for number in tables["stays"]["patient id"].to_pylist()]
+    tables["stays"] = tables["stays"].set_column(place, "patient id", [stays])
+    deployment = clinic_deployment(tmp_path, tables)
+    ran = run_here(deployment, steps=TO_SYNTHETIC)
+    assert ran.success, ran.failures
+    synthetic = storage_of(deployment).require(PEOPLE, "synthetic")
+    found = {path.name: count_rows(path) for path in (synthetic.directory / "table").iterdir()}
+    assert found["patients"] == 100 and found["codes"] == 3 and found["stays"] > 50
+    home = deployment.settings.home
+    for mark in ("MARK5", "likes tea"):
+        held = subprocess.run(["grep", "-rlaF", mark, str(home)], capture_output=True, text=True, check=False).stdout
+        assert {Path(name).parent.name for name in held.split()} <= {"people"}, held  # the source alone
+    text = str(ran.materializations) + str(ran.said)
+    assert "MARK" not in text and "tea" not in text

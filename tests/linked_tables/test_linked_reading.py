@@ -170,7 +170,7 @@ def test_only_participants_and_joining_canaries_are_bounded(place: Path, tmp_pat
     joining = {name: schema.empty_table() for name, schema in schemas.items()}
     row = {"patient_id": ["canary"], "birth": table(tmp_path / "read", "patients")["birth"].slice(0, 1), "sex": ["F"]}
     joining["patients"] = pa.table({name: row[name] for name in schemas["patients"].names}, schemas["patients"])
-    joining[OWNERS] = pa.table({"_id": ["canary"], "_owner": ["f" * 32]})
+    owners = pa.table({"_id": ["canary"], "_owner": ["f" * 32]})
     with DuckDBChoice().open(tmp_path) as engine:
         report = bound_tables(
             tables,
@@ -179,7 +179,7 @@ def test_only_participants_and_joining_canaries_are_bounded(place: Path, tmp_pat
             engine=engine,
             participants=found.owners[:20],
             key=b"k" * 32,
-            joining=joining,
+            joining=(joining, owners),
         )
     assert report.owners == 21 and report.tables["patients"].kept == 21
     views = pa.Table.from_batches(read_table(tmp_path / "bounded" / "patients"))

@@ -8,12 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import BoundingError, ContractError
+from dpsynth_platform.quality import linked_queries
 from dpsynth_platform.quality.linked import measure_linked
 from dpsynth_platform.quality.linked_queries import query_errors, read_queries
 from dpsynth_platform.quality.linked_views import LinkedViews
@@ -262,6 +264,49 @@ def test_features_are_means_counts_and_most_frequent_values(tmp_path: Path) -> N
     assert np.isnan(days[50])
 
 
+def test_a_bootstrap_draws_owners_with_all_their_rows(tmp_path: Path) -> None:
+    """Rows of an owner stand in all views as often as the owner was drawn; of many owners, each about once."""
+    views = LinkedViews.of(TABLES, clinic(400, 14), SMALL, tmp_path)
+    drawn = views.resampled(800)
+    times = Counter(drawn.rows["people"]["_owner"].to_pylist())
+    assert times.total() == 800
+    for name in ("stays", "codes"):
+        whole = Counter(views.rows[name]["_owner"].to_pylist())
+        assert Counter(drawn.rows[name]["_owner"].to_pylist()) == Counter(
+            {owner: number * times[owner] for owner, number in whole.items() if times[owner]}
+        )
+    assert 0.7 < len(times) / 400 < 0.95  # 1 - exp(-2) of them
+    empty = database([], [], [])
+    assert LinkedViews.of(TABLES, empty, SMALL, tmp_path).resampled(9).rows["people"].num_rows == 0
+
+
+def test_the_bootstrap_is_as_far_as_a_fresh_sample(tmp_path: Path) -> None:
+    """Both sides are fresh samples of one distribution, so that the second's distance is that of two samples."""
+    found = measure_linked(TABLES, clinic(2000, 15), clinic(2000, 16), tmp_path)
+    for name in ("people", "stays", "codes"):
+        made, best = found.tables[name], found.resampled_tables[name]
+        assert made.one_way is not None and best.one_way is not None
+        assert 0 < best.one_way < 0.05 and made.one_way < 3 * best.one_way + 0.02
+        assert best.keys_distinct is None
+    edge = found.resampled_edges["stays"]
+    assert edge.children is not None and 0 < edge.children < 0.05
+    assert edge.in_sequence is not None and 0 < edge.in_sequence < 0.1
+    assert edge.references is None
+
+
+def test_values_that_were_learned_are_those_of_the_synthetic_rows(tmp_path: Path) -> None:
+    """A value that they lack counts as missing; rows of the table are still compared with the one before."""
+    document = TABLES.model_dump(mode="json")
+    document["tables"]["stays"]["columns"]["kind"] = {"type": "categorical", "values": "learned"}
+    tables = LinkedTables.model_validate(document)
+    made = changed(SMALL, "stays", kind=["a", "b", "a", "b", "b"])
+    found = measure_linked(tables, SMALL, made, tmp_path)
+    assert found.tables["stays"].columns["kind"] == pytest.approx(1 / 5)
+    assert found.edges["stays"].in_sequence is not None
+    same = measure_linked(tables, SMALL, SMALL, tmp_path)
+    assert same.tables["stays"].columns["kind"] == same.edges["stays"].in_sequence == 0
+
+
 def test_queries_join_and_group(tmp_path: Path) -> None:
     made = changed(SMALL, "stays", kind=["a", "a", "a", "a", "b"])
     file = tmp_path / "queries.sql"
@@ -279,6 +324,14 @@ def test_queries_join_and_group(tmp_path: Path) -> None:
     assert (ages.mean, beds.mean) == (0.0, 0.0)
     one_more = query_errors(["SELECT kind, count(*) FROM stays GROUP BY kind"], made, SMALL)[0]
     assert one_more.largest == 1.0  # c is nothing in the first
+
+
+def test_queries_leave_no_row_in_a_file_and_read_no_variable_of_python() -> None:
+    answer = "SELECT CAST(current_setting('temp_directory') = '' AS INTEGER)"
+    rows = SMALL["people"]
+    assert linked_queries._numbers(answer, linked_queries._opened(SMALL)) == {(): 1.0}
+    with linked_queries._opened({"people": rows}) as connection, pytest.raises(duckdb.Error):
+        connection.execute("SELECT count(*) FROM rows")
 
 
 @pytest.mark.parametrize(

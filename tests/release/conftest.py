@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from measured_cases import MEASURED
+from table_cases import one_table
 
 from dpsynth_platform.audit import attacks, plots
 from dpsynth_platform.audit.attacks import Scored
@@ -207,7 +208,7 @@ def signing_key() -> Ed25519PrivateKey:
 def released(
     evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
 ) -> Published:
-    return publish(evidence, rows, SCHEMA, tmp_path / "public", signing_key, announce=lambda: None)
+    return publish(evidence, one_table(rows, SCHEMA), tmp_path / "public", signing_key, announce=lambda: None)
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ def of_month(
     def make(period: str | None, batches: list[pa.RecordBatch] = rows) -> SignedRelease:
         measured = evidence.measured if batches[0].schema == SCHEMA else None
         month = replace(evidence, period=period, measured=measured)
-        made = publish(month, batches, batches[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
+        made = publish(month, one_table(batches), tmp_path / "public", signing_key, announce=lambda: None)
         return SignedRelease.of(made, "visits", period)
 
     return make

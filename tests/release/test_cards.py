@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from table_cases import one_table
 
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.release import cards
@@ -30,7 +31,7 @@ def licensed(
     terms = evidence.contract.release.model_copy(update={"license": "CC-BY-4.0"})
     contract = evidence.contract.model_copy(update={"release": terms})
     changed = replace(evidence, contract=contract)
-    return publish(changed, rows, rows[0].schema, tmp_path / "licensed", signing_key, announce=lambda: None)
+    return publish(changed, one_table(rows), tmp_path / "licensed", signing_key, announce=lambda: None)
 
 
 def dossier(path: Path) -> dict[str, Any]:

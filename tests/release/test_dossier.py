@@ -47,7 +47,7 @@ def dossier(evidence: Evidence, contract: DataContract, rows: list[pa.RecordBatc
     for batch in rows:
         assert profile.add(batch) is batch
     files = [PublishedFile("data/part-0.parquet", "f0" * 32, 4711)]
-    made = build_dossier(evidence, rows[0].schema, sum(batch.num_rows for batch in rows), profile, files)
+    made = build_dossier(evidence, {"": rows[0].schema}, {"": sum(batch.num_rows for batch in rows)}, profile, files)
     return json.loads(json.dumps(made, allow_nan=False))
 
 
@@ -60,7 +60,7 @@ def test_the_page_says_of_what_the_noisy_counts_are(evidence: Evidence, rows: li
     for batch in rows:
         profile.add(batch)
     dossier = build_dossier(
-        evidence, rows[0].schema, 400, profile, [PublishedFile("data/part-0.parquet", "f0" * 32, 1)]
+        evidence, {"": rows[0].schema}, {"": 400}, profile, [PublishedFile("data/part-0.parquet", "f0" * 32, 1)]
     )
     assert "the exact counts of what the mechanism read lie within their lines" in shown(dossier)
     assert "with the audit&#39;s fictional owners (canaries)" in shown(dossier)

@@ -39,7 +39,7 @@ def release(directory: Path, **columns: list[Any]) -> SignedRelease:
     (directory / layout.DOSSIER).write_text(json.dumps(dossier))
     names = [f"{layout.DATA}/part.parquet", layout.DOSSIER]
     digests = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in names}
-    return SignedRelease("photos-1", "photos", None, directory, 2, digests)
+    return SignedRelease("photos-1", "photos", None, directory, {"": 2}, digests)
 
 
 @pytest.mark.parametrize(

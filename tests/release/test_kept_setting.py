@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from table_cases import one_table
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ReleaseRefused
@@ -65,7 +66,7 @@ def test_a_setting_that_is_none_of_the_contract_s_is_refused(
     evidence = with_approvals(contract=tuned, method="tuned", measured=None, kept=0)
 
     def published(place: str) -> Path:
-        publish(evidence, rows, rows[0].schema, tmp_path / place, signing_key, announce=lambda: None)
+        publish(evidence, one_table(rows), tmp_path / place, signing_key, announce=lambda: None)
         return tmp_path / place / evidence.release_id
 
     folder = published("as it is")

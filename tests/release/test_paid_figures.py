@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from table_cases import one_table
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import paid
@@ -229,7 +230,7 @@ def test_a_release_whose_measures_nobody_paid_for_is_refused(
     """Signed as it may be, the statement's event has no measures."""
     evidence, place = with_approvals(paid=DRAWN), tmp_path / "public"
     with pytest.raises(ReleaseRefused, match=r"\$\.quality\.paid: does not go with the event"):
-        publish(evidence, rows, rows[0].schema, place, signing_key, announce=lambda: None)
+        publish(evidence, one_table(rows), place, signing_key, announce=lambda: None)
     (problem,) = verify_release(place / evidence.release_id).problems
     assert (problem.kind, problem.where) == ("schema", "$.quality.paid")
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deltalake import DeltaTable
+from table_cases import one_table
 
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import publish as module
@@ -49,7 +50,7 @@ def test_the_same_candidate_is_published_once(
 
     before = (released.path / "attestation.dsse.json").stat()
     later = with_approvals(created_at="2027-01-01T00:00:00+00:00")
-    again = publish(later, never(), pa.schema([]), released.path.parent, signing_key, announce=lambda: None)
+    again = publish(later, one_table(never(), pa.schema([])), released.path.parent, signing_key, announce=lambda: None)
     assert again.reused
     assert (again.path, again.rows, again.size) == (released.path, released.rows, released.size)
     assert (released.path / "attestation.dsse.json").stat() == before
@@ -61,7 +62,7 @@ def test_another_candidate_is_another_release(
     with_approvals: Callable[..., Evidence],
 ) -> None:  # fmt: skip
     other = with_approvals(commitments={"candidate": "ef" * 32})
-    publish(other, rows, rows[0].schema, released.path.parent, signing_key, announce=lambda: None)
+    publish(other, one_table(rows), released.path.parent, signing_key, announce=lambda: None)
     assert len(visible(released.path.parent)) == 2
 
 
@@ -70,12 +71,18 @@ def test_a_changed_release_in_the_same_place_is_refused(
 ) -> None:
     (released.path / "dossier.html").write_text("changed")
     with pytest.raises(ReleaseRefused, match=r"does not verify: dossier\.html"):
-        publish(evidence, [], pa.schema([]), released.path.parent, signing_key, announce=lambda: None)
+        publish(evidence, one_table([], pa.schema([])), released.path.parent, signing_key, announce=lambda: None)
 
 
 def test_a_release_of_another_key_is_refused(released: Published, evidence: Evidence) -> None:
     with pytest.raises(ReleaseRefused, match="does not verify"):
-        publish(evidence, [], pa.schema([]), released.path.parent, Ed25519PrivateKey.generate(), announce=lambda: None)
+        publish(
+            evidence,
+            one_table([], pa.schema([])),
+            released.path.parent,
+            Ed25519PrivateKey.generate(),
+            announce=lambda: None,
+        )
 
 
 @pytest.mark.parametrize("broken", ["render", "_settle", "write_table"])
@@ -88,7 +95,7 @@ def test_a_failure_leaves_nothing_behind(
 
     monkeypatch.setattr(module, broken, fail)
     with pytest.raises(OSError, match="disk full"):
-        publish(evidence, rows, rows[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
+        publish(evidence, one_table(rows), tmp_path / "public", signing_key, announce=lambda: None)
     assert [path.name for path in (tmp_path / "public").iterdir()] == [".lock"]
 
 
@@ -100,7 +107,13 @@ def test_rows_that_fail_midway_leave_nothing_behind(
         raise OSError("gone")
 
     with pytest.raises(Exception, match="gone"):
-        publish(evidence, failing(), rows[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
+        publish(
+            evidence,
+            one_table(failing(), rows[0].schema),
+            tmp_path / "public",
+            signing_key,
+            announce=lambda: None,
+        )
     assert visible(tmp_path / "public") == []
 
 
@@ -117,11 +130,11 @@ def test_a_killed_publication_shows_nothing_and_is_cleared_by_the_next(
         patch.setattr(module, "_settle", killed)
         patch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
-            publish(evidence, rows, rows[0].schema, target, signing_key, announce=lambda: None)
+            publish(evidence, one_table(rows), target, signing_key, announce=lambda: None)
     assert visible(target) == []
     (leftover,) = target.glob(".staging-*")
     assert (leftover / "attestation.dsse.json").is_file(), "staged in full, but never shown"
-    done = publish(evidence, rows, rows[0].schema, target, signing_key, announce=lambda: None)
+    done = publish(evidence, one_table(rows), target, signing_key, announce=lambda: None)
     assert visible(target) == [done.release_id]
     assert not leftover.exists()
     assert verify_release(done.path).ok
@@ -138,9 +151,9 @@ def test_it_is_announced_when_all_is_ready_and_nothing_is_shown(
         assert stat.S_IMODE(stage.stat().st_mode) == 0o700, "nobody else can read it under its other name"
         seen.append(visible(target))
 
-    done = publish(evidence, rows, rows[0].schema, target, signing_key, announce=announce)
+    done = publish(evidence, one_table(rows), target, signing_key, announce=announce)
     assert seen == [[]]
-    publish(evidence, [], pa.schema([]), target, signing_key, announce=lambda: seen.append(visible(target)))
+    publish(evidence, one_table([], pa.schema([])), target, signing_key, announce=lambda: seen.append(visible(target)))
     assert seen == [[], [done.release_id]], "what is there already is announced, too"
 
 
@@ -151,7 +164,7 @@ def test_what_may_not_be_announced_is_not_shown(
         raise ReleaseRefused("refused meanwhile")
 
     with pytest.raises(ReleaseRefused, match="refused meanwhile"):
-        publish(evidence, rows, rows[0].schema, tmp_path / "public", signing_key, announce=refuse)
+        publish(evidence, one_table(rows), tmp_path / "public", signing_key, announce=refuse)
     assert [path.name for path in (tmp_path / "public").iterdir()] == [".lock"]
 
 
@@ -161,7 +174,7 @@ def test_a_reader_needs_no_permissive_umask(
     before = os.umask(0o077)
     try:
         target = tmp_path / "public" / "census"
-        done = publish(evidence, rows, rows[0].schema, target, signing_key, announce=lambda: None)
+        done = publish(evidence, one_table(rows), target, signing_key, announce=lambda: None)
     finally:
         os.umask(before)
     assert all(item.stat().st_mode & stat.S_IROTH for item in done.path.rglob("*"))

@@ -21,6 +21,7 @@ FROZEN = {
     "dossier-6.json": "27532a0724145cb821685a93e7fd2ece495b799a9f8f273f66e839f7f5c1b2ae",
     "dossier-7.json": "6db1a970221fae35880ef9040f15eb6d25d30ec2bc6f7301f9fac20646271f15",
     "dossier-8.json": "46562195528b4713d86d5c08650f941d752cabc94b9d2dc8fdf2321aa6529690",
+    "dossier-9.json": "bbe20d79d5dba551460efed23cc04abba35fb72dffb99d47bff0f74cbf35f771",
     "reviewers-dossier-1.json": "20610cd578a527c0196db10e530f8d782c13d7608c417e01b488413075b026b6",
 }
 """SHA-256 of every schema that a release may name. A changed document gets a new format and a new file."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from table_cases import one_table
 
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import ReleaseRefused, VerificationFailed
@@ -70,7 +71,7 @@ def test_no_value_of_a_row_stays(evidence, rows, tmp_path, signing_key):
     """Fresh ids and texts, which are in no histogram: in the released files before, and in none of them after."""
     told = [row | {"remark": f"A text about {row['patient_id']}, with more words."} for row in rows[0].to_pylist()]
     marked = pa.RecordBatch.from_pylist(told, rows[0].schema)
-    made = publish(evidence, [marked], marked.schema, tmp_path / "other", signing_key, announce=lambda: None)
+    made = publish(evidence, one_table([marked]), tmp_path / "other", signing_key, announce=lambda: None)
     values = {row[name] for row in told[:5] for name in ("patient_id", "remark")}
     assert files_with(made.path, values) == {layout.SAMPLE}
     tombstone = Tombstone(made.release_id, "2026-11-20T08:00:00.000000+00:00", "A name is in it", ("a@example.org",))
@@ -164,7 +165,7 @@ def test_a_tombstone_cannot_steer_a_terminal(released, tombstone, signing_key, e
 def test_nothing_is_published_into_a_withdrawn_release(released, tombstone, signing_key, evidence, rows):
     bury(released.path, tombstone, signing_key)
     with pytest.raises(ReleaseRefused, match="was withdrawn meanwhile"):
-        publish(evidence, rows, rows[0].schema, released.path.parent, signing_key, announce=lambda: None)
+        publish(evidence, one_table(rows), released.path.parent, signing_key, announce=lambda: None)
     assert not has_rows(released.path)
 
 

@@ -23,10 +23,10 @@ from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import DESCRIPTIONS
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.quality.report_rows import DATASET_LEGEND
+from dpsynth_platform.quality.report_rows import legend_of
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
-from dpsynth_platform.release.page import TREATMENTS
+from dpsynth_platform.release.page import TREATMENTS, table_in_words
 from dpsynth_platform.release.paid import in_words
 from dpsynth_platform.release.reviewers import nearest_sheet
 from dpsynth_platform.release.verify import KIND_WORDS
@@ -179,6 +179,15 @@ class ColumnView:
 
 
 @dataclass(frozen=True)
+class TableView:
+    """One of several linked tables: what it is, in words."""
+
+    name: str
+    rows: int
+    words: str
+
+
+@dataclass(frozen=True)
 class ClearanceView:
     """Known mechanisms on the same people: public.
 
@@ -203,6 +212,7 @@ class DossierView:
         graph: SVG of the steps that led to it.
         mostly_missing: columns with hardly any usable value by the noisy counts, in words.
         kept_setting: which declared setting the mechanism kept, where it chose one.
+        tables: the linked tables, parents first; empty for a single table. `columns` are then `table.column`.
     """
 
     description: str
@@ -232,6 +242,7 @@ class DossierView:
     graph: str
     mostly_missing: tuple[str, ...] = ()
     kept_setting: str | None = None
+    tables: tuple[TableView, ...] = ()
 
 
 def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeView:
@@ -300,6 +311,10 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         graph=lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"]),
         mostly_missing=tuple(dossier["synthetic"].get("mostly_missing", ())),
         kept_setting=mechanism.get("setting", {}).get("in_words"),
+        tables=tuple(
+            TableView(table["name"], table["rows"], table_in_words(table))
+            for table in dossier["synthetic"].get("tables", ())
+        ),
     )
 
 
@@ -428,7 +443,7 @@ def _quality(settings: Settings, document: Mapping[str, Any], previous: Publicat
     return QualityView(
         header=tuple(found["header"]),
         rows=tuple(tuple(row) for row in found["rows"]),
-        legend=DATASET_LEGEND,
+        legend=legend_of(found["report"]),
         plots=safe_plots(found["plots"]) | safe_plots(nearest, pictures=True),
         measures=measures(found["report"]),
         copies=copies(found["report"]),

@@ -102,7 +102,7 @@ def _measures(report: Mapping[str, Any]) -> Iterator[Measure]:
     fidelity, utility = report.get("fidelity") or {}, report.get("utility") or {}
     for key, name, parts in (("columns", "mean_column", "columns"), ("pairs", "mean_pair", "pairs")):
         if fidelity.get(name) is not None:
-            best = [item["resampled"] for item in fidelity.get(parts, ())]
+            best = [item["resampled"] for item in fidelity.get(parts, ()) if item["resampled"] is not None]
             yield Measure(key, fidelity[name], sum(best) / len(best) if best else None)  # type: ignore[arg-type]
     made, kept = (((utility.get(of) or {}).get("mean") or {}) for of in ("synthetic", "real"))
     for key, name in (("f1", "f1"), ("auc", "roc_auc"), ("accuracy", "accuracy")):

@@ -21,6 +21,7 @@ from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
 from dpsynth_platform.synth.interface import (
+    ERRORS,
     Drawing,
     DrawRequest,
     Generator,
@@ -68,7 +69,7 @@ class Linked(Generator):
                     "method": sealed.views[name]["method"],
                     "epsilon": sealed.views[name]["guarantee"]["epsilon"],
                     "columns": found["columns"],
-                    **{key: value for key, value in found.items() if key.startswith("expected_error_per_")},
+                    **{figure: value for figure, value in found.items() if figure.startswith(ERRORS)},
                 }
                 for name, found in described.items()
             },

@@ -21,6 +21,7 @@ from dpsynth_platform.foundation.errors import DpsynthError, GrantRefused, Mecha
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import (
+    ERRORS,
     Checkpoints,
     Drawing,
     DrawRequest,
@@ -41,7 +42,6 @@ from dpsynth_platform.synth.tuning.runs import Runs
 from dpsynth_platform.synth.tuning.sealing import SealedTuning, calibrated
 
 STAGE = "choosing a setting"
-_ERRORS = "expected_error_per_"
 
 
 class Tuned(Generator):
@@ -65,7 +65,7 @@ class Tuned(Generator):
         """Of errors and memory, the most that any setting has."""
         sealed = SealedTuning.of(plan)
         described = [generator(each.method).describe(each) for each in sealed.plans(plan)]
-        errors = {key: max(found.get(key, 0.0) for found in described) for key in _keys(described, _ERRORS)}
+        errors = {key: max(found.get(key, 0.0) for found in described) for key in _keys(described, ERRORS)}
         settings = "; ".join(
             f"setting {number} ({method}): {found['event']}"
             for number, (method, found) in enumerate(zip(sealed.methods, described, strict=True), 1)

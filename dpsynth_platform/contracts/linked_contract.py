@@ -156,7 +156,7 @@ def with_stand_in(document: Mapping[str, Any]) -> dict[str, Any]:
         follow = ("max_contributions", "weighting", "owner_columns")
         changed["privacy"] = {key: value for key, value in privacy.items() if key not in follow}
     if isinstance(source := document.get("source"), dict):
-        changed["source"] = {key: value for key, value in source.items() if key != "key"}
+        changed["source"] = source | {"key": ["TABLE.KEY"]}  # valid by itself, so that the source stays guarded
     return changed
 
 

@@ -97,9 +97,19 @@ def load_family(path: Path) -> FamilyBudget:
 
 
 def contract_json_schema() -> dict[str, Any]:
-    """JSON schema of a contract file, for editors."""
+    """JSON schema of a contract file, for editors. What follows from `tables` is required without them only."""
     schema = DataContract.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+    without: dict[str, Any] = {"required": ["columns"], "properties": {}}
+    schema["required"].remove("columns")
+    for name, part, keys in (
+        ("source", "Source", ["key"]),
+        ("privacy", "Privacy", ["owner_columns", "max_contributions"]),
+    ):
+        for key in keys:
+            schema["$defs"][part]["required"].remove(key)
+        without["properties"][name] = {"required": keys}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return head | schema | {"if": {"required": ["tables"]}, "else": without}
 
 
 NONE_YET = "none yet; `dpsynth contract init` drafts one"

@@ -33,6 +33,7 @@ from dpsynth_platform.drafting.templates import in_words
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, SourceError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
 from dpsynth_platform.linked_tables.output import DrawnTables, Rows, public_rows
@@ -51,6 +52,7 @@ from dpsynth_platform.scrub.fingerprints import (
 from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
 from dpsynth_platform.sources.plain_files import in_contract
 from dpsynth_platform.synth.automatic import method_for
+from dpsynth_platform.synth.guarded_sources import check_linked_tables
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.planning import can_be_read, check_plan
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
@@ -165,6 +167,7 @@ def _of_dataset(contract: DataContract) -> Iterator[None]:
 def _views(contract: DataContract, found: LinkedSource) -> dict[str, View]:
     """The views of a contract's tables. Raises as `plan_of` does."""
     check_declared(contract, found)
+    check_linked_tables(Settings.from_environment(), contract, found)
     privacy = contract.privacy.model_dump(mode="json")
     contracts = table_contracts(found, privacy)
     return views_of(found, contracts, privacy, method_for(contract).method)

@@ -64,7 +64,7 @@ def treatment(contract: DataContract, name: str) -> str:
     if column.type in ("ignored", "image"):
         return "absent"
     if column.type == "text":
-        return "absent" if column.pii == "drop" else "empty"
+        return "absent" if column.pii == "drop" and not contract.tables else "empty"
     return "regenerated" if column.type == "identifier" else "modelled"
 
 

@@ -59,7 +59,8 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "budget", f"shared by all datasets of the family {contract.family}"
     yield "people of earlier releases", _OVERLAPS[privacy.on_overlap]
     source = contract.source
-    yield "source", f"{source.place} ({source.format}); a record is known by {', '.join(source.key)}"
+    known = "" if contract.tables else f"; a record is known by {', '.join(source.key)}"
+    yield "source", f"{source.place} ({source.format}){known}"
     if source.query is not None:
         yield "query of the source", source.query
     if contract.tables:

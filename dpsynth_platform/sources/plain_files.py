@@ -143,7 +143,11 @@ def make_copy(source: Source, columns: Mapping[str, Column], directory: Path) ->
 def stamp_of(source: Source) -> str | None:
     """A value that changes whenever the files do (`Files.stamp`); None where they cannot be found."""
     try:
-        found = _files(local_path(source.uri), source)
+        path = local_path(source.uri)
+        if source.format == "tables":
+            inside = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+            return Files(path, tuple(sorted(inside))).stamp()
+        found = _files(path, source)
         return None if found is None else found.stamp()
     except (OSError, SourceError):
         return None

@@ -1,4 +1,4 @@
-"""Whether a contract's public table is a guarded one, as far as the deployment's own files know.
+"""Whether a contract's public table, or one of several, is a guarded one, as far as the deployment's own files know.
 
 What belongs here: the platform's own restricted files, the sources of all deployed contracts, also of those that never
 ran, and the contents that runs have pinned. What does not: what lineage and ledger know (`lineage.clearance`).
@@ -7,20 +7,26 @@ ran, and the contents that runs have pinned. What does not: what lineage and led
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.cross_checks import Parts
+from dpsynth_platform.contracts.linked_contract import linked_of
 from dpsynth_platform.contracts.loading import draft_contract, fault_of
 from dpsynth_platform.contracts.public_rows import PublicRows
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.uris import local_path
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.foundation.yaml_files import read_yaml
+from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.linked_source import LinkedSource
+from dpsynth_platform.sources.table_places import tables_at
 
 _DATA = (".parquet", ".parq", ".pq", ".csv", ".tsv")
 
@@ -43,18 +49,89 @@ def public_faults(settings: Settings, public: PublicRows) -> Iterator[str]:
         if own.is_relative_to(place) or any(each.is_relative_to(own) for each in (place, *files)):
             yield f"{public.uri!r} and the {name} overlap; accepted: a table that is public"
     deployed = [*_deployed(settings)]
-    for dataset, source in deployed:
-        yield from public.faults(source, f"the source of dataset {dataset}")
+    for dataset, parts in deployed:
+        yield from public.faults(_source(parts), f"the source of dataset {dataset}")
     if _is_pinned(settings, public.source):
         yield (
             f"{public.uri!r} has the content of a source that this deployment guards; accepted: a table that is public"
         )
-    for dataset, source in deployed:
-        if source.format != "sql" and _has_one_of(files, _files(source)[1]):
+    for dataset, parts in deployed:
+        if _has_one_of(files, _guarded(parts)):
             yield (
                 f"{public.uri!r} has a file of the source of dataset {dataset}, or a copy of one; accepted: a table "
                 "that is public, apart from all sources"
             )
+
+
+def check_linked_tables(settings: Settings, contract: DataContract, found: LinkedSource) -> None:
+    """Refuses public ones of linked tables, which are released as they are, where they are guarded.
+
+    Raises `ContractError` with a line for each: it is a private table of this or another contract, or has a file of a
+    source or its content. Of databases, tables are compared by place and name.
+    """
+    deployed = {contract.dataset: contract.parts, **dict(_deployed(settings))}
+    faults = [
+        f"tables.{name}.public: {fault}; accepted: a table that is public, or leave the table out"
+        for name in found.declared.lookups
+        for fault in _linked_faults(settings, found, name, deployed)
+    ]
+    if faults:
+        raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
+
+
+def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed: Mapping[str, Parts]) -> Iterator[str]:
+    if isinstance(found.places, DatabaseFile):
+        for dataset, parts in deployed.items():
+            if _is_private(parts, found.places.path, name):
+                yield f"dataset {dataset} declares it as private"
+        return
+    source = found.sources[name]
+    assert source.format != "memory"  # noqa: S101  (a contract's tables are stored)
+    table = Source(uri=str(source.path), format=source.format, key=["any"])
+    _, files = _files(table)
+    for kind, kept in settings.sensitive_places.items():
+        if any(each.is_relative_to(kept.resolve()) for each in files):
+            yield f"it is in the {kind}"
+    for dataset, parts in deployed.items():
+        if _has_one_of(files, _guarded(parts)):
+            yield f"it has a file of the source of dataset {dataset}, or a copy of one"
+    if _is_pinned(settings, table):
+        yield "it has the content of a source that this deployment guards"
+
+
+def _is_private(parts: Parts, database: Path, name: str) -> bool:
+    """Whether a contract declares a table of a database file as private."""
+    linked = _linked(parts)
+    return linked is not None and name in linked.private and database.samefile(local_path(_source(parts).uri))
+
+
+def _linked(parts: Parts) -> LinkedTables | None:
+    """A contract's tables on this machine; None where they are invalid, or there are none."""
+    with suppress(ContractError, OSError):
+        if parts.tables and os.path.lexists(local_path(_source(parts).uri)):
+            return linked_of(parts.tables, parts.privacy)
+    return None
+
+
+def _guarded(parts: Parts) -> list[Path]:
+    """The data files of a contract's source on this machine, but for those of tables that it declares public."""
+    source, linked = _source(parts), _linked(parts)
+    files = [] if source.format == "sql" else _files(source)[1]
+    if linked is None:
+        return files
+    try:
+        places = tables_at(local_path(source.uri))
+    except SourceError:
+        return files
+    if isinstance(places, DatabaseFile):
+        return files
+    public = [Path(os.path.realpath(places[name])) for name in linked.lookups if name in places]
+    return [each for each in files if not any(each.is_relative_to(place) for place in public)]
+
+
+def _source(parts: Parts) -> Source:
+    assert parts.source is not None  # noqa: S101  (`_deployed` asks)
+    return parts.source
 
 
 def _files(table: Source) -> tuple[Path, list[Path]]:
@@ -84,13 +161,13 @@ def _has_one_of(files: Collection[Path], others: Collection[Path]) -> bool:
     return False
 
 
-def _deployed(settings: Settings) -> Iterator[tuple[str, Source]]:
-    """The sources of all deployed contracts whose part `source` is valid, with the names of their files."""
+def _deployed(settings: Settings) -> Iterator[tuple[str, Parts]]:
+    """All deployed contracts whose part `source` is valid, with the names of their files."""
     for file in sorted(settings.contracts.glob("*.yaml")):
         with suppress(ContractError), fault_of(file):
-            source = draft_contract(read_yaml(file), settings.variables).parts.source
-            if source is not None:
-                yield file.stem, source
+            parts = draft_contract(read_yaml(file), settings.variables).parts
+            if parts.source is not None:
+                yield file.stem, parts
 
 
 def _is_pinned(settings: Settings, table: Source) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +18,7 @@ from line_cases import small_deployment
 from linked_line_cases import CONTRACT, clinic_deployment
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.loading import load_contract
+from dpsynth_platform.contracts.loading import contract_json_schema, load_contract
 from dpsynth_platform.drafting.draft import drafted_linked
 from dpsynth_platform.drafting.linked import are_several
 from dpsynth_platform.foundation.errors import BoundingError, ContractDraft
@@ -296,6 +298,15 @@ def test_changes_are_named_by_the_keys_of_the_contract(tmp_path: Path) -> None:
         "tables.stays.columns.ward.values"
     ]
     assert changes(before, contract("tables/codes/public", "Another reason.")) == []
+
+
+def test_the_json_schema_requires_what_does_not_follow_from_tables() -> None:
+    schema, document = contract_json_schema(), json.loads(json.dumps(CONTRACT))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    for path, value in (("tables", None), ("privacy/namespace", None), ("tables/stays/max_children", 0)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed(path, value), schema)
 
 
 def test_a_contract_in_words_names_the_tree_and_why_tables_are_public(tmp_path: Path) -> None:

@@ -302,7 +302,8 @@ def _by_path(pairs: Iterable[tuple[str, type[BaseModel]]]) -> dict[type[BaseMode
 def contract_page(words: Mapping[str, Any], unfit: list[str] | None = None) -> str:
     """Every key of a contract and of a family's file; adds to `unfit` what the descriptions lack or have too much."""
     keys, family = Keys(words["contract"], words["patterns"]), Keys(words["family"], words["patterns"])
-    sections = _by_path(_sections(DataContract, ""))
+    # Linked tables last: they have columns and constraints as a single table has.
+    sections = _by_path(sorted(_sections(DataContract, ""), key=lambda pair: pair[0].startswith("tables")))
     anchors = {model.__name__: path for model, path in sections.items()}
     text = [
         "# Contract",

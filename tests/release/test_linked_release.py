@@ -20,7 +20,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deltalake import DeltaTable
-from released_tables import as_rows, contract_of, drawn, evidence_of_tables
+from released_tables import LINKED, as_rows, contract_of, drawn, evidence_of_tables
 from table_cases import pem, resign, rewrite
 
 import dpsynth
@@ -30,6 +30,7 @@ from dpsynth_platform.contracts.release import Target
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import ContractError, PublicationFailed
 from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.release.dossier import Evidence
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.target_files import SignedRelease
@@ -99,6 +100,21 @@ def test_every_table_is_a_delta_table_of_its_own(clinic: Published, signing_key:
     assert report.ok, report.words
     assert f"{private} rows in 4 tables that join" in report.words
     assert report.to_json()["tables"] == dict(clinic.tables)
+
+
+def test_tables_that_a_model_drew_are_published_and_join(
+    of_tables: Evidence, tmp_path: Path, signing_key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_USER", "tester")
+    options = TablesOptions(epsilon=1, delta=1e-6, schema={"tables": LINKED}, method="mst")
+    made = synthesize_tables(drawn(400), tmp_path / "out", options)
+    tables = {name: pq.read_table(made.synthetic / f"{name}.parquet") for name in LINKED}
+    shown = publish(of_tables, as_rows(tables), tmp_path / "public", signing_key, announce=lambda: None)
+    assert problems(shown.path, signing_key) == []
+    assert shown.tables["stays"] == made.rows["stays"].rows
+    for format_ in ("duckdb", "sqlite"):
+        assert add(place(tmp_path, format_), SignedRelease.of(shown, "clinic", None))
 
 
 def test_the_dossier_says_what_each_table_is(clinic: Published) -> None:

@@ -273,8 +273,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The parts below a model, each once: (path in the file, model), outer ones first."""
-    for name, field in model.model_fields.items():
+    """The parts below a model, each once: (path in the file, model), outer ones first, and those of `tables` last."""
+    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] == "tables"):
         below = list(dict.fromkeys(_models_in((field.annotation, *field.metadata)[0])))
         for part in below:
             named = f"{path}{name}"

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dpsynth_platform.bounding.linked import ID_COLUMN, key_texts, root_ids
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.storage import read_table, table_schema
+from dpsynth_platform.linked_tables.line import OWNERS, TABLE
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, hex_column
 
 Names = Mapping[str, Mapping[str, str]]
@@ -29,21 +30,21 @@ def scrubbed_tables(tables: LinkedTables, names: Names, scrubbed: Path) -> dict[
     """
     found = {}
     for name in tables.private:
-        table, given = _whole(scrubbed / "table" / name), names.get(name, {})
+        table, given = _whole(scrubbed / TABLE / name), names.get(name, {})
         found[name] = table.rename_columns([given.get(column, column) for column in table.column_names])
     return found
 
 
 def synthetic_tables(tables: LinkedTables, synthetic: Path) -> dict[str, pa.Table]:
     """All tables as they are released, public ones included."""
-    return {name: _whole(synthetic / "table" / name) for name in tables.tables}
+    return {name: _whole(synthetic / TABLE / name) for name in tables.tables}
 
 
 def rows_of(
     tables: LinkedTables, rows: Mapping[str, pa.Table], scrubbed: Path, owners: Fingerprints
 ) -> dict[str, pa.Table]:
     """The owners' rows in all private tables: of the root by `owners` beside the rows, of others by their parent's."""
-    known = _whole(scrubbed / "owners")
+    known = _whole(scrubbed / OWNERS)
     chosen = known.column(ID_COLUMN).filter(pc.is_in(known.column(OWNER_COLUMN), hex_column(owners)))
     of_rows = pa.chunked_array(root_ids(tables, rows[tables.root]), pa.string())
     found = {tables.root: rows[tables.root].filter(_among(of_rows, chosen))}

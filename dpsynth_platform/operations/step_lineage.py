@@ -13,7 +13,7 @@ import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.release import Target
+from dpsynth_platform.contracts.release import DATABASE_FILES, Target
 from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.lineage import columns, facets, linked_columns, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
@@ -86,7 +86,8 @@ def _copy(release: DatasetRef, target: Target, release_id: str) -> DatasetRef:
 
     It has no other name, and does not claim to be this release: it may hold earlier ones, too.
     """
-    left_out = {"symlinks", "dpsynth_release", *(["storage"] if target.in_database else [])}
+    stored = not target.in_database and target.format not in DATABASE_FILES
+    left_out = {"symlinks", "dpsynth_release", *([] if stored else ["storage"])}
     kept = {name: facet for name, facet in release.facets.items() if name not in left_out}
     return DatasetRef(naming.dataset_name(target.place_of(release_id)), kept)
 

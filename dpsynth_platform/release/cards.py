@@ -123,7 +123,7 @@ class _RecordSet:
             return {}
         parent = self.table["parent"]
         joins = parent is not None and len(parent["columns"]) == 1
-        return ({parent["columns"][0]: parent["table"]} if joins else {}) | self.table["lookups"]
+        return {**({parent["columns"][0]: parent["table"]} if joins else {}), **self.table["lookups"]}
 
     def _references(self, all_: Sequence[_RecordSet]) -> dict[str, dict[str, Any]]:
         """By column, the key that it refers to: a field, or the field's source where its set has references itself.
@@ -206,6 +206,7 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
                 "data_files": [{"split": "train", "path": [file["path"] for file in found.files]}],
             }
             for found in _record_sets(dossier)
+            if found.files
         ],
     }
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000)

@@ -5,8 +5,8 @@ several releases (`delta_target` and others).
 
 A single table is `data`, linked tables have their names. Foreign keys are declared, so that the database itself has
 checked that every one joins. The table `_release` holds the release's documents as they were signed, by their names. A
-file is written under a hidden name and renamed when it is whole. SQLite has no dates, moments, times and decimals: they
-are texts there (ISO 8601), and truth values are 0 and 1.
+file is written in a hidden directory and renamed when it is whole. SQLite has no dates, moments, times and decimals:
+they are texts there (ISO 8601), and truth values are 0 and 1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import decimal
 import json
 import math
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -28,8 +29,10 @@ from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.storage import read_table, sync, table_schema
 from dpsynth_platform.release.target_files import SignedRelease
 from dpsynth_platform.release.target_rows import digest_of_rows, rows_of
+from dpsynth_platform.sources.json_files import CONFIGURATION
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
 DOCUMENTS = "_release"
@@ -49,16 +52,17 @@ def put(target: Target, release: SignedRelease) -> bool:
             release.check(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         for left in file.parent.glob(f".{file.name}.*"):  # of a killed run
-            left.unlink()
-        partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+            shutil.rmtree(left)
+        hidden = file.with_name(f".{file.name}.{secrets.token_hex(8)}")  # a directory: databases write beside the file
+        hidden.mkdir(mode=0o700)
         try:
-            _WRITERS[target.format](partial, release)
-            partial.chmod(0o644)
-            sync(partial)
-            partial.rename(file)
+            _WRITERS[target.format](hidden / file.name, release)
+            (hidden / file.name).chmod(0o644)
+            sync(hidden / file.name)
+            (hidden / file.name).rename(file)
             sync(file.parent)
         finally:
-            partial.unlink(missing_ok=True)
+            shutil.rmtree(hidden)
     if not _holds(file, target.format, release):
         raise PublicationFailed(
             f"the file {file.name} there does not hold what was signed; accepted: the file as it was written, or an "
@@ -106,13 +110,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _write_duckdb(file: Path, release: SignedRelease) -> None:
-    import duckdb
     import pyarrow as pa
 
     tables = _described(release)
     keys = {table["name"]: table["key"] for table in tables}
     types: dict[str, dict[str, str]] = {}
-    with closing(duckdb.connect(str(file))) as connection:
+    with closing(_connected(file)) as connection:
         for table in tables:
             name, directory = table["name"], release.data(table["name"])
             schema = table_schema(directory)
@@ -201,10 +204,18 @@ def _holds(file: Path, format_: str, release: SignedRelease) -> bool:
     return True
 
 
-def _duckdb_rows(file: Path, table: str) -> Iterator[tuple[Any, ...]]:
+def _connected(file: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    with closing(duckdb.connect(str(file), read_only=True)) as connection:
+    configuration = {key: value for key, value in CONFIGURATION.items() if key != "memory_limit"}  # keys have an index
+    configuration["enable_external_access"] = False
+    connection = duckdb.connect(str(file), read_only=read_only, config=configuration)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _duckdb_rows(file: Path, table: str) -> Iterator[tuple[Any, ...]]:
+    with closing(_connected(file, read_only=True)) as connection:
         reader = connection.sql(f"SELECT * FROM {_quoted(table)}").to_arrow_reader(_AT_ONCE)  # noqa: S608 - quoted
         yield from rows_of(reader)
 

@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 
 _COMMIT = "_delta_log/00000000000000000000.json"
 
+_KINDS = {
+    "boolean": "bool",
+    "byte": "int8",
+    "date": "date32[day]",
+    "double": "double",
+    "float": "float",
+    "integer": "int32",
+    "long": "int64",
+    "short": "int16",
+    "string": "string",
+    "timestamp": "timestamp[us, tz=UTC]",
+    "timestamp_ntz": "timestamp[us]",
+}
+"""Arrow's names of Delta's types."""
+
 
 @dataclass(frozen=True)
 class TableFacts:
@@ -42,6 +57,8 @@ def read_facts(data: Path, names: Collection[str]) -> TableFacts:
     """
     with _reading():
         footers = _footers(data, names)
+        if not footers:
+            return TableFacts(0, _columns_in(data / _COMMIT))
         columns = {tuple((field.name, type_name(field.type)) for field in footer.schema_arrow) for footer in footers}
     if len(columns) != 1:
         raise VerificationFailed("the table's files do not have the same columns")
@@ -52,9 +69,10 @@ def read_rows(data: Path, names: Collection[str]) -> pa.Table:
     """The rows of the table in `data`; arguments and errors are those of `read_facts`."""
     import pyarrow as pa
 
-    read_facts(data, names)
+    columns = read_facts(data, names).columns
     with _reading():
-        return pa.concat_tables([part.read() for part in _footers(data, names)])
+        parts = [part.read() for part in _footers(data, names)]
+        return pa.concat_tables(parts) if parts else _empty(columns)
 
 
 def read_release(path: Path) -> tuple[Any, dict[str, pa.Table]]:
@@ -106,7 +124,30 @@ def read_columns(data: Path, names: Collection[str], columns: Sequence[str]) -> 
     """These columns of all rows, in this order; arguments and errors are those of `batches`."""
     import pyarrow as pa
 
-    return pa.Table.from_batches(list(batches(data, names, columns))).select(list(columns))
+    found = list(batches(data, names, columns))
+    return (pa.Table.from_batches(found) if found else _empty(read_facts(data, names).columns)).select(list(columns))
+
+
+def _empty(columns: Sequence[tuple[str, str]]) -> pa.Table:
+    """A table without rows."""
+    import pyarrow as pa
+
+    types = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "date32[day]": pa.date32()}
+    for plain in ("bool", "int8", "int16", "int32", "int64", "float", "double", "timestamp[us]"):
+        types[plain] = pa.type_for_alias(plain)
+    return pa.table({name: pa.array([], types.get(kind, pa.string())) for name, kind in columns})
+
+
+def _columns_in(commit: Path) -> tuple[tuple[str, str], ...]:
+    """The columns of a table without files, by its log."""
+    try:
+        found = next(
+            json.loads(line)["metaData"] for line in commit.read_text("utf-8").splitlines() if "metaData" in line
+        )
+        fields = json.loads(found["schemaString"])["fields"]
+        return tuple((field["name"], _KINDS.get(kind, kind)) for field in fields if (kind := str(field["type"])))
+    except (OSError, ValueError, TypeError, KeyError, StopIteration, RecursionError):
+        raise VerificationFailed("the table's log does not name its columns") from None
 
 
 def batches(data: Path, names: Collection[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -153,7 +194,7 @@ def _added(commit: Path) -> list[str]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise VerificationFailed("the table's log cannot be read") from None
     inside = all(not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts for name in names)
-    needed = {"add", "metaData", "protocol"}
-    if not (plain and inside and needed <= kinds <= needed | {"commitInfo"}):
+    needed = {"metaData", "protocol"}  # without rows there is no file
+    if not (plain and inside and needed <= kinds <= needed | {"add", "commitInfo"}):
         raise VerificationFailed("the table's log must only add files of one unpartitioned table inside its directory")
     return names

@@ -8,13 +8,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from clinic import clinic, written
-from line_cases import PEOPLE, ledger_of, run_here, storage_of
+from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows
 from dpsynth_platform.operations.rehearsal import rehearse
+from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
@@ -28,6 +29,10 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     deployment = clinic_deployment(tmp_path)
     ran = run_here(deployment)
     assert ran.success, ran.failures
+    folder = released(deployment)
+    report = verify_release(folder)
+    assert report.ok, report.problems
+    assert sorted(path.name for path in (folder / "data").iterdir()) == ["codes", "diagnoses", "patients", "stays"]
 
 
 def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tmp_path: Path) -> None:

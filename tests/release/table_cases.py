@@ -18,8 +18,10 @@ from dpsynth_platform.release.publish import TableRows
 
 def one_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> dict[str, TableRows]:
     """A single table; the schema is that of the first batch unless given."""
-    found = list(batches) if schema is None else batches
-    return {"": TableRows(found[0].schema if schema is None else schema, found)}
+    if schema is None:
+        batches = list(batches)
+        schema = batches[0].schema
+    return {"": TableRows(schema, batches)}
 
 
 def pem(key: Ed25519PrivateKey) -> bytes:

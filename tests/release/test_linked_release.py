@@ -230,6 +230,11 @@ def test_an_empty_table_is_published(of_tables: Evidence, tmp_path: Path, signin
     made = publish(of_tables, as_rows(tables), tmp_path / "public", signing_key, announce=lambda: None)
     assert problems(made.path, signing_key) == []
     assert made.tables["diagnoses"] == 0
+    assert dpsynth.load_release(made.path, "arrow").data["diagnoses"].schema == tables["diagnoses"].schema
+    release = SignedRelease.of(made, "clinic", None)
+    for format_ in ("delta", "duckdb", "sqlite"):
+        target = Target(uri=str(tmp_path / format_), format=format_)
+        assert (add(target, release), add(target, release)) == (True, False)
 
 
 def test_mlcroissant_reads_tables_with_keys_and_references(clinic: Published, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,7 @@
 """A rehearsal: the line up to its candidate, on a table made from the contract alone, in a temporary deployment.
 
+Linked tables are made from the contract and its public tables.
+
 What belongs here: the temporary deployment with its mock source, and running the line in it. What does not: the mock
 table (`synth.mock`). It spends nothing, and shows that the contract works, not how good the result will be.
 """
@@ -18,9 +20,10 @@ import dagster as dg
 from dpsynth_platform.contracts.columns import conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
+from dpsynth_platform.contracts.linked_contract import TABLES_FORMAT
 from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.contracts.text_generation import MOST_BATCH
-from dpsynth_platform.foundation.errors import ConfigurationError, DpsynthError
+from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_table
@@ -52,13 +55,8 @@ def rehearse(
     rows: int,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Runs all assets on a mock table; returns facts for `dpsynth plan --json`. Raises `RehearsalFailed`."""
+    """Runs all assets on a mock table or several; returns facts for `dpsynth plan --json`. Raises `RehearsalFailed`."""
     contract, _ = load_dataset(settings, dataset)
-    if contract.tables:
-        raise ConfigurationError(
-            f"{dataset}: a rehearsal makes up one table, and the contract has several; accepted: dpsynth plan without "
-            "--rehearse, or a contract of one table"
-        )
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
         mock = _mock_deployment(settings, contract, period, rows, Path(place))
         progress(f"running all assets on {rows} rows made from the contract alone")
@@ -83,7 +81,8 @@ def _mock_deployment(
     document = contract.snapshot()
     family = load_family(family_path(settings, contract)).model_dump(mode="json")
     read_by = {key: document["source"][key] for key in ("key", "period_column")}
-    document["source"] = read_by | {"uri": str(place / "source"), "format": "delta"}
+    layout = TABLES_FORMAT if contract.tables else "delta"
+    document["source"] = read_by | {"uri": str(place / "source"), "format": layout}
     document["release"]["uri"] = str(place / "public")
     document["release"].pop("max_missing", None)  # few fictional rows do not show how many values will be missing
     document["audit"]["accept_inconclusive"] = "a rehearsal, of which nothing is released"
@@ -102,8 +101,13 @@ def _mock_deployment(
         document["generate"]["rows"] = 1
     # Fictional rows need no encryption.
     mock = replace(isolated_deployment(settings, document, family, place), require_encrypted="no")
-    table = mock_table(contract, rows, period)
-    write_table(place / "source", table.schema, table.to_batches())
+    if contract.tables:
+        from dpsynth_platform.linked_tables.mock import write_mock_tables
+
+        write_mock_tables(contract, rows, place / "source")
+    else:
+        table = mock_table(contract, rows, period)
+        write_table(place / "source", table.schema, table.to_batches())
     for base in contract.bases:
         if base.is_writer:  # `dpsynth lineage check` decides whether a real run may start from the model
             LineageStore(mock.ledger_url).declare_public(

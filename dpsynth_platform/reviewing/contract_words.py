@@ -99,14 +99,13 @@ def _tables_words(tables: LinkedTables) -> Iterator[tuple[str, str]]:
     """The tree of linked tables, and the reasons why others are released as they are."""
     for name in tables.private:
         table, most = tables.tables[name], number_of(tables.most(name), "row")
-        if table.parent is None:
-            yield f"table {name}", f"the root: {most} of one owner at most; all that belongs to it is protected with it"
-            continue
         order = f", the first by {', '.join(table.order_by)}" if table.order_by else ", chosen at random"
-        yield (
-            f"table {name}",
-            f"at most {most} of one row of {table.parent.table}{order}: {tables.bound(name):,} of one owner",
+        words = (
+            f"the root: {most} of one owner at most; all that belongs to it is protected with it"
+            if table.parent is None
+            else f"at most {most} of one row of {table.parent.table}{order}: {tables.bound(name):,} of one owner"
         )
+        yield f"table {name}", "; ".join((words, *(f"{key} is a key of {of}" for key, of in table.lookups.items())))
     for name in tables.lookups:
         yield f"table {name}", f"released as it is, declared public: {tables.tables[name].public}"
 
@@ -145,7 +144,9 @@ def query_words(query: Query) -> str:
 def column_words(contract: DataContract, name: str) -> str:
     """The declaration of one column, and how the platform treats it."""
     column = contract.columns[name]
-    parts = [column.type, *_values(column), *(["may be missing"] if column.nullable else [])]
+    unread = bool(contract.tables) and column.type == "text"
+    values = () if unread else _values(column)
+    parts = [column.type, *values, *(["may be missing"] if column.nullable else [])]
     return f"{', '.join(parts)}; {TREATMENTS[treatment(contract, name)]}"
 
 
@@ -176,7 +177,8 @@ def _rows(contract: DataContract) -> str:
         if chosen is not None:
             return f"one for every {chosen.pool:g} documents that are paid for and written"
         return "one for every document that is paid for and written"
-    return "as many as the mechanism read, by the noisy counts" if rows == "auto" else f"{rows:,}"
+    of_root = f" of {contract.linked.root}, and what belongs to them" if contract.tables else ""
+    return f"as many{of_root} as the mechanism read, by the noisy counts" if rows == "auto" else f"{rows:,}{of_root}"
 
 
 def _when(release: Release) -> str:

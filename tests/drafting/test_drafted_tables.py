@@ -23,7 +23,8 @@ from dpsynth_platform.drafting.draft import drafted_linked
 from dpsynth_platform.drafting.linked import are_several
 from dpsynth_platform.foundation.errors import BoundingError, ContractDraft
 from dpsynth_platform.operations.bound_learning import learn_bound
-from dpsynth_platform.reviewing.contract_words import contract_words
+from dpsynth_platform.reviewing.contract_words import column_words, contract_words
+from dpsynth_platform.reviewing.new_versions import version_stamp
 from dpsynth_platform.synth.planning import changes, check_contract, load_dataset
 
 TRACKS = ("INSERT INTO Track VALUES (1, 'x', NULL)",)
@@ -313,17 +314,24 @@ def test_a_contract_in_words_names_the_tree_and_why_tables_are_public(tmp_path: 
     found, _ = load_dataset(clinic_deployment(tmp_path).settings, "people")
     words = dict(contract_words(found))
     assert words["table stays"] == "at most 4 rows of one row of patients, the first by admitted: 4 of one owner"
-    assert words["table diagnoses"] == "at most 3 rows of one row of stays, chosen at random: 12 of one owner"
+    in_stays = "at most 3 rows of one row of stays, chosen at random: 12 of one owner"
+    assert words["table diagnoses"] == f"{in_stays}; code is a key of codes"
+    assert words["rows"] == "100 of patients, and what belongs to them"
+    assert column_words(found, "patients.remark") == "text; kept for the schema, without values"
     assert words["table codes"] == "released as it is, declared public: The clinic lists them."
 
 
-def test_a_bound_is_not_learned_and_a_rehearsal_says_what_is_possible(tmp_path: Path) -> None:
+def test_new_content_of_tables_shows_at_little_cost(tmp_path: Path) -> None:
     deployment = clinic_deployment(tmp_path)
     contract, _ = load_dataset(deployment.settings, "people")
+    before = version_stamp(contract)
+    assert before is not None and version_stamp(contract) == before
+    written(deployment.settings.home / "sources" / "people", clinic(601))
+    assert version_stamp(contract) not in (None, before)
+
+
+def test_a_bound_is_not_learned(tmp_path: Path) -> None:
+    contract, _ = load_dataset(clinic_deployment(tmp_path).settings, "people")
     nothing: Any = None  # is asked for
     with pytest.raises(BoundingError, match="people: the bound of linked tables follows from max_children of each"):
         learn_bound(contract, None, nothing, ledger=nothing, storage=nothing, lineage=nothing, runner="x", warn=nothing)
-    assert refused(deployment, "plan", "people", "--rehearse")[-1] == (
-        "people: a rehearsal makes up one table, and the contract has several; accepted: dpsynth plan without "
-        "--rehearse, or a contract of one table"
-    )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from clinic import clinic, written
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
@@ -30,6 +33,15 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     report = verify_release(folder)
     assert report.ok, report.problems
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["codes", "diagnoses", "patients", "stays"]
+
+
+def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tmp_path: Path) -> None:
+    deployment = clinic_deployment(tmp_path)
+    for name in ("patients", "stays", "diagnoses"):  # nothing but their schemas
+        file = deployment.settings.home / "sources" / "people" / f"{name}.parquet"
+        pq.write_table(pq.read_schema(file).empty_table(), file)
+    assert rehearse(deployment.settings, build_definitions, "people", None, 200, lambda _: None)["success"]
+    assert not deployment.settings.has_ledger
 
 
 @pytest.mark.parametrize("at", [1, 2])

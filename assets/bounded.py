@@ -91,7 +91,7 @@ def _bound_tables(
 ) -> LinkedReport:
     """Bounds linked tables, together with the families of canaries, and writes the view of each."""
     from dpsynth_platform.audit.linked_canaries import read_families
-    from dpsynth_platform.linked_tables.line import bound_tables
+    from dpsynth_platform.linked_rows.line import bound_tables
     from dpsynth_platform.synth.relational.sealing import SealedTables
 
     tables = SealedTables.of(step.plan(raw)).tables
@@ -124,7 +124,7 @@ def _outcome(
     reused: bool = False,
 ) -> Outcome:
     """With exact counts, except where they would disclose even to the operator how many owners were left out."""
-    from dpsynth_platform.linked_tables.line import rows_schema
+    from dpsynth_platform.linked_rows.line import rows_schema
 
     schema = rows_schema(contract, record.directory)
     if leaves_out_in_silence(contract, step.family):

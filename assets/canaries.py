@@ -17,7 +17,7 @@ from dpsynth_platform.synth.interface import generator
 
 def body(step: StepContext) -> Outcome:
     """Draws the canaries and their coins."""
-    from dpsynth_platform.linked_tables.line import rows_schema
+    from dpsynth_platform.linked_rows.line import rows_schema
 
     contract, raw = step.sealed()
     earlier = step.reusable(raw, "canaries")
@@ -59,7 +59,7 @@ def _records(step: StepContext, contract: DataContract, raw: StepRecord) -> Call
 def _families(step: StepContext, contract: DataContract, raw: StepRecord) -> Callable[[Path], int]:
     """As `_records`, of linked tables: fictional owners with rows in all of them."""
     from dpsynth_platform.audit.linked_canaries import make_families, write_families
-    from dpsynth_platform.linked_tables.line import stored_schemas
+    from dpsynth_platform.linked_rows.line import stored_schemas
     from dpsynth_platform.synth.relational.sealing import SealedTables
 
     sealed = SealedTables.of(step.plan(raw))

@@ -63,7 +63,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     with step.storage.new_output(place, "raw") as directory:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
         if contract.tables:
-            from dpsynth_platform.linked_tables.line import write_public
+            from dpsynth_platform.linked_rows.line import write_public
 
             facts |= write_public(contract, directory)
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
@@ -79,7 +79,7 @@ def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.Pinn
         step.cleared(step.contract).require(step.place.label)  # before the trial of a model, which takes minutes
     step.progress("calibrating the mechanism's noise to the guarantee")
     if step.contract.tables:
-        from dpsynth_platform.linked_tables.line import plan_of
+        from dpsynth_platform.linked_rows.line import plan_of
 
         return plan_of(step.contract)
     return planning.plan_release(step.contract, pinned.schema, step.place.period)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def body(step: StepContext) -> Outcome:
     """Streams the pinned version through the scrubber."""
-    from dpsynth_platform.linked_tables.line import rows_schema
+    from dpsynth_platform.linked_rows.line import rows_schema
 
     contract, raw = step.sealed()
     account = step.account()
@@ -99,7 +99,7 @@ def _write_tables(
     directory: Path,
 ) -> tuple[int, Fingerprints, dict[str, Any]]:
     """Reads linked tables, whose keys become keyed hashes and whose texts are not read."""
-    from dpsynth_platform.linked_tables.line import read_tables
+    from dpsynth_platform.linked_rows.line import read_tables
 
     step.progress("reading tables")
     read = read_tables(

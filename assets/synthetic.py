@@ -27,7 +27,7 @@ def body(step: StepContext) -> Outcome:
             is not cleared.
     """
     from dpsynth_platform.lineage import facets
-    from dpsynth_platform.linked_tables.line import rows_schema
+    from dpsynth_platform.linked_rows.line import rows_schema
     from dpsynth_platform.operations.step_lineage import paid_by
 
     contract, raw = step.sealed()

@@ -131,7 +131,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
 def _compare(contract: DataContract) -> str | None:
     """Why the source could not be compared with the contract; None if it fits. Errors as of `check_source`."""
     if contract.tables:
-        from dpsynth_platform.linked_tables.line import check_linked_source
+        from dpsynth_platform.linked_rows.line import check_linked_source
 
         return check_linked_source(contract)
     from dpsynth_platform.synth.planning import check_source

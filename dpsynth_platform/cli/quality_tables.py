@@ -55,7 +55,7 @@ def quality_tables(
     from dpsynth_platform.contracts.tables import LinkedTables
     from dpsynth_platform.contracts.validation import validated
     from dpsynth_platform.foundation.yaml_files import read_yaml
-    from dpsynth_platform.linked_tables.reading import whole_tables
+    from dpsynth_platform.linked_rows.reading import whole_tables
     from dpsynth_platform.quality.linked import measure_linked
     from dpsynth_platform.quality.linked_queries import read_queries
     from dpsynth_platform.sources.dialect import Dialect

@@ -7,7 +7,6 @@ What belongs here: reading the tables, the owners' fingerprints, and bounding th
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,26 +15,20 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.linked import ID_COLUMN, root_ids, write_linked
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
-from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.linked_rows.rows import read_rows
+from dpsynth_platform.linked_rows.views import in_table
 from dpsynth_platform.linked_tables.task import LinkedTask
-from dpsynth_platform.linked_tables.views import in_table
-from dpsynth_platform.one_table.declaration import scrubbed_contract
-from dpsynth_platform.one_table.rows import BOUNDED, READING, kept_rows
-from dpsynth_platform.one_table.task import readable_schema
+from dpsynth_platform.one_table.rows import BOUNDED, READING
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     FingerprintKeys,
     Fingerprints,
-    canonical_texts,
     distinct_owners,
     owner_fingerprints,
 )
-from dpsynth_platform.scrub.scrub import checked_batches
 from dpsynth_platform.secrets.vault import Vault
-from dpsynth_platform.sources.table_files import Source
 
 
 def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
@@ -64,49 +57,6 @@ def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress
     shutil.rmtree(work / "read")
     progress("bounding", 1, 1)
     return work / BOUNDED, distinct_owners(owners.select([OWNER_COLUMN]).to_batches())
-
-
-def read_rows(
-    contract: DataContract,
-    source: Source,
-    target: Path,
-    ids: Callable[[str, pa.Array], pa.Array] = lambda _column, texts: texts,
-) -> Path:
-    """A table's modelled columns and keys as a Delta table, keys as texts.
-
-    Args:
-        contract: of the table (`views.table_contracts`).
-        ids: what is kept in place of a column of keys, by its name and texts.
-
-    Raises:
-        SourceError: it cannot be read as declared, or a column looks like personal data.
-    """
-    plain = scrubbed_contract(contract)
-    schema = pa.schema([item for item in readable_schema(contract, source) if item.name in plain.columns])
-    keys, stored = _keys(plain), stored_schema(contract, source)
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for batch in checked_batches(kept_rows(source, contract, schema), plain, schema):
-            columns = [
-                ids(item.name, pa.array(canonical_texts(column), pa.string())) if item.name in keys else column
-                for item, column in zip(schema, batch.columns, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=stored)
-
-    write_table(target, stored, rows())
-    return target
-
-
-def stored_schema(contract: DataContract, source: Source) -> pa.Schema:
-    """The columns that `read_rows` writes."""
-    plain = scrubbed_contract(contract)
-    keys = _keys(plain)
-    found = (item for item in readable_schema(contract, source) if item.name in plain.columns)
-    return pa.schema([pa.field(item.name, pa.string()) if item.name in keys else item for item in found])
-
-
-def _keys(plain: DataContract) -> set[str]:
-    return {column for column, declared in plain.columns.items() if declared.type == "identifier"}
 
 
 def _owners(task: LinkedTask, root: Path, keys: FingerprintKeys) -> pa.Table:

@@ -18,7 +18,8 @@ from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.linked_tables.output import Rows, write_tables
+from dpsynth_platform.linked_rows.drawn import Rows
+from dpsynth_platform.linked_tables.output import write_tables
 from dpsynth_platform.linked_tables.rows import bounded_views
 from dpsynth_platform.linked_tables.statement import statement
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task

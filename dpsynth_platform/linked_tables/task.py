@@ -6,7 +6,8 @@ private rows (`rows`), and the plan's cost (`synth.relational.sealing`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import dump_inline, read_yaml
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.linked_tables.views import table_contracts, views_of
+from dpsynth_platform.linked_rows.views import table_contracts, views_of
+from dpsynth_platform.one_table.declaration import as_options
 from dpsynth_platform.one_table.more_rows import canonical
 from dpsynth_platform.one_table.task import LEAST_UNITS, check_common
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -148,11 +150,23 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     found = open_linked(read_tables(options.schema, places, options.dialect), places, options.dialect)
     _check_columns(found)
     privacy = _privacy(options, found.tables)
-    contracts = table_contracts(found, privacy)
-    views = views_of(found, contracts, privacy, options.method)
+    with _in_options():
+        contracts = table_contracts(found, privacy)
+        views = views_of(found, contracts, privacy, options.method)
     contract = views[found.tables.root].contract
     plan = linked_plan(found.tables, views, found.lookups, Guarantee.target(contract), contract)
     return LinkedTask(options, found.tables, found.sources, contracts, contract, plan)
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Faults of the contract's privacy name the options that they come from."""
+    try:
+        yield
+        return
+    except ContractError as error:
+        kind, lines = type(error), str(error).split("\n")
+    raise kind("\n".join(as_options(line) if line.startswith("privacy.") else line for line in lines))
 
 
 def read_tables(schema: str | Path | Mapping[str, Any] | None, tables: Tables, dialect: Dialect) -> LinkedTables:

@@ -23,9 +23,9 @@ from dpsynth_platform.ledger.chain import BOUND
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger, Opening
-from dpsynth_platform.one_table.declaration import FAMILY
 from dpsynth_platform.one_table.place import Place
 from dpsynth_platform.one_table.witnesses import intact_ledger, note_head
+from dpsynth_platform.synth.undeployed import FAMILY
 
 _STEP = 0.005
 _LEAST_CAP = 1e-12

@@ -27,11 +27,8 @@ from dpsynth_platform.contracts.columns import (
     Column,
     IdentifierColumn,
     ImageColumn,
-    TextColumn,
 )
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
-from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.drafting.templates import (
     CLAMPED,
@@ -44,11 +41,8 @@ from dpsynth_platform.drafting.templates import (
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.sources.table_files import Source
-from dpsynth_platform.synth.planning import check_constraints
+from dpsynth_platform.synth.undeployed import DATASET
 
-DATASET = "table"
-FAMILY = "table"
-"""The only account of such a ledger; each entry is charged to all owners."""
 ROW = "row"
 """Base name of the column of row ids, where each row is its own unit."""
 
@@ -175,23 +169,6 @@ def row_column(source: Source) -> str:
     return next(name for number in range(len(taken) + 1) if (name := f"{ROW}{number or ''}") not in taken)
 
 
-def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **others: Any) -> DataContract:
-    """The contract of these columns, with `privacy` and other parts as in a contract, or `ContractError`."""
-    document = {
-        "dataset": DATASET,
-        "description": "One table, outside of the asset line.",
-        "owners": ["whoever ran it"],
-        "source": {"uri": DATASET, "key": list(privacy["owner_columns"])},
-        "family": FAMILY,
-        "privacy": {"namespace": FAMILY, **privacy},
-        "columns": {name: column.model_dump() for name, column in columns.items()},
-        "release": {"uri": "synthetic", "approvals": 0},
-    } | others
-    contract = parse_contract(document, where=DATASET, variables={})
-    check_constraints(contract, DATASET)
-    return contract
-
-
 @contextmanager
 def in_options(given: Mapping[str, str] | None = None) -> Iterator[None]:
     """Replaces a contract's keys in error messages by the options that they come from.
@@ -215,17 +192,6 @@ def as_options(problem: str) -> str:
     """A message with the options in place of the contract's keys that they come from."""
     pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
     return re.sub(pattern, lambda match: _OPTIONS[match.group()], problem)
-
-
-def scrubbed_contract(contract: DataContract) -> DataContract:
-    """The contract for the preparation of rows, without text columns: text is never read."""
-    (owner,) = contract.privacy.owner_columns
-    kept: dict[str, Column] = {
-        name: IdentifierColumn(type="identifier") if name == owner else column
-        for name, column in contract.columns.items()
-        if name == owner or not isinstance(column, TextColumn)
-    }
-    return contract.model_copy(update={"columns": kept})
 
 
 def _known(source: Source, name: str, owners: str | None) -> Column | None:

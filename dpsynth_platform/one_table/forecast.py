@@ -17,7 +17,6 @@ from dpsynth_platform.foundation.redaction import safely
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table.budget import Budget, least_cap, open_budget
-from dpsynth_platform.one_table.declaration import FAMILY
 from dpsynth_platform.one_table.paying import known_key, paid_entry
 from dpsynth_platform.one_table.place import Place
 from dpsynth_platform.one_table.task import Options, Task, task_of
@@ -25,6 +24,7 @@ from dpsynth_platform.one_table.witnesses import is_missing
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import SIGNING_KEY
 from dpsynth_platform.sources.table_files import check_exists
+from dpsynth_platform.synth.undeployed import FAMILY
 
 NEW = "new"
 """The key of a run of an output without keys."""

@@ -8,7 +8,7 @@ Where each row is its own unit, bounding is the identity: rows get no ids and ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, write_table
-from dpsynth_platform.one_table.declaration import in_options, scrubbed_contract
+from dpsynth_platform.one_table.declaration import in_options
 from dpsynth_platform.one_table.task import Task
 from dpsynth_platform.scrub.fingerprints import (
     FINGERPRINT_DTYPE,
@@ -31,9 +30,7 @@ from dpsynth_platform.scrub.fingerprints import (
 )
 from dpsynth_platform.scrub.scrub import ScrubKeys, checked_batches, scrub_batches
 from dpsynth_platform.secrets.vault import Vault
-from dpsynth_platform.sources.declared_types import read_as
-from dpsynth_platform.sources.delta_types import kept
-from dpsynth_platform.sources.table_files import Source
+from dpsynth_platform.sources.declared_rows import kept_rows, scrubbed_contract
 
 READING = "reading rows"
 BOUNDED = "bounded"
@@ -105,16 +102,3 @@ def _owned_rows(task: Task, vault: Vault, work: Path, progress: Progress, check:
         )
     progress("bounding", 1, 1)
     return participants
-
-
-def kept_rows(source: Source, contract: DataContract, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """These columns of all rows, as declared; modelled ones with types that a Delta table has."""
-    modelled, columns = set(contract.modelled), scrubbed_contract(contract).columns
-
-    def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
-        kind = columns[item.name].type
-        found = read_as(kind, batch.column(item.name), item.name)
-        return kept(found, codes=kind == "categorical") if item.name in modelled else found
-
-    for batch in source.batches(schema.names):
-        yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)

@@ -30,8 +30,7 @@ from dpsynth_platform.one_table.public_table import check_apart, declared_public
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
-from dpsynth_platform.sources.declared_types import read_type
-from dpsynth_platform.sources.delta_types import kept_type
+from dpsynth_platform.sources.declared_rows import readable_schema, scrubbed_contract, with_row
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.automatic import AUTO
@@ -39,6 +38,7 @@ from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synth.planning import cost_request, plan_release
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+from dpsynth_platform.synth.undeployed import contract_of
 
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100
@@ -250,31 +250,13 @@ def task_of(table: Path | pa.Table, options: Options) -> Task:
         columns[row] = IdentifierColumn(type="identifier")
     owner = str(row) if options.owners is None else source.names[options.owners]
     with declaration.in_options({plain: given for given, plain in source.names.items()}):
-        contract = declaration.contract_of(columns, _privacy(options, owner), **_asked(options, source, queries, known))
+        contract = contract_of(columns, _privacy(options, owner), **_asked(options, source, queries, known))
         modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
         if options.target is not None and options.target not in modelled:
             raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
-        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
-        plan = plan_release(contract, _with_row(source.own_schema, row), None)
+        check_source_schema(scrubbed_contract(contract), readable_schema(contract, source, row))
+        plan = plan_release(contract, with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
-
-
-def readable_schema(contract: DataContract, source: Source, row: str | None = None) -> pa.Schema:
-    """The columns that are read: all except text, as declared, modelled ones with types that a Delta table has."""
-    read = declaration.scrubbed_contract(contract).columns
-    fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]
-    modelled = set(contract.modelled)
-
-    def read_as(item: pa.Field) -> pa.DataType:
-        kind = read[item.name].type
-        type_ = read_type(kind, item.type)
-        return kept_type(type_, codes=kind == "categorical") if item.name in modelled else type_
-
-    return pa.schema([item.with_type(read_as(item)) for item in fields])
-
-
-def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
-    return schema.append(pa.field(row, pa.string(), nullable=False)) if row else schema
 
 
 def _privacy(options: Options, owner: str) -> dict[str, Any]:

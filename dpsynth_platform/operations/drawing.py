@@ -102,7 +102,7 @@ def _write_tables(
     step: StepContext, contract: DataContract, model: Path, directory: Path
 ) -> tuple[pa.Schema, dict[str, Any]]:
     """As `write_rows`, of linked tables."""
-    from dpsynth_platform.linked_tables.line import draw_tables, rows_schema
+    from dpsynth_platform.linked_rows.line import draw_tables, rows_schema
 
     _, raw = step.sealed()
     counted, asked = step.counted("roots with all that belongs to them"), contract.generate.rows

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dpsynth_platform.bounding.linked import ID_COLUMN, key_texts, root_ids
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.storage import read_table, table_schema
-from dpsynth_platform.linked_tables.line import OWNERS, TABLE
+from dpsynth_platform.linked_rows.line import OWNERS, TABLE
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, hex_column
 
 Names = Mapping[str, Mapping[str, str]]

@@ -102,7 +102,7 @@ def _mock_deployment(
     # Fictional rows need no encryption.
     mock = replace(isolated_deployment(settings, document, family, place), require_encrypted="no")
     if contract.tables:
-        from dpsynth_platform.linked_tables.mock import write_mock_tables
+        from dpsynth_platform.linked_rows.mock import write_mock_tables
 
         write_mock_tables(contract, rows, place / "source")
     else:

@@ -250,7 +250,7 @@ def _planned(contract: DataContract, period: str | None, schema: pa.Schema | Non
     Of linked tables, the source's metadata and the keys of its public tables are read.
     """
     if contract.tables:
-        from dpsynth_platform.linked_tables.line import plan_of
+        from dpsynth_platform.linked_rows.line import plan_of
 
         return plan_of(contract)
     from dpsynth_platform.synth.mock import source_schema_of

@@ -45,10 +45,9 @@ import pyarrow.parquet as pq
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column, IdentifierColumn, IntegerColumn
 from dpsynth_platform.contracts.tables import LinkedTables, context_name
 from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.linked_rows import views as contracts_of_views
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables import task as tasks
-from dpsynth_platform.linked_tables import views as contracts_of_views
-from dpsynth_platform.one_table import declaration
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.quality.linked import LinkedQuality, measure_linked
 from dpsynth_platform.quality.linked_views import LinkedViews
@@ -58,6 +57,7 @@ from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.relational.sealing import SealedTables, View, linked_plan
 from dpsynth_platform.synth.tabular.aim import Aim
 from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.undeployed import contract_of
 
 DELTA = 1e-6
 MOST_HMA = 1000
@@ -362,7 +362,7 @@ def linked(database: Database, real: Tables, epsilon: float, work: Path) -> Tabl
 
 def _view(name: str, columns: Mapping[str, Column], rows: pa.Table, privacy: Mapping[str, Any]) -> View:
     """A single table of the benchmark's own, in the form of a view."""
-    contract = declaration.contract_of(
+    contract = contract_of(
         {**columns, contracts_of_views.OWNER: IdentifierColumn(type="identifier")},
         {**privacy, "owner_columns": [contracts_of_views.OWNER]},
         generate={"method": "aim", "rows": "auto"},

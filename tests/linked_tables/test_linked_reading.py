@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import SourceError, StaleInput
 from dpsynth_platform.foundation.storage import read_table
-from dpsynth_platform.linked_tables.line import (
+from dpsynth_platform.linked_rows.line import (
     OWNERS,
     TABLE,
     ReadTables,

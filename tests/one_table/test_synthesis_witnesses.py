@@ -22,9 +22,9 @@ from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Synthesis, more_rows, rows, run
-from dpsynth_platform.one_table.declaration import FAMILY
 from dpsynth_platform.one_table.more_rows import paid_model
 from dpsynth_platform.synth.tabular.mst import Mst
+from dpsynth_platform.synth.undeployed import FAMILY
 
 
 @pytest.fixture

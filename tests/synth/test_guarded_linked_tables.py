@@ -15,7 +15,7 @@ from databases import stored
 from deployment import Deployment
 from linked_line_cases import CONTRACT, clinic_deployment
 
-from dpsynth_platform.linked_tables.line import plan_of
+from dpsynth_platform.linked_rows.line import plan_of
 from dpsynth_platform.synth.planning import load_dataset
 
 WARDS = {"public": "The clinic lists them.", "key": ["stay"]}

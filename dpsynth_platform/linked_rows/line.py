@@ -36,9 +36,9 @@ from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
-from dpsynth_platform.linked_tables.output import DrawnTables, Rows, public_rows
-from dpsynth_platform.linked_tables.rows import read_rows, stored_schema
-from dpsynth_platform.linked_tables.views import table_contracts, views_of
+from dpsynth_platform.linked_rows.drawn import DrawnTables, Rows, public_rows
+from dpsynth_platform.linked_rows.rows import read_rows, stored_schema
+from dpsynth_platform.linked_rows.views import table_contracts, views_of
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,

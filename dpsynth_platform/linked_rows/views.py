@@ -24,13 +24,13 @@ from dpsynth_platform.contracts.tables import (
     previous_name,
 )
 from dpsynth_platform.foundation.errors import ContractError, SourceError
-from dpsynth_platform.one_table import declaration
-from dpsynth_platform.one_table.task import readable_schema
 from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.sources.declared_rows import readable_schema, scrubbed_contract
 from dpsynth_platform.sources.linked_source import LinkedSource, identifiers
 from dpsynth_platform.sources.table_files import IN_MEMORY
 from dpsynth_platform.synth.relational.sealing import View
 from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.undeployed import DATASET, contract_of
 
 OWNER = "owner__id"
 """The owner's column in contracts of views. No output contains it."""
@@ -66,10 +66,8 @@ def _table_contract(found: LinkedSource, name: str, privacy: Mapping[str, Any]) 
     owner = tables.owner if tables.owner is not None and name == tables.root else next(iter(ids))
     with in_table(name):
         ordered = {column: columns[column] for column in source.names.values() if column in columns}
-        contract = declaration.contract_of(
-            ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", [])
-        )
-        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source))
+        contract = contract_of(ordered, {**privacy, "owner_columns": [owner]}, generate=_generate("aim", []))
+        check_source_schema(scrubbed_contract(contract), readable_schema(contract, source))
     return contract
 
 
@@ -84,7 +82,7 @@ def _view(
     tables = found.tables
     columns = tables.view(name, found.lookups) | {OWNER: IdentifierColumn(type="identifier")}
     with in_table(name):
-        contract = declaration.contract_of(
+        contract = contract_of(
             columns,
             {**privacy, "owner_columns": [OWNER]},
             generate=_generate(method, tables.constraints(name)),
@@ -121,13 +119,13 @@ def in_table(name: str) -> Iterator[None]:
         return
     except (ContractError, SourceError) as error:
         kind, problem = type(error), str(error)
-    lines = [re.sub(f"^({declaration.DATASET}|{IN_MEMORY}): (source: )?", "", line) for line in problem.split("\n")]
+    lines = [re.sub(f"^({DATASET}|{IN_MEMORY}): (source: )?", "", line) for line in problem.split("\n")]
     raise kind("\n".join(_of_table(name, line) for line in lines))
 
 
 def _of_table(name: str, problem: str) -> str:
     """A fault of a view's contract by the names that the declaration has: `stays.ward` for `stays__ward`."""
     if problem.startswith("privacy."):
-        return declaration.as_options(problem)
+        return problem
     shown = re.sub(_OTHERS, ".", problem).replace("generate.constraints", "constraints")
     return f"tables.{name}{'.' if shown.startswith(('columns.', 'constraints.')) else ': '}{shown}"

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.storage import write_table
-from dpsynth_platform.linked_tables.output import public_rows
-from dpsynth_platform.linked_tables.views import table_contracts
+from dpsynth_platform.linked_rows.drawn import public_rows
+from dpsynth_platform.linked_rows.views import table_contracts
 from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
 from dpsynth_platform.synth.mock import mock_table
 

@@ -24,7 +24,7 @@ from dpsynth_platform.audit import canaries, linked_canaries
 from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS, LINK_MEASUREMENTS, LINKED_ROWS, NEAREST, Scored
 from dpsynth_platform.audit.bounds import area_under_curve
 from dpsynth_platform.audit.linked_canaries import FamilySet, joining_fingerprints, make_families, read_families
-from dpsynth_platform.audit.linked_scoring import families_cost, score_families
+from dpsynth_platform.audit.linked_scoring import FamiliesInView, families_cost, score_families
 from dpsynth_platform.audit.policy import attacks_on, check_gates
 from dpsynth_platform.audit.shortage import shortage_of
 from dpsynth_platform.audit.verdict import AuditReport, judge
@@ -44,6 +44,7 @@ from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.tabular import counting, drawing
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.model import load_model
 
 KEY, DELTA = b"k" * 32, 1e-6
 PEOPLE, FAMILIES = 1500, 500
@@ -252,6 +253,37 @@ def test_exact_counts_of_parents_with_children_are_found_by_the_attack_on_the_li
     found = audited(tmp_path, NARROW, 10.0, "mst", exact_links)
     scores = {name: area_under_curve(item.scores, found.families.included) for name, item in found.scored().items()}
     assert scores[LINK_MEASUREMENTS.name] > 0.8
+
+
+def test_what_the_attacks_assume_of_a_family_is_what_the_mechanism_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise and without people, each count is the weights of the included families that are in its cell."""
+    fix(monkeypatch)
+    options = TablesOptions(epsilon=10.0, delta=DELTA, schema=NARROW, method="mst")
+    task = linked_task(database(NARROW, 30), options)
+    families = make_families(task.tables, {}, types(NARROW), 80)
+    rows, owners = families.joining
+    written(task, rows, owners, tmp_path)
+    with DuckDBChoice(threads=1).open(tmp_path / "canaries") as engine:
+        views = families.views(engine, KEY, tmp_path / "all")
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: np.array(counts))
+    run = MechanismRun(task.plan, tmp_path / "views", None, _made(tmp_path / "model"))  # type: ignore[arg-type]
+    generator(task.plan.method).run(run)
+    seen, linked = [], 0
+    for name in task.tables.private:
+        model = load_model(tmp_path / "model" / name)
+        view = FamiliesInView.of(task.tables, name, model, views[name], families.owners[OWNER_COLUMN])
+        entries, others = view.entries(1000, links=False)
+        linked += view.entries(0, links=True)[0].cells.size
+        counted = np.bincount(entries.cells, entries.weights * families.included[entries.targets])[entries.cells]
+        assert np.abs(counted - entries.counts).max() <= 0.5 + 1e-6, name  # counts are whole numbers
+        assert entries.cells.min() >= 1000 and entries.cells.max() < 1000 + view.cells and (others >= 1).all()
+        weights = np.bincount(entries.targets, entries.weights, 80)
+        sets = len(model.measurements.one_way) + len(model.measurements.joint)
+        assert weights == pytest.approx(np.full(80, float(sets))), "one in each set of columns"
+        seen.append(entries.cells.size)
+    assert 0 < linked < sum(seen)
 
 
 # Copies.

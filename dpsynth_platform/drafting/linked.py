@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dpsynth_platform.contracts.tables import MOST_TABLES
 from dpsynth_platform.drafting.templates import CLAMPED, NULLABLE, draft_lines, untyped_note
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.yaml_files import dump_inline
@@ -91,9 +92,14 @@ def are_several(path: Path) -> bool:
         if path.is_dir() and (is_delta(path) or any("=" in each.name for each in path.iterdir() if each.is_dir())):
             return False  # a partition's directory is named COLUMN=VALUE
         places = tables_at(path)
-        if isinstance(places, DatabaseFile) or any(map(is_csv, places.values())):
-            return isinstance(places, DatabaseFile) or len(places) > 1
-        return len({frozenset(open_source(place, {}).found) for place in places.values()}) > 1
+        if isinstance(places, DatabaseFile):
+            return True
+        if not 1 < len(places) <= MOST_TABLES:
+            return False
+        return (
+            any(map(is_csv, places.values()))
+            or len({frozenset(open_source(place, {}).found) for place in places.values()}) > 1
+        )
     except (SourceError, OSError):
         return False
 

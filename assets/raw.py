@@ -57,6 +57,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
         "code_version": STEP.code_version,
+        **({"parts": sorted(pinned.parts)} if pinned.parts else {}),
     }
     if earlier is not None and earlier.run_key == run_key and earlier.path and facts.items() <= earlier.facts.items():
         return Outcome(earlier, reused=True, metadata=_metadata(plan, epsilon_left))

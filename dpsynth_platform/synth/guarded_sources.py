@@ -185,4 +185,5 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
         return is_registered(settings.restricted, content)
     storage = Storage(settings.restricted)
     records = (storage.read(place, "raw") for place in storage.places())
-    return any(raw is not None and raw.facts["source"].rpartition("@")[0] == content for raw in records)
+    ids = ((raw.facts["source"].rpartition("@")[0], *raw.facts.get("parts", ())) for raw in records if raw is not None)
+    return any(content in found for found in ids)

@@ -15,4 +15,4 @@ def test_the_drawing_is_in_step() -> None:
 
 
 def test_there_are_few_levels() -> None:
-    assert max(draw_imports.levels(draw_imports.packages()).values()) <= 18
+    assert max(draw_imports.levels(draw_imports.packages()).values()) <= 16

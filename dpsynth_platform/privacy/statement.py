@@ -407,7 +407,11 @@ def covered_of_tables(tables: LinkedTables) -> tuple[str, ...]:
 
 def not_covered_of_tables(tables: LinkedTables) -> tuple[str, ...]:
     """What no mechanism protects of tables."""
-    return (_text("not_covered", "public_tables", tables=", ".join(tables.lookups)),) if tables.lookups else ()
+    parents = [name for name in tables.private if tables.children(name)]
+    return (
+        *([_text("not_covered", "public_tables", tables=", ".join(tables.lookups))] if tables.lookups else []),
+        *([_text("not_covered", "repeated_keys", tables=", ".join(parents))] if parents else []),
+    )
 
 
 def bound_of_tables(tables: LinkedTables) -> Assumption:

@@ -162,7 +162,7 @@ def test_page_card_and_console_show_the_tables(clinic: Published) -> None:
     for table in view.tables:
         assert f'<th scope="row">{table.name}</th><td>{table.rows}</td>' in page
         assert f"| {table.name} | {table.rows} |" in card
-    assert "stay refers to stays; code refers to codes; of one owner at most 12 rows were read" in page
+    assert "stay refers to stays; code refers to codes; of one owner at most 12 rows reached the mechanism" in page
     assert "Public, released as it is, because: The clinic lists them" in card
     head = yaml.safe_load(card.split("---\n")[1])
     assert [config["config_name"] for config in head["configs"]] == ["patients", "stays", "diagnoses", "codes"]

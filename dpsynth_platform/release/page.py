@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.foundation.figures import moment, upper_bound
+from dpsynth_platform.foundation.figures import moment, number_of, upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import (
     budget_bar,
@@ -74,7 +74,9 @@ def table_in_words(table: Mapping[str, Any]) -> str:
     }[table["role"]]
     key = f"; key {', '.join(table['key'])}" if table["key"] else ""
     links = f"; {'; '.join(joined)}" if joined else ""
-    most = "" if table["bound"] is None else f"; of one owner at most {table['bound']} rows were read"
+    most = ""
+    if table["bound"] is not None:
+        most = f"; of one owner at most {number_of(table['bound'], 'row')} reached the mechanism"
     return f"{what}{key}{links}{most}."
 
 

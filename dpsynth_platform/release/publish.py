@@ -33,7 +33,7 @@ from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.dossier import Evidence, PublishedFile, build_dossier
 from dpsynth_platform.release.page import render
 from dpsynth_platform.release.profile import Profiler
-from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.release.verify import VerificationReport, verify_release
 
 _STAGING = ".staging-"
 
@@ -80,14 +80,15 @@ def publish(
         announce: records the publication. It is called after staging, just before the release is shown; if it raises,
             nothing is shown. Also called for a release that exists already, so that every release is recorded.
 
-    Raises `ReleaseRefused` if this candidate's release exists, but does not verify with this key.
+    Raises `ReleaseRefused` if this candidate's release exists, but does not verify with this key, or would not verify,
+    such as linked tables that do not join; then nothing is shown.
     """
     directory = target / evidence.release_id
     with only_one(target):
         if not directory.exists():
-            _stage_and_show(evidence, tables, directory, signing_key, announce)
-            return _published(directory, signing_key, reused=False)
-        found = _published(directory, signing_key, reused=True)
+            report = _stage_and_show(evidence, tables, directory, signing_key, announce)
+            return _published(directory, report, reused=False)
+        found = _published(directory, _verified(directory, signing_key, f"{directory}: the release there"), reused=True)
         announce()
         return found
 
@@ -121,7 +122,7 @@ def _stage_and_show(
     directory: Path,
     signing_key: Ed25519PrivateKey,
     announce: Callable[[], object],
-) -> None:
+) -> VerificationReport:
     stage = directory.with_name(_STAGING + secrets.token_hex(8))
     stage.mkdir(mode=0o700)
     try:
@@ -143,8 +144,10 @@ def _stage_and_show(
             (stage / layout.SHEET).write_bytes(profile.pictures.sheet())
         _write_documents(stage, build_dossier(evidence, schemas, rows, profile, files), signing_key)
         _settle(stage)
+        report = _verified(stage, signing_key, f"{directory.name}: the release")
         announce()
         _show(stage, directory)
+        return report
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
@@ -189,12 +192,16 @@ def _settle(stage: Path) -> None:
     sync(stage)
 
 
-def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool) -> Published:
-    report = verify_release(directory, signature.public_pem(signing_key.public_key()))
+def _verified(path: Path, signing_key: Ed25519PrivateKey, what: str) -> VerificationReport:
+    report = verify_release(path, signature.public_pem(signing_key.public_key()))
     if report.problems:
-        raise ReleaseRefused(f"{directory}: the release there does not verify: {report.problems[0]}")
+        raise ReleaseRefused(f"{what} does not verify: {report.problems[0]}")
     if report.withdrawn is not None:
-        raise ReleaseRefused(f"{directory}: the release there was withdrawn meanwhile")
+        raise ReleaseRefused(f"{what} was withdrawn meanwhile")
+    return report
+
+
+def _published(directory: Path, report: VerificationReport, *, reused: bool) -> Published:
     data = layout.regular_files(directory / layout.DATA).values()
     return Published(
         release_id=directory.name,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import binom
+from table_cases import one_table
 from test_verify import pem, resign, rewrite
 
 from dpsynth_platform.foundation import release_layout as layout
@@ -318,10 +319,15 @@ def test_a_release_without_counted_columns_says_nothing_of_fidelity(
     from dpsynth_platform.release.publish import publish
 
     made = publish(
-        with_approvals(measured=None, budget=None), rows, rows[0].schema, tmp_path / "other", signing_key,
+        with_approvals(measured=None, budget=None), one_table(rows), tmp_path / "other", signing_key,
         announce=lambda: None,
     )  # fmt: skip
     assert json.loads((made.path / layout.DOSSIER).read_text())["fidelity"] is None
+
+
+def test_a_dossier_of_format_8_verifies(released: Published, signing_key: Ed25519PrivateKey) -> None:
+    rewrite(released.path, signing_key, lambda dossier: dossier.update(format="dpsynth-dossier/8"))
+    assert verify_release(released.path).ok
 
 
 def test_a_dossier_of_the_format_before_verifies_as_it_is(released: Published, signing_key: Ed25519PrivateKey) -> None:

@@ -66,7 +66,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         if contract.tables:
             from dpsynth_platform.linked_rows.line import write_public
 
-            facts |= write_public(contract, directory)
+            facts |= write_public(contract, pinned.content, directory)
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
     return Outcome(record, metadata=_metadata(plan, epsilon_left))
 

@@ -34,7 +34,7 @@ from dpsynth_platform.foundation.errors import AccountingError, ContractError, S
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
+from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
 from dpsynth_platform.linked_rows.drawn import DrawnTables, Rows, public_rows
 from dpsynth_platform.linked_rows.rows import read_rows, stored_schema
@@ -77,17 +77,23 @@ def plan_of(contract: DataContract) -> SealedPlan:
     return plan
 
 
-def write_public(contract: DataContract, directory: Path) -> dict[str, Any]:
+def write_public(contract: DataContract, content: str | None, directory: Path) -> dict[str, Any]:
     """Writes each public table as it is, below `raw`'s output; returns facts of its record about all tables.
 
     These are `names`, the source's names of columns by table and plain name, and `schemas` (`stored_schemas`).
 
-    Raises `SourceError` if a table cannot be read.
+    Args:
+        content: the digest of the pinned content.
+
+    Raises:
+        SourceError: a table cannot be read.
+        StaleInput: the tables are no longer the pinned ones.
     """
     found = source_of_contract(contract, rows=False)
     for name in found.declared.lookups:
         with in_table(name):
             write_table(directory / PUBLIC / name, *public_rows(found.sources[name]))
+    _check_unchanged(source_of_contract(contract, rows=False), content)
     contracts = table_contracts(found, contract.privacy.model_dump(mode="json"))
     stored = {name: stored_schema(contracts[name], found.sources[name]) for name in contracts}
     return {
@@ -231,7 +237,7 @@ def read_tables(
     write_table(directory / OWNERS, left.schema, left.to_batches())
     if len(left) < len(whole):
         _leave_out(tables, target, left.column(ID_COLUMN).combine_chunks())
-    rows = {name: sum(batch.num_rows for batch in read_table(target / name)) for name in tables.private}
+    rows = {name: count_rows(target / name) for name in tables.private}
     return ReadTables(rows, distinct_owners(left.select([OWNER_COLUMN]).to_batches()))
 
 

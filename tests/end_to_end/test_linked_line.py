@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from clinic import clinic, written
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
+from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows
@@ -29,6 +31,14 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     deployment = clinic_deployment(tmp_path)
     ran = run_here(deployment)
     assert ran.success, ran.failures
+    canaries = storage_of(deployment).require(PEOPLE, "canaries")
+    assert sorted(place.name for place in (canaries.directory / "table").iterdir()) == [
+        "diagnoses",
+        "patients",
+        "stays",
+    ]
+    audit = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
+    assert {item["name"] for item in audit["attacks"]} == {*ATTACKS, *LINK_ATTACKS}
     folder = released(deployment)
     report = verify_release(folder)
     assert report.ok, report.problems

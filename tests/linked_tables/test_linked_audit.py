@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ import pyarrow as pa
 import pytest
 from audit_cases import proven_epsilon, run
 
-from assets import canaries as asset
 from dpsynth_platform.audit import canaries, linked_canaries
 from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS, LINK_MEASUREMENTS, LINKED_ROWS, NEAREST, Scored
 from dpsynth_platform.audit.bounds import area_under_curve
-from dpsynth_platform.audit.linked_canaries import FamilySet, joining_fingerprints, make_families, read_families
+from dpsynth_platform.audit.linked_canaries import FamilySet, make_families
 from dpsynth_platform.audit.linked_scoring import FamiliesInView, families_cost, score_families
 from dpsynth_platform.audit.policy import attacks_on, check_gates
 from dpsynth_platform.audit.shortage import shortage_of
@@ -33,10 +31,8 @@ from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import AccountingError, ContractError
-from dpsynth_platform.foundation.permissions import private_directory
-from dpsynth_platform.foundation.storage import read_table, write_table
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
-from dpsynth_platform.operations import auditing
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.synth.interface import MechanismRun, generator
@@ -443,39 +439,6 @@ def test_the_line_of_a_linked_contract_runs_these_attacks() -> None:
     assert attacks_on(contract(**alone)) == ATTACKS
     few = {"tables": {"people": {"key": ["id"], "columns": {"sex": {"type": "boolean"}}}}}
     assert "differ in the modelled columns" in str(shortage_of(contract(**few)))
-
-
-def test_the_steps_make_families_and_attack_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With records and storage in place of a deployment's; the bounded views have the families' rows."""
-    declared = contract(audit={"canaries": 40}, **NARROW)
-    real = database(NARROW, 200)
-    task = linked_task(real, TablesOptions(epsilon=1.0, delta=DELTA, schema=NARROW, method="independent"))
-    places = {name: _made(tmp_path / name) for name in ("canaries", "bounded", "model", "synthetic", "scores")}
-    step: Any = SimpleNamespace(
-        plan=lambda raw: task.plan,
-        storage=SimpleNamespace(named_output=lambda place, step, name: private_directory(places[step] / name)),
-        place=None,
-        sql=DuckDBChoice(threads=1),
-        vault=SimpleNamespace(create=lambda name: {"ordering-clinic": KEY}[name]),
-    )
-    assert asset._made_families(step, declared, None, places["canaries"]) >= 3 * 40
-    names = asset._schema(declared, places["canaries"]).names
-    assert {"people.p0", "visits.id", "drugs.visit"} < set(names)
-    families = read_families(places["canaries"], task.tables)
-    added, owners = families.joining
-    written(task, joined(real, added), pa.concat_tables([owners_of(real), owners]), places["bounded"])
-    run = MechanismRun(task.plan, places["bounded"] / "views", None, places["model"])  # type: ignore[arg-type]
-    generator(task.plan.method).run(run)
-    for drawn in LinkedDrawing.of(task.plan, places["model"]).batches(100):
-        for name, rows in drawn.items():
-            given = rows.rename_columns([f"The {each}" for each in rows.schema.names])
-            write_table(places["synthetic"] / "table" / name, given.schema, [given])
-    records: Any = {name: SimpleNamespace(directory=place) for name, place in places.items()}
-    found = auditing._attacked_families(step, declared, records["canaries"], records["model"], records)
-    assert [item.attack for item in found.scored] == list(attacks_on(declared))
-    assert all(item.scores.shape == (40,) for item in found.scored)
-    assert found.cost(declared).counted == joining_fingerprints(places["canaries"]).size
-    assert not list(places["scores"].iterdir())
 
 
 def test_rows_that_keep_constraints_are_not_made_for_linked_tables() -> None:

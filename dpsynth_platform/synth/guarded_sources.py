@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
@@ -85,6 +86,8 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
         for dataset, parts in deployed.items():
             if _is_private(parts, found.places.path, name):
                 yield f"dataset {dataset} declares it as private"
+        if any(_is_private(parts, found.places.path, name) for parts in _ran(settings)):
+            yield "a run has read it as private"
         return
     source = found.sources[name]
     assert source.format != "memory"  # noqa: S101  (a contract's tables are stored)
@@ -100,6 +103,19 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
             yield f"it is another version of a table of the source of dataset {dataset}"
     if _is_pinned(settings, table):
         yield "it has the content of a source that this deployment guards"
+    elif any(_has_one_of(files, _declared_private(parts)) for parts in _ran(settings)):
+        yield "a run has read it as private"
+
+
+def _declared_private(parts: Parts) -> list[Path]:
+    """The data files of the tables that a contract declares private; none where they are in a database."""
+    linked = _linked(parts)
+    with suppress(SourceError, OSError):
+        places = {} if linked is None else tables_at(local_path(_source(parts).uri))
+        if linked is not None and not isinstance(places, DatabaseFile):
+            found = (places[name] for name in linked.private if name in places)
+            return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
+    return []
 
 
 def _is_private(parts: Parts, database: Path, name: str) -> bool:
@@ -225,7 +241,17 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
         return False
     if not delta:
         return is_registered(settings.restricted, content)
+    pinned = _pinned(settings)
+    return any(content in (raw["source"].rpartition("@")[0], *raw.get("parts", ())) for raw in pinned)
+
+
+def _ran(settings: Settings) -> Iterator[Parts]:
+    """The contracts with tables, as the last runs have sealed them: they may declare something else by now."""
+    return (Parts.of(raw["contract"]) for raw in _pinned(settings) if raw["contract"].get("tables"))
+
+
+def _pinned(settings: Settings) -> Iterator[Mapping[str, Any]]:
+    """What the last run of each place has recorded of its source and contract."""
     storage = Storage(settings.restricted)
     records = (storage.read(place, "raw") for place in storage.places())
-    ids = ((raw.facts["source"].rpartition("@")[0], *raw.facts.get("parts", ())) for raw in records if raw is not None)
-    return any(content in found for found in ids)
+    return (raw.facts for raw in records if raw is not None)

@@ -18,6 +18,7 @@ from clinic import clinic, written
 from databases import stored
 from deltalake import DeltaTable, write_deltalake
 from deployment import Deployment
+from line_cases import run_here
 from linked_line_cases import CONTRACT, clinic_deployment
 from test_linked_reading import KEYS, contract_of, read
 
@@ -123,6 +124,36 @@ def test_a_copied_database_does_not_make_a_private_table_public(deployment: Depl
     del private["tables"]["diagnoses"]
     (deployment.settings.contracts / "other.yaml").write_text(yaml.safe_dump(private))
     with pytest.raises(ContractError, match=r"tables\.codes\.public"):
+        plan_of(load_dataset(deployment.settings, "people")[0])
+
+
+def test_a_database_table_that_a_run_has_read_is_not_public(deployment: Deployment) -> None:
+    path = in_sqlite(deployment.settings.home / "clinic.sqlite")
+    text = yaml.safe_dump(CONTRACT | {"source": {"uri": str(path)}}).replace("patient id", "patient_id")
+    file = deployment.settings.contracts / "people.yaml"
+    file.write_text(text)
+    ran = run_here(deployment, steps=["raw"])
+    assert ran.success, ran.failures
+    changed = yaml.safe_load(text)
+    changed["tables"]["stays"] = {"public": "The clinic lists them.", "key": ["stay"]}
+    del changed["tables"]["diagnoses"], changed["tables"]["codes"]
+    file.write_text(yaml.safe_dump(changed))
+    with pytest.raises(ContractError, match=r"tables\.stays\.public: a run has read it as private"):
+        plan_of(load_dataset(deployment.settings, "people")[0])
+
+
+def test_a_later_content_of_a_table_that_a_run_has_read_is_not_public(deployment: Deployment) -> None:
+    place = deployment.settings.home / "sources" / "people"
+    ran = run_here(deployment, steps=["raw"])
+    assert ran.success, ran.failures
+    with_public(deployment)
+    pq.write_table(pa.table({"stay": ["a", "b"]}), place / "wards.parquet")
+    plan_of(load_dataset(deployment.settings, "people")[0])  # a further one may be
+    pq.write_table(clinic(60)["stays"].slice(1), place / "stays.parquet")
+    deployment.contract["tables"]["stays"] = WARDS
+    del deployment.contract["tables"]["diagnoses"], deployment.contract["tables"]["codes"]
+    deployment.write()
+    with pytest.raises(ContractError, match=r"tables\.stays\.public: a run has read it as private"):
         plan_of(load_dataset(deployment.settings, "people")[0])
 
 

@@ -191,6 +191,19 @@ def test_rows_in_a_databases_log_are_another_content(tmp_path: Path) -> None:
         assert second.name != first.name
 
 
+def test_a_later_content_has_the_same_id_by_any_spelling_of_its_place(tmp_path: Path) -> None:
+    path = in_sqlite(tmp_path / "clinic.sqlite")
+    tables = json.loads(json.dumps(CONTRACT["tables"]).replace("patient id", "patient_id"))
+    first = pin(contract_of(path, tables=tables), tmp_path / "zone", register=True)
+    (tmp_path / "link.sqlite").symlink_to(path)
+    for number, uri in enumerate((f"file://{path}", str(tmp_path / "link.sqlite"))):
+        with closing(sqlite3.connect(path)) as writer:
+            writer.execute(f"DELETE FROM stays WHERE stay = 's{number}'")
+            writer.commit()
+        later = pin(contract_of(path, tables=tables, source={"uri": uri}), tmp_path / "zone", register=True)
+        assert later.table_id == first.table_id and later.version > first.version
+
+
 def test_a_grandchild_cannot_be_read_alone_with_its_parent_as_the_owner(tmp_path: Path) -> None:
     place = written(tmp_path / "clinic", clinic(60))
     whole = pin(contract_of(place), tmp_path / "zone", register=True)

@@ -396,7 +396,8 @@ def _leave_out(tables: LinkedTables, directory: Path, kept: pa.Array) -> None:
         beside = directory / f"{name}-left"
         wanted = _joined(allowed[name])
         rows = (
-            batch.filter(pc.is_in(_joined([batch.column(each) for each in link[name]]), wanted))
+            # Null joins nothing, not even a row whose key holds a null.
+            batch.filter(pc.is_in(_joined([batch.column(each) for each in link[name]]), wanted, skip_nulls=True))
             for batch in read_table(stored)
         )
         write_table(beside, schema, rows)

@@ -587,6 +587,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if (rows := contract.generate.public) is not None:
         yield of_public_rows(rows)
     if contract.tables:
+        if len(contract.linked.private) > 1:
+            yield _text("not_covered", "repeated_keys")
         yield from not_covered_of_tables(contract.linked)
     endpoint = contract.generate.endpoint
     if endpoint is not None:

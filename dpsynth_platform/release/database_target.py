@@ -192,6 +192,8 @@ def _sqlite_value(value: Any) -> Any:
 def _holds(file: Path, format_: str, release: SignedRelease) -> bool:
     """Whether a file has all rows and documents of the release, and no other."""
     of_database = {"duckdb": _duckdb_rows, "sqlite": _sqlite_rows}[format_]
+    if sorted(_NAMES[format_](file)) != sorted([DOCUMENTS, *(name or ONLY for name in release.tables)]):
+        return False
     documents = dict(of_database(file, DOCUMENTS))
     if documents != _documents(release):
         return False
@@ -212,6 +214,28 @@ def _connected(file: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnect
     connection = duckdb.connect(str(file), read_only=read_only, config=configuration)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def _duckdb_names(file: Path) -> list[str]:
+    """Names of all tables and views."""
+    with closing(_connected(file, read_only=True)) as connection:
+        found = connection.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE NOT internal "
+            "UNION ALL SELECT view_name FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
+    return [name for (name,) in found]
+
+
+def _sqlite_names(file: Path) -> list[str]:
+    """Names of all tables, views, triggers and declared indexes."""
+    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        found = connection.execute(
+            r"SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\'"
+        ).fetchall()
+    return [name for (name,) in found]
+
+
+_NAMES: dict[str, Callable[[Path], list[str]]] = {"duckdb": _duckdb_names, "sqlite": _sqlite_names}
 
 
 def _duckdb_rows(file: Path, table: str) -> Iterator[tuple[Any, ...]]:

@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.engine import quoted
 from dpsynth_platform.contracts.columns import Column
+from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.sources.csv_files import text_schema
@@ -108,6 +109,12 @@ class DatabaseFile(Mapping[str, pa.Table]):
 
     def __getitem__(self, name: str) -> pa.Table:
         return self.read(name)
+
+    @property
+    def content(self) -> str:
+        """A digest of the file, and of the log of its newest changes if there is one: rows are read from both."""
+        found = [digest_file(each) for each in _files(self.path) if each == self.path or _size(each)]
+        return found[0] if len(found) == 1 else canonical_digest(found)
 
     def __contains__(self, name: object) -> bool:  # the default reads the table
         return name in self.catalog
@@ -380,12 +387,21 @@ class _DuckDB(DatabaseFile):
         return connection
 
 
+def _files(path: Path) -> list[Path]:
+    """A database file, and where either kind of database has the log of its newest changes."""
+    return [path.with_name(f"{path.name}{end}") for end in ("", "-wal", ".wal")]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _stamp(path: Path) -> list[tuple[int, int]]:
     """Changes whenever the file does, or the log of its newest changes."""
     found = []
-    for end in ("", "-wal", ".wal"):
+    for file in _files(path):
         try:
-            status = path.with_name(f"{path.name}{end}").stat()
+            status = file.stat()
             found.append((status.st_mtime_ns, status.st_size) if status.st_size else (0, 0))
         except FileNotFoundError:
             found.append((0, 0))

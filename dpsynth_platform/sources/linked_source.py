@@ -19,9 +19,10 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.linked_contract import dotted
 from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.contracts.uris import local_path
-from dpsynth_platform.foundation.digests import canonical_digest, digest_file
+from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.file_versions import Files, version_of
@@ -103,7 +104,7 @@ class LinkedSource:
     def content(self) -> str:
         """A digest of all tables. It depends on the data, so it is restricted."""
         if isinstance(self.places, DatabaseFile):
-            return digest_file(self.places.path)
+            return self.places.content
         # Of a Delta table, the first of its versions with the same rows: compaction makes no other content.
         return canonical_digest({name: source.versions[0] for name, source in self.sources.items()})
 
@@ -118,7 +119,7 @@ class LinkedSource:
         """
         found = {}
         for name in self.declared.private:
-            source, parent = self.sources[name], self.declared.tables[name].parent
+            source = self.sources[name]
             if isinstance(self.places, DatabaseFile):
                 continue
             if source.format == "delta":
@@ -126,9 +127,31 @@ class LinkedSource:
             else:
                 paths = tuple(data_files(source.path)) if source.path.is_dir() else (source.path,)
                 table_id = version_of(zone, Files(source.path, paths), register=True).table_id
-            root = self.declared.owner or self.declared.tables[name].key[0] if parent is None else None
-            found[table_id] = (root,) if root is not None else tuple(parent.columns if parent else ())
+            found[table_id] = self._to_owner(name)
         return found
+
+    def files(self) -> list[Path]:
+        """The tables' data files that are on this machine, links followed; also those that only a Delta log names."""
+        found = [self.places.path] if isinstance(self.places, DatabaseFile) else []
+        for source in self.sources.values():
+            if source.format == "delta":
+                found += open_delta(str(source.path)).table.local_files()
+            elif source.table is None:
+                found += data_files(source.path) if source.path.is_dir() else [source.path]
+        return [each.resolve() for each in found]
+
+    def _to_owner(self, name: str) -> tuple[str, ...]:
+        """The columns by which a contract of this table alone has the same owners; else a name that no column has.
+
+        A foreign key names the owner only where the key that it refers to does.
+        """
+        steps, table = [], self.declared.tables[name]
+        while table.parent is not None:
+            steps.append(", ".join(table.parent.columns))
+            table = self.declared.tables[table.parent.table]
+        if self.declared.owner is not None or not steps:
+            steps.append(self.declared.owner or table.key[0])
+        return (" > ".join(steps),)
 
 
 def open_linked(declared: LinkedTables, places: Tables, dialect: Dialect, *, rows: bool = True) -> LinkedSource:
@@ -236,6 +259,6 @@ def pinned_content(contract: DataContract, zone: Path | None) -> tuple[LinkedSou
     """
     found = source_of_contract(contract, rows=False)
     place = local_path(contract.source.uri)
-    if zone is not None and place.resolve().is_relative_to(zone.resolve()):
+    if zone is not None and any(each.is_relative_to(zone.resolve()) for each in (place.resolve(), *found.files())):
         raise SourceError("the tables lie among the platform's own files; accepted: files in a separate place")
     return found, found.content

@@ -140,10 +140,11 @@ def _pin_tables(
     contract: DataContract, zone: Path, version: int | None, apart: Path | None, *, register: bool
 ) -> PinnedSource:
     """The present content of linked tables; it must be that of a given version."""
+    from dpsynth_platform.contracts.uris import local_path
     from dpsynth_platform.sources.linked_source import pinned_content
 
     found, content = pinned_content(contract, apart)
-    place = str(Path(contract.source.place).resolve())
+    place = str(local_path(contract.source.uri).resolve())
     known = version_of_content(zone, place, content, register=register)
     if version is not None and known.version != version:
         raise SourceError(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
@@ -27,6 +28,7 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.sources.database_files import DatabaseFile
 from dpsynth_platform.sources.linked_source import LinkedSource
 from dpsynth_platform.sources.table_places import tables_at
+from dpsynth_platform.sources.tables import is_delta
 
 _DATA = (".parquet", ".parq", ".pq", ".csv", ".tsv")
 
@@ -84,6 +86,8 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
         for dataset, parts in deployed.items():
             if _is_private(parts, found.places.path, name):
                 yield f"dataset {dataset} declares it as private"
+        if any(_is_private(parts, found.places.path, name) for parts in _ran(settings)):
+            yield "a run has read it as private"
         return
     source = found.sources[name]
     assert source.format != "memory"  # noqa: S101  (a contract's tables are stored)
@@ -95,14 +99,29 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
     for dataset, parts in deployed.items():
         if _has_one_of(files, _guarded(parts)):
             yield f"it has a file of the source of dataset {dataset}, or a copy of one"
+        elif source.format == "delta" and _delta_id(source.path) in _delta_ids(parts):
+            yield f"it is another version of a table of the source of dataset {dataset}"
     if _is_pinned(settings, table):
         yield "it has the content of a source that this deployment guards"
+    elif any(_has_one_of(files, _declared_private(parts)) for parts in _ran(settings)):
+        yield "a run has read it as private"
+
+
+def _declared_private(parts: Parts) -> list[Path]:
+    """The data files of the tables that a contract declares private; none where they are in a database."""
+    linked = _linked(parts)
+    with suppress(SourceError, OSError):
+        places = {} if linked is None else tables_at(local_path(_source(parts).uri))
+        if linked is not None and not isinstance(places, DatabaseFile):
+            found = (places[name] for name in linked.private if name in places)
+            return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
+    return []
 
 
 def _is_private(parts: Parts, database: Path, name: str) -> bool:
-    """Whether a contract declares a table of a database file as private."""
+    """Whether a contract declares a table of a database file, or of a copy of it, as private."""
     linked = _linked(parts)
-    return linked is not None and name in linked.private and database.samefile(local_path(_source(parts).uri))
+    return linked is not None and name in linked.private and _has_one_of([database], [local_path(_source(parts).uri)])
 
 
 def _linked(parts: Parts) -> LinkedTables | None:
@@ -115,18 +134,45 @@ def _linked(parts: Parts) -> LinkedTables | None:
 
 def _guarded(parts: Parts) -> list[Path]:
     """The data files of a contract's source on this machine, but for those of tables that it declares public."""
-    source, linked = _source(parts), _linked(parts)
-    files = [] if source.format == "sql" else _files(source)[1]
+    source = _source(parts)
+    if source.format == "sql":
+        return []
+    places = _private_places(parts)
+    return _files(source)[1] if places is None else [file for place in places for file in _files_at(place)]
+
+
+def _private_places(parts: Parts) -> list[Path] | None:
+    """All in a directory of linked tables but the public ones, by their own names; None for other sources.
+
+    What a public one's name links to is not left out: a private table may be there.
+    """
+    linked = _linked(parts)
     if linked is None:
-        return files
+        return None
+    directory = local_path(_source(parts).uri)
     try:
-        places = tables_at(local_path(source.uri))
-    except SourceError:
-        return files
-    if isinstance(places, DatabaseFile):
-        return files
-    public = [Path(os.path.realpath(places[name])) for name in linked.lookups if name in places]
-    return [each for each in files if not any(each.is_relative_to(place) for place in public)]
+        places = tables_at(directory)
+        if isinstance(places, DatabaseFile):
+            return None
+        public = [places[name] for name in linked.lookups if name in places]
+        return [place for place in directory.iterdir() if place not in public]
+    except (SourceError, OSError):
+        return None
+
+
+def _delta_ids(parts: Parts) -> set[str | None]:
+    """The ids of a source's private Delta tables."""
+    places = _private_places(parts)
+    return {_delta_id(place) for place in ([local_path(_source(parts).uri)] if places is None else places)} - {None}
+
+
+def _delta_id(place: Path) -> str | None:
+    """The id of a Delta table; None if there is no readable one."""
+    from dpsynth_platform.sources.delta import open_delta
+
+    with suppress(SourceError, OSError):
+        return open_delta(str(place)).table_id if is_delta(place) else None
+    return None
 
 
 def _source(parts: Parts) -> Source:
@@ -135,13 +181,25 @@ def _source(parts: Parts) -> Source:
 
 
 def _files(table: Source) -> tuple[Path, list[Path]]:
-    """Where a table on this machine is, and its data files, links followed; no files of another machine's table."""
+    """Where a table on this machine is, and its data files (`_files_at`); no files of another machine's table."""
     remote = "://" in table.uri.removeprefix("file://")
     place = Path(os.path.realpath(table.uri if remote else local_path(table.uri)))
-    if remote or place.is_file():
-        return place, [] if remote else [place]
-    inside = (Path(here, name) for here, _, names in os.walk(place) for name in names)
-    return place, [Path(os.path.realpath(file)) for file in inside if file.name.casefold().endswith(_DATA)]
+    return place, [] if remote else _files_at(place)
+
+
+def _files_at(place: Path) -> list[Path]:
+    """The data files at a place, links followed, and those elsewhere that the log of a Delta table names."""
+    from dpsynth_platform.sources.delta import open_delta
+
+    place = Path(os.path.realpath(place))
+    if place.is_file():
+        return [place]
+    found = [Path(here, name) for here, _, names in os.walk(place) for name in names]
+    found = [file for file in found if file.name.casefold().endswith(_DATA)]
+    if is_delta(place):
+        with suppress(SourceError, OSError):
+            found += open_delta(str(place)).table.local_files()
+    return list(dict.fromkeys(Path(os.path.realpath(file)) for file in found))
 
 
 def _has_one_of(files: Collection[Path], others: Collection[Path]) -> bool:
@@ -183,7 +241,17 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
         return False
     if not delta:
         return is_registered(settings.restricted, content)
+    pinned = _pinned(settings)
+    return any(content in (raw["source"].rpartition("@")[0], *raw.get("parts", ())) for raw in pinned)
+
+
+def _ran(settings: Settings) -> Iterator[Parts]:
+    """The contracts with tables, as the last runs have sealed them: they may declare something else by now."""
+    return (Parts.of(raw["contract"]) for raw in _pinned(settings) if raw["contract"].get("tables"))
+
+
+def _pinned(settings: Settings) -> Iterator[Mapping[str, Any]]:
+    """What the last run of each place has recorded of its source and contract."""
     storage = Storage(settings.restricted)
     records = (storage.read(place, "raw") for place in storage.places())
-    ids = ((raw.facts["source"].rpartition("@")[0], *raw.facts.get("parts", ())) for raw in records if raw is not None)
-    return any(content in found for found in ids)
+    return (raw.facts for raw in records if raw is not None)

@@ -123,7 +123,7 @@ def test_other_content_than_the_pinned_one_is_refused(place: Path, tmp_path: Pat
 
 def test_each_private_table_has_an_id_with_the_columns_that_lead_to_its_owner(place: Path, tmp_path: Path) -> None:
     pinned = pin(contract_of(place), tmp_path / "zone", register=True)
-    assert sorted(pinned.parts.values()) == [("patient id",), ("patient id",), ("stay",)]
+    assert sorted(pinned.parts.values()) == [("patient id",), ("patient id",), ("stay > patient id",)]
     alone = parse_contract(
         {
             "dataset": "stays",

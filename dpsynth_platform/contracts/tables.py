@@ -226,6 +226,8 @@ class LinkedTable(Part):
         for name in (*self.columns, *self.keys, *self.lookups):
             if seen.setdefault(caseless(name), name) != name:
                 yield f"columns: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
+            if name in self.columns and self.columns[name].type == "ignored":
+                continue  # it is not read, but a contract declares every column of its source
             if caseless(name) in RESERVED_COLUMNS:
                 yield f"columns: {name!r} is reserved by the platform; accepted: another name"
             if "__" in name:

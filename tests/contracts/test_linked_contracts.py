@@ -162,6 +162,12 @@ def test_what_contradicts_itself_is_refused_with_the_way_out(changes, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["a__b", "_owner"])
+def test_a_column_that_is_ignored_may_have_any_name(name):
+    columns = {"severity": {"type": "integer", "min": 1, "max": 5}, name: {"ignore": True}}
+    assert declared(diagnoses__columns=columns).tables["diagnoses"].modelled == ["severity"]
+
+
 def test_a_parent_that_is_not_there_is_no_cycle():
     with pytest.raises(ContractError) as caught:
         declared(stays__parent={"table": "nobody", "columns": ["x"]})

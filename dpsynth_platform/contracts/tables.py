@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from dpsynth_platform.contracts.base import ColumnName, Part, Phrase, caseless, refuse, text_like
+from dpsynth_platform.contracts.base import ColumnName, NameOrNone, Part, Phrase, caseless, refuse, text_like
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
     RESERVED_COLUMNS,
@@ -162,7 +162,7 @@ class LinkedTable(Part):
     lookups: dict[ColumnName, TableName] = Field(
         default_factory=dict, description="Columns that hold the key of a row in a public table."
     )
-    columns: dict[ColumnName, Column] = Field(
+    columns: dict[NameOrNone, Column] = Field(
         default_factory=dict, description="All columns but keys, as in a contract."
     )
     constraints: list[Constraint] = Field(
@@ -226,6 +226,10 @@ class LinkedTable(Part):
         for name in (*self.columns, *self.keys, *self.lookups):
             if seen.setdefault(caseless(name), name) != name:
                 yield f"columns: {seen[caseless(name)]!r} and {name!r} differ in case only; accepted: distinct names"
+            if name in self.columns and self.columns[name].type == "ignored":
+                continue  # it is not read, but a contract declares every column of its source
+            if not name:
+                yield "columns: a column has an empty name; accepted: '': {ignore: true}, or a name in the source"
             if caseless(name) in RESERVED_COLUMNS:
                 yield f"columns: {name!r} is reserved by the platform; accepted: another name"
             if "__" in name:

@@ -49,6 +49,7 @@ from dpsynth_platform.scrub.fingerprints import (
     keyed,
     owner_fingerprints,
 )
+from dpsynth_platform.sources.delta_types import in_delta
 from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
 from dpsynth_platform.sources.plain_files import in_contract
 from dpsynth_platform.synth.automatic import method_for
@@ -92,7 +93,7 @@ def write_public(contract: DataContract, content: str | None, directory: Path) -
     found = source_of_contract(contract, rows=False)
     for name in found.declared.lookups:
         with in_table(name):
-            write_table(directory / PUBLIC / name, *public_rows(found.sources[name]))
+            write_table(directory / PUBLIC / name, *in_delta(*public_rows(found.sources[name]), codes=True))
     _check_unchanged(source_of_contract(contract, rows=False), content)
     contracts = table_contracts(found, contract.privacy.model_dump(mode="json"))
     stored = {name: stored_schema(contracts[name], found.sources[name]) for name in contracts}
@@ -176,7 +177,7 @@ def _views(contract: DataContract, found: LinkedSource) -> dict[str, View]:
     check_linked_tables(Settings.from_environment(), contract, found)
     privacy = contract.privacy.model_dump(mode="json")
     contracts = table_contracts(found, privacy)
-    return views_of(found, contracts, privacy, method_for(contract).method)
+    return views_of(found, contracts, privacy, method_for(contract).method, stored=True)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.linked_rows.drawn import public_rows
 from dpsynth_platform.linked_rows.views import table_contracts
+from dpsynth_platform.sources.delta_types import in_delta
 from dpsynth_platform.sources.linked_source import LinkedSource, in_table, source_of_contract
 from dpsynth_platform.synth.mock import mock_table
 
@@ -34,11 +35,11 @@ def write_mock_tables(contract: DataContract, rows: int, directory: Path) -> Non
     found = source_of_contract(contract, rows=False)
     for name in found.declared.lookups:
         with in_table(name):
-            write_table(directory / name, *public_rows(found.sources[name]))
+            write_table(directory / name, *in_delta(*public_rows(found.sources[name]), codes=True))
     for name, table in _private(contract, found, rows).items():
         given = found.given(name)
         shown = table.rename_columns([given[column] for column in table.column_names])
-        write_table(directory / name, shown.schema, shown.to_batches())
+        write_table(directory / name, *in_delta(shown.schema, shown.to_batches(), codes=True))
 
 
 def _private(contract: DataContract, found: LinkedSource, rows: int) -> dict[str, pa.Table]:

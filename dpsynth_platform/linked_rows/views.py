@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.columns import IdentifierColumn
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.tables import (
@@ -26,6 +27,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.sources.declared_rows import readable_schema, scrubbed_contract
+from dpsynth_platform.sources.delta_types import kept_type
 from dpsynth_platform.sources.linked_source import LinkedSource, identifiers
 from dpsynth_platform.sources.table_files import IN_MEMORY
 from dpsynth_platform.synth.relational.sealing import View
@@ -51,11 +53,38 @@ def table_contracts(found: LinkedSource, privacy: Mapping[str, Any]) -> dict[str
 
 
 def views_of(
-    found: LinkedSource, contracts: Mapping[str, DataContract], privacy: Mapping[str, Any], method: str
+    found: LinkedSource,
+    contracts: Mapping[str, DataContract],
+    privacy: Mapping[str, Any],
+    method: str,
+    *,
+    stored: bool = False,
 ) -> dict[str, View]:
-    """The view of each private table, as a single table with a method of its own. Raises `ContractError`."""
-    own = {name: source.own_schema for name, source in found.sources.items()}
-    return {name: _view(found, name, privacy, contracts[name], own, method) for name in found.tables.private}
+    """The view of each private table, as a single table with a method of its own. Raises `ContractError`.
+
+    Args:
+        stored: released rows have types that a Delta table has (`sources.delta_types`), and not the source's.
+    """
+    released = _released(found, contracts, stored)
+    return {name: _view(found, name, privacy, contracts[name], released, method) for name in found.tables.private}
+
+
+def _released(found: LinkedSource, contracts: Mapping[str, DataContract], stored: bool) -> dict[str, pa.Schema]:
+    """The types of private tables' released rows. A foreign key has the type of the key that it refers to."""
+    schemas: dict[str, pa.Schema] = {}
+    for name in found.tables.private:
+        contract, source, table = contracts[name], found.sources[name], found.tables.tables[name]
+        types = {item.name: item.type for item in source.own_schema}
+        if stored:
+            read = {item.name: item.type for item in readable_schema(contract, source)}
+            for column, declared in contract.columns.items():
+                codes = declared.type in ("categorical", "identifier")
+                types[column] = kept_type(read[column], codes=codes) if column in read else pa.string()
+        if table.parent is not None:
+            above, key = schemas[table.parent.table], found.tables.tables[table.parent.table].key
+            types |= {own: above.field(other).type for own, other in zip(table.parent.columns, key, strict=True)}
+        schemas[name] = pa.schema([item.with_type(types[item.name]) for item in source.own_schema])
+    return schemas
 
 
 def _table_contract(found: LinkedSource, name: str, privacy: Mapping[str, Any]) -> DataContract:
@@ -93,13 +122,16 @@ def _view(
 
 
 def _view_schema(tables: LinkedTables, name: str, own: Mapping[str, pa.Schema], columns: Sequence[str]) -> pa.Schema:
-    """The types of a view's columns: those of the columns that they are taken from."""
-    types = {column: own[name].field(column).type for column in tables.own_columns(name)}
+    """The types of a view's columns: the plain types of the columns that they are taken from.
+
+    Not every layout in memory, such as a view of texts, can be reordered; released rows have the source's.
+    """
+    types = {column: plain_type(own[name].field(column).type) for column in tables.own_columns(name)}
     found = dict(types)
     for lag in range(1, tables.lags(name) + 1):
         found |= {previous_name(column, lag): types[column] for column in tables.passed_on(name)}
     for table, column in tables.context(name):
-        found[context_name(table, column)] = own[table].field(column).type
+        found[context_name(table, column)] = plain_type(own[table].field(column).type)
     counts = [children_name(each) for each in (*tables.children(name), *tables.siblings(name))]
     found |= dict.fromkeys((*counts, POSITION), pa.int32())
     if (gap := tables.gap(name)) is not None:

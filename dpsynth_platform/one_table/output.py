@@ -18,8 +18,8 @@ from dpsynth_platform.compute.plain_types import plain, plain_type, type_name
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.storage import sync, write_durably, write_table
 from dpsynth_platform.one_table.statement import Further, Statement
-from dpsynth_platform.sources.declared_types import is_bytes, read_as, read_type
-from dpsynth_platform.sources.delta_types import kept, kept_type
+from dpsynth_platform.sources.declared_types import is_bytes, read_as
+from dpsynth_platform.sources.delta_types import in_delta
 from dpsynth_platform.sources.structs import nested_batch, nested_schema
 from dpsynth_platform.sources.table_files import Format
 from dpsynth_platform.synth.interface import Drawing
@@ -116,8 +116,7 @@ def write_batches(
                 file.write_batch(_flat(batch))
         return
     if format_ == "delta":
-        stored = pa.schema([item.with_type(_delta_type(item.type)) for item in schema])
-        batches, schema = (_of_delta(batch, stored) for batch in batches), stored
+        schema, batches = in_delta(schema, batches)
     if shape is not None:
         batches, schema = (nested_batch(batch, shape) for batch in batches), nested_schema(schema, shape)
     if format_ == "delta":
@@ -131,16 +130,6 @@ def write_batches(
                 for column, item in zip(batch.columns, written, strict=True)
             ]
             file.write_batch(pa.RecordBatch.from_arrays(columns, schema=written))
-
-
-def _delta_type(type_: pa.DataType) -> pa.DataType:
-    return kept_type(read_type("integer", type_) if pa.types.is_duration(type_) else type_)
-
-
-def _of_delta(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows with types that Delta tables have; durations are numbers of their unit."""
-    columns = [read_as("integer", each) if pa.types.is_duration(each.type) else each for each in batch.columns]
-    return pa.RecordBatch.from_arrays([kept(column) for column in columns], schema=schema)
 
 
 def _empty_row(schema: pa.Schema) -> pa.RecordBatch:

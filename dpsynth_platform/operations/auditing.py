@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ReleaseRefused
-from dpsynth_platform.foundation.storage import SCORES, StepRecord, read_table
+from dpsynth_platform.foundation.storage import SCORES, StepRecord, read_table, table_schema
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.operations.drawing import drawn_as_asked
@@ -160,7 +160,8 @@ def _released_tables(
         roots = drawing.roots if contract.generate.rows == "auto" else contract.generate.rows
         batches = list(drawing.batches(roots))
         return {name: pa.Table.from_batches([found[name] for found in batches]) for name in names}
-    found = {name: pa.Table.from_batches(read_table(synthetic.directory / "table" / name)) for name in names}
+    stored = {name: synthetic.directory / "table" / name for name in names}
+    found = {name: pa.Table.from_batches(read_table(path), table_schema(path)) for name, path in stored.items()}
     # Released under the source's names, in the order of the plan.
     return {name: table.rename_columns(drawing.released[name].schema.names) for name, table in found.items()}
 

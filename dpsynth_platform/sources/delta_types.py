@@ -8,12 +8,14 @@ does not: writing tables (`storage`). Delta tables have no times of day, unsigne
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_type
 from dpsynth_platform.foundation.reading import in_microseconds
+from dpsynth_platform.sources.declared_types import read_as, read_type
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
 
@@ -42,6 +44,26 @@ def kept(column: pa.Array | pa.ChunkedArray, *, codes: bool = False) -> pa.Array
     if column.type == pa.time64("ns"):
         column = column.cast(pa.time64("us"), safe=False)
     return in_calendar(column).cast(kept_type(column.type, codes=codes), safe=False)
+
+
+def in_delta(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, codes: bool = False
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows with types that Delta tables have; durations are numbers of their unit.
+
+    Args:
+        codes: as of `kept_type`, of all columns.
+    """
+    stored = pa.schema([item.with_type(kept_type(_as_number(item.type), codes=codes)) for item in schema])
+
+    def column(found: pa.Array) -> pa.Array:
+        return kept(read_as("integer", found) if pa.types.is_duration(found.type) else found, codes=codes)
+
+    return stored, (pa.RecordBatch.from_arrays(list(map(column, batch.columns)), schema=stored) for batch in batches)
+
+
+def _as_number(type_: pa.DataType) -> pa.DataType:
+    return read_type("integer", type_) if pa.types.is_duration(type_) else type_
 
 
 def in_calendar(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

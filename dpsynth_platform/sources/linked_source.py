@@ -92,11 +92,16 @@ class LinkedSource:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of private tables but lookups, as `table.column`, by the source's names."""
+        """All columns of private tables but lookups, as `table.column`, by the source's names.
+
+        Columns of type text are strings, whatever they hold: they are not read.
+        """
         fields = []
         for name in self.declared.private:
-            known = (*self.declared.tables[name].columns, *identifiers(self.declared, name))
-            found = (item for item in self.sources[name].schema if item.name in known)
+            known = {**self.declared.tables[name].columns, **identifiers(self.declared, name)}
+            found = [item for item in self.sources[name].schema if item.name in known]
+            unread = {item.name for item in found if known[item.name].type == "text"}
+            found = [item.with_type(pa.string()) if item.name in unread else item for item in found]
             fields += [item.with_name(dotted(name, item.name)) for item in found]
         return pa.schema(fields)
 

@@ -144,6 +144,7 @@ def test_columns_get_the_names_of_a_contract():
         ({"diagnoses__columns": {"code": {"type": "boolean"}}}, "columns.code: is a lookup of a public table"),
         ({"my table__key": ["x"]}, "such as Order_Details for `Order Details`"),
         ({"stays__columns": {"a__b": {"type": "boolean"}}}, "'a__b': two signs _ in a row"),
+        ({"stays__columns": {"": {"type": "boolean"}}}, "an empty name; accepted: '': {ignore: true}"),
         ({"stays__columns": {"_owner": {"type": "boolean"}}}, "'_owner' is reserved"),
         ({"stays__columns": {"a": {"type": "boolean"}, "A": {"type": "boolean"}}}, "'a' and 'A' differ in case only"),
         ({"stays__constraints": [{"ascending": ["codes.x", "admitted"]}]}, "'codes.x' is no modelled column"),
@@ -160,6 +161,12 @@ def test_what_contradicts_itself_is_refused_with_the_way_out(changes, message):
     with pytest.raises(ContractError) as caught:
         declared(**changes)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a__b", "_owner", ""])
+def test_a_column_that_is_ignored_may_have_any_name(name):
+    columns = {"severity": {"type": "integer", "min": 1, "max": 5}, name: {"ignore": True}}
+    assert declared(diagnoses__columns=columns).tables["diagnoses"].modelled == ["severity"]
 
 
 def test_a_parent_that_is_not_there_is_no_cycle():

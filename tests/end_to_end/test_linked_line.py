@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from clinic import clinic, written
+from clinic import TABLES, clinic, written
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
 from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import MechanismFailed
-from dpsynth_platform.foundation.storage import count_rows
+from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.synth.interface import MechanismRun
+from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 
@@ -43,6 +49,55 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     report = verify_release(folder)
     assert report.ok, report.problems
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["codes", "diagnoses", "patients", "stays"]
+
+
+def test_types_that_delta_tables_lack_and_keys_of_two_types_are_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, declared = clinic(600), copy.deepcopy(TABLES["tables"])
+    patients, stays, codes = tables["patients"], tables["stays"], tables["codes"]
+    number = pa.array(range(len(patients)))
+    odd: dict[str, tuple[pa.Array, dict[str, Any]]] = {
+        "hour": (pc.bit_wise_and(number, 255).cast(pa.int32()).cast(pa.time32("s")), {"type": "time"}),
+        "small": (pc.bit_wise_and(number, 255).cast(pa.uint8()), {"type": "integer", "min": 0, "max": 255}),
+        "half": (pc.bit_wise_and(number, 3).cast(pa.float16()), {"type": "float", "min": 0, "max": 3}),
+        "days": (pc.bit_wise_and(number, 3).cast(pa.duration("s")), {"type": "integer", "min": 0, "max": 3}),
+        "seen": (pa.array(["a", "b"] * (len(patients) // 2), pa.string_view()), {"type": "categorical"}),
+        "tags": (pa.array([["x"]] * len(patients)), {"type": "text"}),
+        "a__b": (number, {"ignore": True}),
+    }
+    odd["seen"][1]["values"] = ["a", "b"]
+    for column, (values, part) in odd.items():
+        patients = patients.append_column(column, values)
+        declared["patients"]["columns"][column] = part
+    place = patients.schema.get_field_index("patient id")
+    patients = patients.set_column(place, "patient id", patients["patient id"].cast(pa.uint64()))
+    place = stays.schema.get_field_index("patient id")
+    stays = stays.set_column(place, "patient id", stays["patient id"].cast(pa.string()))
+    codes = codes.append_column("long", pa.array([2**63] * len(codes), pa.uint64()))
+    real = LinkedDrawing.batches
+
+    def without_diagnoses(*arguments: Any) -> Iterator[dict[str, pa.RecordBatch]]:
+        return (found | {"diagnoses": found["diagnoses"].slice(0, 0)} for found in real(*arguments))
+
+    monkeypatch.setattr(LinkedDrawing, "batches", without_diagnoses)  # as of a table without rows
+    changed = tables | {"patients": patients, "stays": stays, "codes": codes}
+    deployment = clinic_deployment(tmp_path, changed)
+    deployment.contract["tables"] = declared
+    deployment.write()
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    folder = released(deployment)
+    assert verify_release(folder).ok
+    found = {
+        path.name: pa.Table.from_batches(read_table(path), table_schema(path)) for path in (folder / "data").iterdir()
+    }
+    assert set(found["stays"]["patient id"].to_pylist()) <= set(found["patients"]["patient id"].to_pylist())
+    shown = {item.name: item.type for item in found["patients"].schema}
+    assert [shown[name] for name in odd if name in shown] == [
+        *(pa.string(), pa.int16(), pa.float32(), pa.int64(), pa.string(), pa.string())
+    ]
+    assert found["codes"]["long"].to_pylist() == [str(2**63)] * len(codes) and not len(found["diagnoses"])
 
 
 def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import laid_out
 from dpsynth_platform.contracts.constraints import Constraint, Values
 from dpsynth_platform.contracts.tables import (
     POSITION,
@@ -135,7 +136,7 @@ class LinkedDrawing:
         """
         number, release = rows.values.num_rows, self.released[name]
         values = {
-            column: rows.values.column(column).combine_chunks()
+            column: laid_out(rows.values.column(column).combine_chunks(), release.schema.field(column).type)
             for column in self.tables.own_columns(name)
             if column in release.schema.names
         }

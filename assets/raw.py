@@ -63,7 +63,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         return Outcome(earlier, reused=True, metadata=_metadata(plan, epsilon_left))
     with step.storage.new_output(place, "raw") as directory:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-        if contract.tables:
+        if contract.tables:  # which also asks whether its public tables are guarded by now
             from dpsynth_platform.linked_rows.line import write_public
 
             facts |= write_public(contract, pinned.content, directory)

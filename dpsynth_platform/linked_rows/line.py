@@ -87,10 +87,12 @@ def write_public(contract: DataContract, content: str | None, directory: Path) -
         content: the digest of the pinned content.
 
     Raises:
+        ContractError: a public table is a guarded one.
         SourceError: a table cannot be read.
         StaleInput: the tables are no longer the pinned ones.
     """
     found = source_of_contract(contract, rows=False)
+    check_linked_tables(Settings.from_environment(), contract, found)
     for name in found.declared.lookups:
         with in_table(name):
             write_table(directory / PUBLIC / name, *in_delta(*public_rows(found.sources[name]), codes=True))

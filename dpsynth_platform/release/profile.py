@@ -160,7 +160,7 @@ def _edges(column: Column) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         return np.linspace(column.min, column.max, bins + 1)
     # Each whole number belongs to one bin, so the edges are whole numbers.
     bins = min(bins, column.max - column.min + 1)
-    return np.floor(np.linspace(column.min, column.max + 1, bins + 1))
+    return np.floor(np.linspace(float(column.min), float(column.max + 1), bins + 1))
 
 
 def _label(value: Any) -> str:

@@ -17,6 +17,7 @@ from assets.quality import NUMBERS
 from assets.shown import numbers
 from dpsynth_platform.console.views.drift import copies, measures
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import draft_contract
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.storage import write_table
@@ -295,6 +296,13 @@ def test_quality_that_a_contract_with_tables_cannot_ask_for(quality: dict[str, A
     with pytest.raises(ContractError) as refused:
         contract_of(**quality)
     assert message in str(refused.value)
+
+
+def test_a_fault_of_a_table_gives_none_of_what_names_the_tables() -> None:
+    document = document_of(target="patients.sex", queries={"a": "SELECT count(*) FROM stays"})
+    document["tables"]["stays"]["max_children"] = 0
+    (fault,) = draft_contract(document, {}).faults
+    assert fault.startswith("tables.stays.max_children")
 
 
 def test_queries_may_join_and_name_tables_of_their_own() -> None:

@@ -169,6 +169,13 @@ def test_values_outside_not_finite_or_in_other_types_are_counted(contract: DataC
     assert treatment(contract, "a column of nobody") == "empty"
 
 
+def test_numbers_at_the_end_of_64_bits_have_a_histogram(contract: DataContract) -> None:
+    largest = IntegerColumn(type="integer", min=2**64 - 6, max=2**64 - 1)
+    profile = Profiler(contract.model_copy(update={"columns": contract.columns | {"minutes": largest}}))
+    profile.add(pa.record_batch({"minutes": pa.array([2.0**64])}))
+    assert profile.histogram("minutes")["missing"] == 0
+
+
 def test_labels_at_the_ends_of_their_types(contract: DataContract) -> None:
     widest = contract.model_copy(
         update={

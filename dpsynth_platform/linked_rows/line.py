@@ -37,7 +37,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.erasure import without
 from dpsynth_platform.linked_rows.drawn import DrawnTables, Rows, public_rows
-from dpsynth_platform.linked_rows.rows import read_rows, stored_schema
+from dpsynth_platform.linked_rows.rows import check_joined, read_rows, stored_schema
 from dpsynth_platform.linked_rows.views import table_contracts, views_of
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import (
@@ -278,6 +278,9 @@ def bound_tables(
         scrubbed: the directory of `read_tables`.
         participants: the owners that take part.
         joining: rows of included canaries, by table, and their owners, as `scrubbed` has them; None: none join.
+
+    Raises:
+        BoundingError: as `write_linked` and `check_joined`.
     """
     owners = pa.Table.from_batches(read_table(scrubbed / OWNERS), table_schema(scrubbed / OWNERS))
     owners = owners.filter(pc.is_in(owners.column(OWNER_COLUMN), hex_column(participants)))
@@ -293,7 +296,9 @@ def bound_tables(
             write_table(beside / name, schema, _both(read_table(scrubbed / TABLE / name), more))
             read[name] = beside / name
     try:
-        return write_linked(tables, read, target, engine=engine, owners=owners, key=key)
+        report = write_linked(tables, read, target, engine=engine, owners=owners, key=key)
+        check_joined(tables, report, {name: len(rows) for name, rows in (joining[0] if joining else {}).items()})
+        return report
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -1,17 +1,20 @@
 """The rows of one of several linked tables, as scrubbing reads them.
 
-What belongs here: a table's modelled columns and keys. What does not: text, which is not read, and choosing rows
-(`bounding.linked`).
+What belongs here: a table's modelled columns and keys, and that they join at all. What does not: text, which is not
+read, and choosing rows (`bounding.linked`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.bounding.linked import LinkedReport
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.scrub.fingerprints import canonical_texts
 from dpsynth_platform.scrub.scrub import checked_batches
@@ -60,3 +63,22 @@ def stored_schema(contract: DataContract, source: Source) -> pa.Schema:
 
 def _keys(plain: DataContract) -> set[str]:
     return {column for column, declared in plain.columns.items() if declared.type == "identifier"}
+
+
+def check_joined(tables: LinkedTables, report: LinkedReport, planted: Mapping[str, int] | None = None) -> None:
+    """Refuses tables none of whose rows has a row of the parent: nearly always, keys are written in two ways.
+
+    Args:
+        planted: rows of canaries, by table, which join always.
+
+    Raises:
+        BoundingError: such as for the key 7 in one table and "7.0" in the other.
+    """
+    for name in tables.private:
+        found, parent = report.tables[name], tables.tables[name].parent
+        rows = found.read - (planted or {}).get(name, 0)
+        if parent is not None and rows and found.orphans == rows:
+            raise BoundingError(
+                f"tables.{name}: no row has one of {parent.table} by {', '.join(parent.columns)}; accepted: keys that "
+                "are written alike in both tables (as texts: 7 and 7.0 differ), or leave the table out"
+            )

@@ -17,7 +17,7 @@ from dpsynth_platform.bounding.linked import ID_COLUMN, root_ids, write_linked
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress
-from dpsynth_platform.linked_rows.rows import read_rows
+from dpsynth_platform.linked_rows.rows import check_joined, read_rows
 from dpsynth_platform.linked_rows.views import in_table
 from dpsynth_platform.linked_tables.task import LinkedTask
 from dpsynth_platform.one_table.rows import BOUNDED, READING
@@ -37,7 +37,8 @@ def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress
     Raises:
         SourceError: a table cannot be read as declared, no row of the root has an owner, a column looks like personal
             data, or a table was changed meanwhile.
-        BoundingError, EngineError: bounding failed; such as for a key that stands in several rows.
+        BoundingError, EngineError: bounding failed; such as for a key that stands in several rows, or a table none of
+            whose rows joins.
     """
     read = {}
     versions = {name: source.version for name, source in task.sources.items()}
@@ -53,7 +54,10 @@ def bounded_views(task: LinkedTask, vault: Vault, work: Path, progress: Progress
     progress(READING, 1, 1)
     progress("bounding", 0, 1)
     with DuckDBChoice().open(work) as engine:
-        write_linked(task.tables, read, work / BOUNDED, engine=engine, owners=owners, key=vault.create("order"))
+        report = write_linked(
+            task.tables, read, work / BOUNDED, engine=engine, owners=owners, key=vault.create("order")
+        )
+    check_joined(task.tables, report)
     shutil.rmtree(work / "read")
     progress("bounding", 1, 1)
     return work / BOUNDED, distinct_owners(owners.select([OWNER_COLUMN]).to_batches())

@@ -410,7 +410,7 @@ def not_covered_of_tables(tables: LinkedTables) -> tuple[str, ...]:
     parents = [name for name in tables.private if tables.children(name)]
     return (
         *([_text("not_covered", "public_tables", tables=", ".join(tables.lookups))] if tables.lookups else []),
-        *([_text("not_covered", "repeated_keys", tables=", ".join(parents))] if parents else []),
+        *([_text("not_covered", "keys", tables=", ".join(parents))] if parents else []),
     )
 
 
@@ -587,8 +587,6 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, related:
     if (rows := contract.generate.public) is not None:
         yield of_public_rows(rows)
     if contract.tables:
-        if len(contract.linked.private) > 1:
-            yield _text("not_covered", "repeated_keys")
         yield from not_covered_of_tables(contract.linked)
     endpoint = contract.generate.endpoint
     if endpoint is not None:

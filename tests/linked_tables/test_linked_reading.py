@@ -15,7 +15,7 @@ from clinic import TABLES, clinic, written
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
-from dpsynth_platform.foundation.errors import SourceError, StaleInput
+from dpsynth_platform.foundation.errors import BoundingError, SourceError, StaleInput
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.linked_rows.line import (
     OWNERS,
@@ -161,6 +161,32 @@ def test_undeclared_columns_are_refused(place: Path) -> None:
     }
     with pytest.raises(SourceError, match=r"tables\.stays: not declared in the contract: ward \(string\)"):
         plan_of(contract_of(place, tables=tables))
+
+
+def test_keys_that_are_written_in_two_ways_are_refused(place: Path, tmp_path: Path) -> None:
+    stays = pq.read_table(place / "stays.parquet")
+    at = stays.schema.get_field_index("patient id")
+    pq.write_table(
+        stays.set_column(at, "patient id", [[f"{number}.0" for number in stays["patient id"].to_pylist()]]),
+        place / "stays.parquet",
+    )
+    contract = contract_of(place)
+    found, tables = read(contract, tmp_path / "read"), SealedTables.of(plan_of(contract)).tables
+    joining = {name: table(tmp_path / "read", name).schema.empty_table() for name in tables.private}
+    owners = pa.table({"_id": pa.array([], pa.string()), "_owner": pa.array([], pa.string())})
+    with (
+        DuckDBChoice().open(tmp_path) as engine,
+        pytest.raises(BoundingError, match=r"tables\.stays: no row has one of patients by patient_id; accepted: keys"),
+    ):
+        bound_tables(
+            tables,
+            tmp_path / "read",
+            tmp_path / "bounded",
+            engine=engine,
+            participants=found.owners,
+            key=b"k" * 32,
+            joining=(joining, owners),
+        )
 
 
 def test_only_participants_and_joining_canaries_are_bounded(place: Path, tmp_path: Path) -> None:

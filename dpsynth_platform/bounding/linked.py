@@ -345,7 +345,8 @@ class _Bounding:
                 evidence[before] = (f"{rows}.{quoted(before)}", types.field(column).type)
         if (ordered := self._tables.gap(name)) is not None:
             last = f"{rows}.{quoted(previous_name(ordered, 1))}"
-            steps = _steps(f"{rows}.{quoted(ordered)}", last, types.field(ordered).type)
+            in_days = self._tables.tables[name].columns[ordered].type == "date"
+            steps = _steps(f"{rows}.{quoted(ordered)}", last, types.field(ordered).type, in_days=in_days)
             view[gap_name(ordered)] = (steps, pa.int64())
         wanted = set(self._tables.evidence(name))
         view |= {column: found for column, found in evidence.items() if column in wanted}
@@ -517,16 +518,18 @@ def _with_length(sql: str) -> str:
     return f"CAST(length({sql}) AS STRING) || ':' || {sql}"
 
 
-def _steps(value: str, before: str, type_: pa.DataType) -> str:
+def _steps(value: str, before: str, type_: pa.DataType, *, in_days: bool) -> str:
     """How far a value is from another one: in ones, days or whole seconds (`LinkedTables.gap`).
 
+    Days are the declaration's (`in_days`): the source of a declared date may have moments, of which days count.
     No value stops the run, or one person's row could: numbers beyond 2^61 count as that, and NaN as missing.
     """
     if not pa.types.is_temporal(type_):
         return " - ".join(_whole(each, real=pa.types.is_floating(type_)) for each in (value, before))
-    micros = " - ".join(f"unix_micros(CAST({each} AS TIMESTAMP))" for each in (value, before))
-    unit = 86_400_000_000 if pa.types.is_date(type_) else 1_000_000
-    return f"CAST(floor(({micros}) / {unit}) AS BIGINT)"
+    micros = [f"unix_micros(CAST({each} AS TIMESTAMP))" for each in (value, before)]
+    if in_days:
+        return " - ".join(f"CAST(floor({each} / 86400000000) AS BIGINT)" for each in micros)
+    return f"CAST(floor(({' - '.join(micros)}) / 1000000) AS BIGINT)"
 
 
 def _whole(value: str, *, real: bool) -> str:

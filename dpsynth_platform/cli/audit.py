@@ -192,9 +192,9 @@ def audit_show(
     if report["of_kinds"]:
         output.print()
         output.table(KINDS_HEADER, [kind_row(item) for item in report["of_kinds"]])
-    if report["cost"] is not None:
+    if report["cost"] is not None and (columns := cost_rows(report["cost"])):  # of linked tables, none
         output.print()
-        output.table(COST_HEADER, cost_rows(report["cost"]))
+        output.table(COST_HEADER, columns)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     output.print(f"{file}: valid; dataset {found.dataset}, {columns}")
     compared = "its columns are as declared"
     if not_compared is not None:
-        compared = f"not compared: {found.source.uri}: {not_compared}"
+        compared = f"not compared: {found.source.uri}: {not_compared.removeprefix(f'{found.source.uri}: ')}"
     elif found.tables:
         compared = "its tables and columns are as declared"
     elif found.source.format in ("csv", "sql"):  # a database's types are those of the copy that a run makes

@@ -73,7 +73,8 @@ def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterato
         if mine != accounts:
             yield f"{path}: {mine!r} differs from the family's {accounts!r}; accepted: {accounts}"
     if privacy.delta > family.cap.delta:
+        automatic = "auto, here " if privacy.guarantee.delta == "auto" else ""
         yield (
-            f"privacy.guarantee.delta: {privacy.delta:.3g} exceeds the delta of family {family.family}'s account; "
-            f"accepted: at most {family.cap.delta:g}"
+            f"privacy.guarantee.delta: {automatic}{privacy.delta:.3g} exceeds the delta of family {family.family}'s "
+            f"account; accepted: at most {family.cap.delta:g}"
         )

@@ -157,7 +157,7 @@ def with_stand_in(document: Mapping[str, Any]) -> dict[str, Any]:
         changed["privacy"] = {key: value for key, value in privacy.items() if key not in follow}
     if isinstance(source := document.get("source"), dict):
         changed["source"] = source | {"key": ["TABLE.KEY"]}  # valid by itself, so that the source stays guarded
-    if isinstance(quality := document.get("quality"), dict):  # what it names is among the tables
+    if isinstance(quality := document.get("quality"), dict):  # what names tables and columns cannot be checked
         changed["quality"] = {key: value for key, value in quality.items() if key not in ("target", "queries")}
     return changed
 

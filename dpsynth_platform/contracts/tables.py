@@ -200,8 +200,9 @@ class LinkedTable(Part):
             for name in ("parent", "max_children", "lags", "context", "share"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a public table, which is released as it is; accepted: leave it out"
-            if self.columns or self.order_by or self.lookups or self.constraints:
-                yield "columns: of a public table, which is released as it is; accepted: its key alone"
+            for name in ("columns", "order_by", "lookups", "constraints"):
+                if getattr(self, name):
+                    yield f"{name}: of a public table, which is released as it is; accepted: its key alone"
             if len(self.key) != 1:
                 yield f"key: {len(self.key)} columns of a public table; accepted: one, which other tables refer to"
             return

@@ -115,7 +115,7 @@ def run_dataset(
             learn = f"learn a bound on its rows: dpsynth bound learn {place.arguments} --epsilon E"
             next_steps = (
                 f"{place.label}/{up_to} exists; {spent}",
-                *([learn] if up_to == "scrubbed" else []),
+                *([learn] if up_to == "scrubbed" and not contract.tables else []),
                 f"continue to a candidate:    dpsynth run {place.arguments}",
             )
             return replace(outcome, next_steps=next_steps)

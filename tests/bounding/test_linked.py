@@ -427,6 +427,16 @@ def test_types_of_columns_stay_or_are_those_of_delta_tables(engine: Engine, tmp_
             [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, 0, 0, 1, 900_000), dt.datetime(2024, 1, 3)],
             [None, 1, 172_798],
         ),
+        (
+            {"type": "date", "min": "1960-01-01", "max": "2024-12-31"},
+            [dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2024, 1, 1)],
+            [None, 1, 19_723],
+        ),
+        (  # declared by the day: midnights count, and not hours
+            {"type": "date", "min": "1960-01-01", "max": "2024-12-31"},
+            [dt.datetime(1969, 12, 31, 23), dt.datetime(1970, 1, 1, 1), dt.datetime(1970, 1, 2, 23)],
+            [None, 1, 1],
+        ),
         ({"type": "float", "min": 0, "max": 99}, [0.5, 1.5, 2.5], None),
         # One person's values must not stop a run, however far outside of the declared ones they are.
         ({"type": "integer", "min": 0, "max": 99}, [-(2**63), 3, 2**63 - 1], [None, 2**61 + 3, 2**61 - 3]),
@@ -435,7 +445,7 @@ def test_types_of_columns_stay_or_are_those_of_delta_tables(engine: Engine, tmp_
         ({"type": "integer", "min": 0, "max": 99}, [3.0, 4.0, math.nan], [None, 1, None]),
     ],
 )
-def test_gaps_are_in_ones_and_seconds_and_not_of_fractions(
+def test_gaps_are_in_ones_days_and_seconds_and_not_of_fractions(
     tmp_path: Path, declared: dict[str, Any], values: list[Any], gaps: list[int | None] | None
 ) -> None:
     tables = LinkedTables.model_validate(

@@ -149,6 +149,7 @@ def test_columns_get_the_names_of_a_contract():
         ({"stays__columns": {"a": {"type": "boolean"}, "A": {"type": "boolean"}}}, "'a' and 'A' differ in case only"),
         ({"stays__constraints": [{"ascending": ["codes.x", "admitted"]}]}, "'codes.x' is no modelled column"),
         ({"codes__columns": {"x": {"type": "boolean"}}}, "tables.codes.columns: of a public table"),
+        ({"codes__lookups": {"x": "codes"}}, "tables.codes.lookups: of a public table"),
         ({"codes__key": ["a", "b"]}, "2 columns of a public table; accepted: one"),
         ({"previous__key": ["x"]}, "tables.previous: the name has another meaning"),
         ({"owner": "person"}, "tables.patients.max_children: missing, the rows of one owner"),

@@ -271,6 +271,15 @@ def test_rows_of_owners_follow_foreign_keys_and_nulls_join_nothing(tmp_path: Pat
     assert [table.num_rows for table in nobody.values()] == [0, 0, 0]
 
 
+def test_faults_of_tables_make_none_of_what_the_report_names() -> None:
+    query = "SELECT count(*) FROM patients"
+    document = document_of(target="patients.sex", queries={"a": query})
+    document["tables"]["stays"].pop("max_children")
+    with pytest.raises(ContractError) as caught:
+        validated(DataContract, document, "clinic")
+    assert "tables.stays.max_children: missing" in str(caught.value) and "quality" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("quality", "message"),
     [

@@ -417,6 +417,31 @@ def test_shares_of_weekdays_add_up():
     np.testing.assert_allclose(shares[1], 1 / 7)
 
 
+@pytest.mark.parametrize(
+    ("resolution", "gap", "expected"),
+    [
+        ("15min", 2 * 3600, 7200.0),
+        ("15min", 449, 0.0),  # to the nearest step, so that gaps are right in the mean
+        ("15min", 450, 900.0),
+        ("24h", 36 * 3600, 2 * 86_400.0),
+        ("1s", 7, 7.0),
+        ("1ms", 7, 7.0),
+    ],
+)
+def test_a_moment_follows_another_at_a_gap_whatever_their_resolution(resolution, gap, expected):
+    moment = {"type": "datetime", "min": "2026-01-01T00:00:00", "max": "2026-12-31T00:00:00", "resolution": resolution}
+    steps = {"type": "integer", "min": 0, "max": 400 * 86_400, "bins": [gap, gap + 1]}
+    contract = trips({"trip": ID, "before": moment, "at": moment, "gap": steps}, [])
+    domain, day = domain_of(contract), moments([FIRST + 3 * DAY] * 5)
+    codes = domain.encode(pa.table({"before": day, "at": day, "gap": pa.array([gap] * 5, pa.int64())}))
+    placed = Placed(domain, codes, np.random.default_rng(3))
+    placed.fix(0, day)
+    assert placed.follow(1, 0, 2).all()
+    batch = placed.batch(pa.schema([("before", day.type), ("at", day.type), ("gap", pa.int64())]))
+    passed = micros(pa.chunked_array([batch["at"]])) - micros(pa.chunked_array([batch["before"]]))
+    assert (passed / SECOND).tolist() == [expected] * 5
+
+
 @pytest.mark.parametrize(("columns", "constraints"), CASES)
 def test_what_is_placed_is_counted_in_the_same_cells(columns, constraints):
     """Days and gaps come back to their cells exactly, and hours and weekdays with the days; so does what is missing."""

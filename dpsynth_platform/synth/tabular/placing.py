@@ -78,9 +78,11 @@ class Placed:
         if column.kind == "gap":
             self._place_gap(index)
         released = column.released
-        unit = SECOND // released.step if released.kind == "datetime" else 1
+        distance = self._places[gap].astype(np.int64) + int(steps.edges[0])
+        if released.kind == "datetime":  # to the nearest step: steps may be shorter or longer than a second
+            distance = (distance * SECOND + released.step // 2) // released.step
         moved = self._places[before].astype(np.int64) + int(start.edges[0]) - int(released.edges[0])
-        moved = moved + (self._places[gap].astype(np.int64) + int(steps.edges[0])) * unit
+        moved = moved + distance
         last = int(released.edges[-1]) - 1 - int(released.edges[0])
         found = np.where(present, np.clip(moved, 0, last), self._places[index].astype(np.int64))
         self._places[index] = found.astype(np.uint64)

@@ -58,9 +58,18 @@ def test_it_says_what_was_made_and_what_it_cost(use: Use) -> None:
 
 
 def test_an_empty_result_says_where_to_look(use: Use) -> None:
-    pq.write_table(pa.table({"of": ["none"] * 400, "kind": ["x", "y"] * 200}), "data/visits.parquet")
+    pq.write_table(pa.table({"of": ["7"] + ["none"] * 399, "kind": ["x", "y"] * 200}), "data/visits.parquet")
     status, said = use(*ASKED, "--schema", "tables.yaml", "--roots", "1")
     assert status == 0 and ("compare the keys with those of its parent" in said) == ("visits: 0 rows" in said)
+
+
+def test_keys_that_join_nothing_are_refused_before_anything_is_spent(use: Use) -> None:
+    pq.write_table(pa.table({"of": ["7.0"] * 400, "kind": ["x", "y"] * 200}), "data/visits.parquet")
+    status, said = use(*ASKED, "--schema", "tables.yaml")
+    assert status == 1 and "tables.visits: no row has one of people by of; accepted: keys" in " ".join(said.split())
+    pq.write_table(pa.table({"of": ["7"] * 400, "kind": ["x", "y"] * 200}), "data/visits.parquet")
+    status, said = use(*ASKED, "--schema", "tables.yaml")
+    assert status == 0 and "paid now" in said
 
 
 def test_programs_read_json(use: Use) -> None:

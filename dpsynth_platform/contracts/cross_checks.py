@@ -88,7 +88,7 @@ class Parts:
         """The valid parts of a document."""
         with suppress(ValueError):  # the document's own fault
             document = with_tables(document)
-        columns, queries = document.get("columns"), document.get("queries")
+        columns, queries, tables = (document.get(key) for key in ("columns", "queries", "tables"))
         return cls(
             parse_or_none(Source, document.get("source")),
             parse_or_none(Privacy, document.get("privacy")),
@@ -107,7 +107,7 @@ class Parts:
                 for name, query in (queries.items() if isinstance(queries, dict) else ())
             },
             document.get("kind", "rows"),
-            document.get("tables") or {},
+            tables if isinstance(tables, dict) else {},
         )
 
     def contradictions(self) -> Iterator[str]:

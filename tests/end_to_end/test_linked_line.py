@@ -44,7 +44,7 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
         "stays",
     ]
     audit = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
-    assert {item["name"] for item in audit["attacks"]} == {*ATTACKS, *LINK_ATTACKS}
+    assert {item["name"] for item in audit["attacks"]} == {each.name for each in (*ATTACKS, *LINK_ATTACKS)}
     folder = released(deployment)
     report = verify_release(folder)
     assert report.ok, report.problems

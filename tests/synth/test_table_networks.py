@@ -256,8 +256,12 @@ def test_an_owner_with_four_records_moves_the_sum_by_the_clipping_norm(method, s
 
 @pytest.mark.parametrize("method", NETWORK_METHODS)
 def test_others_records_change_a_sum_by_no_more_than_the_statement_says(method):
-    """Kernels depend on the number of rows, so that one more record rounds all others anew; equal ones err alike."""
-    assert "by less than 1/1,000 of the clipping norm as measured" in str(WORDS[method].clipping)
+    """Kernels depend on the number of rows, so that one more record rounds all others anew; equal ones err alike.
+
+    Measured on two kinds of processors, over 25 draws for each method: at most 3e-4 on one, and 1.3e-3 on the other.
+    """
+    assert "by less than 1/200 of the clipping norm as measured" in str(WORDS[method].clipping)
+    torch.manual_seed(0)  # rows are corrupted, and draws made, alike each time
     draws = 2 if method == "dp_gan" else 1
     rows, network = rows_and_network(method, 32, [np.full(10, 0.1)] * 8)
     with torch.no_grad():
@@ -275,8 +279,8 @@ def test_others_records_change_a_sum_by_no_more_than_the_statement_says(method):
         alone = clipped_sum(sums, 1)
         for records in (64, 128, 192, 256, 384, 511):
             moved = clipped_sum(sums, records + 1) - clipped_sum(sums, records)
-            assert float((moved - alone).norm()) < PLAN.clipping_norm / 1000
-            assert float(moved.norm()) < PLAN.clipping_norm * (1 + 1 / 1000)
+            assert float((moved - alone).norm()) < PLAN.clipping_norm / 200
+            assert float(moved.norm()) < PLAN.clipping_norm * (1 + 1 / 200)
 
 
 def test_owners_are_sampled_with_all_their_records(tmp_path):

@@ -14,7 +14,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.release_layout import DATA, DOSSIER
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.operations.releasing import announce, copy_to_targets, evidence_of, tables_of, whole_schema
+from dpsynth_platform.operations.releasing import announce, copy_to_targets, evidence_of, tables_of
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.dossier import CANDIDATE
 from dpsynth_platform.release.evidence import (
@@ -75,6 +75,7 @@ def _outcome(
     made: Published,
 ) -> Outcome:
     from dpsynth_platform.lineage import facets
+    from dpsynth_platform.linked_rows.line import rows_schema
 
     guarantee, declared = statement.guarantee, contract.generate.rows
     assertions = {}
@@ -83,7 +84,7 @@ def _outcome(
         assertions = {"synthetic": facets.rows_assertion(declared=declared, published=counted)}
     return Outcome(
         record,
-        whole_schema(contract, made.path / DATA),
+        rows_schema(contract, made.path, DATA),
         made.rows,
         reused=made.reused,
         metadata={

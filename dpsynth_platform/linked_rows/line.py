@@ -244,11 +244,12 @@ def read_tables(
     return ReadTables(rows, distinct_owners(left.select([OWNER_COLUMN]).to_batches()))
 
 
-def rows_schema(contract: DataContract, directory: Path) -> pa.Schema:
-    """The columns of a step's rows; of several tables as `table.column`."""
+def rows_schema(contract: DataContract, directory: Path, below: str = TABLE) -> pa.Schema:
+    """The columns of the rows in a directory of a step's output, or of a release; of several as `table.column`."""
+    place = directory / below
     if not contract.tables:
-        return table_schema(directory / TABLE)
-    found = {place.name: table_schema(place) for place in sorted((directory / TABLE).iterdir())}
+        return table_schema(place)
+    found = {each.name: table_schema(each) for each in sorted(place.iterdir())}
     return pa.schema([item.with_name(dotted(name, item.name)) for name, schema in found.items() for item in schema])
 
 

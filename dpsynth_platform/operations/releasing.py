@@ -13,10 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.linked_contract import dotted
 from dpsynth_platform.foundation.errors import PublicationFailed
 from dpsynth_platform.foundation.release_layout import SINGLE
 from dpsynth_platform.foundation.storage import (
@@ -66,20 +63,9 @@ def announce(step: StepContext, contract: DataContract, checked: CheckedEvidence
 
 def tables_of(contract: DataContract, directory: Path) -> dict[str, TableRows]:
     """The tables of a candidate: one Delta table, or one of each linked table below `directory`."""
-    places = {name: directory / name for name in _names(contract)}
+    names = [*contract.linked.private, *contract.linked.lookups] if contract.tables else [SINGLE]
+    places = {name: directory / name for name in names}
     return {name: TableRows(table_schema(place), read_table(place)) for name, place in places.items()}
-
-
-def whole_schema(contract: DataContract, directory: Path) -> pa.Schema:
-    """All columns below such a directory; of linked tables as `table.column`."""
-    found = {name: table_schema(directory / name) for name in _names(contract)}
-    return pa.schema(
-        item.with_name(dotted(name, item.name)) if name else item for name, schema in found.items() for item in schema
-    )
-
-
-def _names(contract: DataContract) -> list[str]:
-    return [*contract.linked.private, *contract.linked.lookups] if contract.tables else [SINGLE]
 
 
 def copy_to_targets(step: StepContext, contract: DataContract, made: Published) -> None:

@@ -26,7 +26,7 @@ from dpsynth_platform.sources.remote_files import opened
 
 
 def removal(target: Target, release_id: str, *, linked: bool = False) -> str:
-    """How a release's rows are deleted from a target, for whoever withdraws it.
+    """How a release's rows are deleted from a target, for the person who withdraws it.
 
     Args:
         linked: whether it has several tables.

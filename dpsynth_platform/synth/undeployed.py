@@ -23,7 +23,7 @@ def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **oth
     document = {
         "dataset": DATASET,
         "description": "One table, outside of the asset line.",
-        "owners": ["whoever ran it"],
+        "owners": ["the person who ran it"],
         "source": {"uri": DATASET, "key": list(privacy["owner_columns"])},
         "family": FAMILY,
         "privacy": {"namespace": FAMILY, **privacy},

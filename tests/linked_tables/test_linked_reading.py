@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from clinic import TABLES, clinic, written
+from linked_line_cases import CONTRACT
 
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts.contract import DataContract
@@ -36,23 +37,12 @@ NOBODY = np.array([], FINGERPRINT_DTYPE)
 
 
 def contract_of(place: Path, **changes: Any) -> DataContract:
-    document: dict[str, Any] = {
-        "dataset": "people",
-        "description": "Patients of a small clinic.",
-        "owners": ["tests@example.org"],
+    own = {
         "source": {"uri": str(place)},
-        "family": "tests",
-        "privacy": {
-            "unit": "user",
-            "namespace": "person",
-            "guarantee": {"epsilon": 1.0, "delta": 1.0e-6},
-            "expected_units": 600,
-        },
-        "tables": TABLES["tables"],
         "generate": {"method": "independent"},
         "release": {"uri": str(place.parent / "public")},
     }
-    return parse_contract(document | changes, where="contract", variables={})
+    return parse_contract(CONTRACT | own | changes, where="contract", variables={})
 
 
 @pytest.fixture

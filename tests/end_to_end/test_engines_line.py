@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from line_cases import PEOPLE, run_here, small_deployment, storage_of
+from line_cases import PEOPLE, released, run_here, small_deployment, storage_of
+from linked_line_cases import clinic_deployment
 
 import resources as res
 from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.release.verify import verify_release
 
 pytestmark = pytest.mark.end_to_end
 STEPS = ("raw", "scrubbed", "canaries", "clearance", "bounded")
@@ -29,6 +31,14 @@ def bounded_rows(deployment: Deployment) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["_record"]))
 
 
+def bounded_views(deployment: Deployment) -> dict[str, list[str]]:
+    """Rows of each table's view, as texts in order."""
+    place = storage_of(deployment).require(PEOPLE, "bounded").directory / "table"
+    return {
+        each.name: sorted(map(repr, pa.Table.from_batches(read_table(each)).to_pylist())) for each in place.iterdir()
+    }
+
+
 def test_both_engines_keep_the_same_rows(tmp_path: Path, spark_is_there: None) -> None:
     deployment = small_deployment(tmp_path)
     first = run_here(deployment, steps=STEPS, sql=compute(tmp_path, "default: {engine: duckdb}"))
@@ -44,6 +54,24 @@ def test_both_engines_keep_the_same_rows(tmp_path: Path, spark_is_there: None) -
     assert "bounding with Spark, local[2], 520MB" in second.said["bounded"]
     assert second.materializations["bounded"]["reused"] is False
     assert bounded_rows(deployment) == expected
+    assert not list(deployment.settings.restricted.rglob("spill-*"))
+
+
+def test_both_engines_keep_the_same_families_and_a_run_goes_on_with_them(tmp_path: Path, spark_is_there: None) -> None:
+    deployment = clinic_deployment(tmp_path)
+    first = run_here(deployment, steps=STEPS)
+    assert first.success, first.failures
+    expected = bounded_views(deployment)
+    assert {name: len(rows) > 400 for name, rows in expected.items()} == {
+        "patients": True, "stays": True, "diagnoses": True
+    }  # fmt: skip
+    (storage_of(deployment).location(PEOPLE, "bounded").parent / "bounded.json").unlink()
+    chosen = "datasets: {people: {engine: spark, master: 'local[2]', memory: 520MB, partitions: 2}}"
+    second = run_here(deployment, sql=compute(tmp_path, chosen))
+    assert second.success, second.failures
+    assert second.materializations["bounded"]["reused"] is False
+    assert bounded_views(deployment) == expected
+    assert verify_release(released(deployment)).ok
     assert not list(deployment.settings.restricted.rglob("spill-*"))
 
 

@@ -10,9 +10,12 @@ Rows are kept from the root downwards:
 - of a child: at most `max_children` rows of each kept row of the parent, the first by `order_by`, with nulls last. Ties
   are broken by the keyed hash, which is the whole order where none is declared.
 
-The hash is SHA-256(key || record), where the record is the text of a row's foreign key and of its key, or of all of its
-columns where it has no key or a null in it. Rows with the same record are copies, and have the same parent; they are
-numbered as in `copies`. Fractions have no text that all engines share: they order copies instead.
+The hash is SHA-256(key || record), where the record is the text of a row's foreign key, its key and its columns. Rows
+with the same record are copies, and have the same parent. Fractions have no text that all engines share: where a table
+has such columns, copies are numbered as in `copies`; copies without any are alike, so that their order is of no matter.
+
+Rows carry the owner's number in the order of fingerprints, not the fingerprint: of 100 million rows, each text of 32
+characters is 5 GB that sorts and joins would spill.
 
 A foreign key joins where all of its columns equal those of the parent's key; null joins nothing. So a row whose key
 holds a null stays, and has no children. A row of the root without an owner (a null in the owner column, or in the key
@@ -66,6 +69,8 @@ ID_COLUMN = "_id"
 
 # Names with two signs _ in a row are free: no declared column has one.
 _SIBLINGS = "siblings__"
+_NUMBER = "number__"
+"""Of an owner, in the order of fingerprints."""
 _OWN_NAMES = (OWNER_COLUMN, RECORD_COLUMN, "_copy")
 _FARTHEST = 2**61
 """Of numbers whose difference is computed: that of two has 64 bits."""
@@ -73,24 +78,25 @@ _EXACT_TEXT = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.ty
 
 # The parameters are the key (hex) and the most rows of one parent.
 _CHOICE_SQL = """
-WITH joined AS (
+WITH identified AS (
     SELECT {given}, {parent}, substr(sha2(? || {record}, 256), 1, 32) AS _record
     FROM given JOIN {kept_parent} ON {link}
-),
-numbered AS (
-    SELECT *, {copy} FROM joined
-),
-identified AS (
-    SELECT {columns}, {path}, {identity} FROM numbered
-),
+),{numbered}
 ranked AS (
-    SELECT {columns}, {path},
+    SELECT {columns},
         row_number() OVER (PARTITION BY {path} ORDER BY {order}) AS {place},
         count(*) OVER (PARTITION BY {path}) AS siblings__{previous}
-    FROM identified
+    FROM {identified}
 )
-SELECT {kept}, {path}, {place}, siblings__{previous_names} FROM ranked WHERE {place} <= ?
+SELECT {columns}, {place}, siblings__{previous_names} FROM ranked WHERE {place} <= ?
 """
+_NUMBERED_SQL = """
+numbered AS (
+    SELECT *, {copy} FROM identified
+),
+distinguished AS (
+    SELECT {columns}, {identity} FROM numbered
+),"""
 _REPEATED_SQL = """
 SELECT count(*) AS number FROM (
     SELECT {columns} FROM given WHERE {known} GROUP BY {columns} HAVING count(*) > 1
@@ -235,7 +241,7 @@ class _Bounding:
         self._write(name)
         self._engine.materialize(
             self._counted(name),
-            f"SELECT {_list(self._path(name)[:-1])}, {self._siblings(name)} AS number__ "  # noqa: S608 - our own names
+            f"SELECT {_list(self._path(name)[:-1])}, {self._siblings(name)} AS rows__ "  # noqa: S608 - our own names
             f"FROM {self._kept(name)} WHERE {self._place(name)} = 1",
         )
         for done in (self._kept(name), *map(self._counted, children)):
@@ -255,12 +261,13 @@ class _Bounding:
 
     def _choose(self, name: str) -> None:
         table, own = self._tables.tables[name], self._tables.own_columns(name)
-        link = self._link(name)
-        joined = self._joined(name)
-        given = self._given(name)
-        columns = list(dict.fromkeys([*own, *table.key]))
-        needed = columns if self._tables.children(name) else own
+        link, given = self._link(name), self._given(name)
+        needed = list(dict.fromkeys([*own, *(table.key if self._tables.children(name) else ())]))
         above = self._path(name)[:-1]
+        carried = [*above, *([OWNER_COLUMN] if table.parent is None else [])]
+        types = self._schemas[name]
+        fractions = [column for column in needed if pa.types.is_floating(types.field(column).type)]
+        columns = _list([*map(quoted, needed), *carried])
         order = ", ".join([*(f"{quoted(column)} NULLS LAST" for column in table.order_by), "_record"])
         previous = {
             previous_name(column, lag): f"lag({quoted(column)}, {lag})"
@@ -268,14 +275,16 @@ class _Bounding:
             for column in self._tables.passed_on(name)
         }
         sql = _CHOICE_SQL.format(
-            given=_list(f"{self._value(name, column)} AS {quoted(column)}" for column in columns),
-            parent=_list(f"{self._kept_parent(name)}.{column} AS {column}" for column in above),
+            given=_list(f"{self._value(name, column)} AS {quoted(column)}" for column in needed),
+            parent=_list(f"{self._kept_parent(name)}.{column} AS {column}" for column in carried),
             kept_parent=self._kept_parent(name),
             record=self._record(name),
             link=link,
-            copy=copy_sql(columns),
-            identity=RECORD_SQL,
-            columns=_list(map(quoted, columns)),
+            numbered=_NUMBERED_SQL.format(copy=copy_sql(fractions), columns=columns, identity=RECORD_SQL)
+            if fractions
+            else "",
+            identified="distinguished" if fractions else "identified",
+            columns=columns,
             path=_list(above),
             order=order,
             place=self._place(name),
@@ -284,7 +293,6 @@ class _Bounding:
                 for column, sql in previous.items()
             ),
             previous_names="".join(f", {quoted(column)}" for column in previous),
-            kept=_list(map(quoted, needed)),
         )
         self._register("given", name, given)
         self._engine.materialize(self._kept(name), sql, [self._key.hex(), self._bound(name)])
@@ -293,6 +301,8 @@ class _Bounding:
         candidates = self._number(whole)
         rows = self._number(f"SELECT count(*) AS number FROM {self._kept(name)}")  # noqa: S608
         read = self._rows_read(name)
+        parent = None if table.parent is None else self.rows[table.parent.table]
+        joined = candidates if parent is not None and parent.kept == parent.read else self._joined(name)
         self.rows[name] = TableRows(
             read=read,
             orphans=read - joined,
@@ -325,10 +335,10 @@ class _Bounding:
         for child in self._tables.children(name):
             counted = self._counted(child)
             joins.append(f"LEFT JOIN {counted} ON {_same(self._path(name), rows, counted)}")
-            view[children_name(child)] = (f"coalesce({counted}.number__, 0)", pa.int32())
-        known = self._tables.siblings(name)
-        above = [*(table for table, _ in self._tables.context(name)), *(each for each in known if each != name)]
-        for other in dict.fromkeys(above):
+            view[children_name(child)] = (f"coalesce({counted}.rows__, 0)", pa.int32())
+        known, root = self._tables.siblings(name), self._tables.root
+        above = [*(table for table, _ in self._tables.context(name)), *known, root]
+        for other in dict.fromkeys(each for each in above if each != name):
             joins.append(f"JOIN {self._kept(other)} ON {_same(self._path(other), rows, self._kept(other))}")
         evidence = {
             context_name(other, column): (
@@ -350,7 +360,7 @@ class _Bounding:
             view[gap_name(ordered)] = (steps, pa.int64())
         wanted = set(self._tables.evidence(name))
         view |= {column: found for column, found in evidence.items() if column in wanted}
-        view[OWNER_COLUMN] = (f"{rows}.{OWNER_COLUMN}", pa.string())
+        view[OWNER_COLUMN] = (f"{self._kept(root)}.{OWNER_COLUMN}", pa.string())
         schema = pa.schema([(column, type_) for column, (_, type_) in view.items()])
         selected = _list(f"{sql} AS {quoted(column)}" for column, (sql, _) in view.items())
         by = _list(f"{rows}.{column}" for column in self._path(name))
@@ -389,18 +399,9 @@ class _Bounding:
         return " AND ".join(f"{a} = {other}.{quoted(b)}" for a, b in zip(columns, key, strict=True))
 
     def _record(self, name: str) -> str:
-        """What a row is, as a text: a function of that row alone."""
-        link, key = self._link_columns(name), self._tables.tables[name].key
-        every = self._texts(name, [column for column in self._given(name) if column not in link])
-        if key:
-            known = " AND ".join(f"given.{quoted(column)} IS NOT NULL" for column in key)
-            every = f"CASE WHEN {known} THEN {self._texts(name, key)} ELSE {every} END"
-        return f"{self._texts(name, link)} || '|' || {every}"
-
-    def _texts(self, name: str, columns: Sequence[str]) -> str:
-        """The texts of columns as one; equal texts mean equal values."""
+        """What a row is, as a text: a function of that row alone; equal texts mean equal values, but for fractions."""
         parts = []
-        for column in columns:
+        for column in dict.fromkeys([*self._link_columns(name), *self._given(name)]):
             type_, sql = self._schemas[name].field(column).type, f"given.{quoted(column)}"
             if pa.types.is_timestamp(type_):
                 sql = f"CAST(unix_micros(CAST({sql} AS TIMESTAMP)) AS STRING)"
@@ -425,8 +426,8 @@ class _Bounding:
         return self._tables.most(name)
 
     def _path(self, name: str) -> list[str]:
-        """The columns that identify a kept row: its owner, and the places of its ancestors and its own."""
-        return [OWNER_COLUMN, *(f"place__{depth}" for depth in range(len(self._tables.ancestors(name)) + 1))]
+        """The columns that identify a kept row: its owner's number, and the places of its ancestors and its own."""
+        return [_NUMBER, *(f"place__{depth}" for depth in range(len(self._tables.ancestors(name)) + 1))]
 
     def _place(self, name: str) -> str:
         return self._path(name)[-1]
@@ -477,7 +478,8 @@ def _participants(engine: Engine, owners: pa.Table) -> Fingerprints:
         participants = None
     if participants is None:
         raise BoundingError("owners: an entry of _owner is no fingerprint; accepted: 32 hex characters")
-    engine.register("owners", owners.select([ID_COLUMN, OWNER_COLUMN]))
+    numbers = pc.rank(owners[OWNER_COLUMN], tiebreaker="dense").cast(pa.int64())
+    engine.register("owners", owners.select([ID_COLUMN, OWNER_COLUMN]).append_column(_NUMBER, numbers))
     repeated = "SELECT count(*) - count(DISTINCT _id) AS number FROM owners"
     if engine.scalar(repeated):
         raise BoundingError("owners: an entry of _id is null or stands there twice; accepted: each id once")

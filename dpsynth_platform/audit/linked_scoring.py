@@ -10,7 +10,9 @@ A family is one target with rows in every view. Attacks treat its evidence toget
 - *likelihood*: the mean log-likelihood of its rows in a view, summed over the views;
 - *nearest rows*: in each table, the distance of its values to the nearest released rows, summed over the tables;
 - *link measurements*: as measurements, by those counts alone that say which parents have which children: of the sets of
-  columns that have both values of a row and values of a row above it, or the number of siblings or children;
+  columns that have both values of a row and values of a row above it, or the number of siblings or children. Of a
+  network, whose tables of counts have one column each, there is no such attack: its weights are attacked by the
+  likelihood of a row's own values given those above and before it;
 - *linked rows*: the distance of a parent and child together to the nearest released parent with its child.
 
 An attacker who knows a parent and a child, and asks whether they belong together, has the last two.
@@ -156,11 +158,10 @@ def score_families(
         Scored(LIKELIHOOD, _likelihoods(seen, len(owners)), in_views),
         Scored(NEAREST, values.nearest(), in_tables),
     ]
+    if len(tables.private) > 1 and all(view.model.joint is None for view in seen):
+        scored.append(Scored(LINK_MEASUREMENTS, _decoded(seen, len(owners), links=True), in_views))
     if len(tables.private) > 1:
-        scored += [
-            Scored(LINK_MEASUREMENTS, _decoded(seen, len(owners), links=True), in_views),
-            Scored(LINKED_ROWS, values.nearest_pairs(), in_tables),
-        ]
+        scored.append(Scored(LINKED_ROWS, values.nearest_pairs(), in_tables))
     return scored
 
 

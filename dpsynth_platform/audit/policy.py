@@ -18,6 +18,7 @@ from dpsynth_platform.audit.attacks import (
     ANSWER_ATTACKS,
     ATTACKS,
     LINK_ATTACKS,
+    LINK_MEASUREMENTS,
     PICTURE_ATTACKS,
     PICTURE_DISTANCE,
     PICTURE_LOSS,
@@ -29,7 +30,7 @@ from dpsynth_platform.audit.attacks import (
 )
 from dpsynth_platform.contracts.audit import RateLimit
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.methods import DENOISED_METHODS, SUMMED_METHODS
+from dpsynth_platform.contracts.methods import DENOISED_METHODS, NETWORK_METHODS, SUMMED_METHODS
 from dpsynth_platform.foundation.errors import ContractError
 
 
@@ -83,7 +84,11 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     if contract.generate.answers:
         return ANSWER_ATTACKS
     if contract.tables:
-        return (*ATTACKS, *(LINK_ATTACKS if len(contract.linked.private) > 1 else ()))
+        if len(contract.linked.private) == 1:
+            return ATTACKS
+        # A network's tables of counts have one column each: none links rows of two tables.
+        counted = contract.generate.method not in NETWORK_METHODS
+        return (*ATTACKS, *(each for each in LINK_ATTACKS if counted or each != LINK_MEASUREMENTS))
     on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.image_column is not None and contract.generate.drawn is None:
         diffusion = contract.generate.image.diffusion if contract.generate.image else None

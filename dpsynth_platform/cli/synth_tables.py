@@ -51,8 +51,8 @@ def synth_tables(
         ),
     ] = None,
     method: Annotated[
-        Literal["aim", "mst", "mwem", "independent"],
-        typer.Option(metavar="<name>", help="The generator of each table: aim, mst, mwem or independent."),
+        Literal["aim", "mst", "mwem", "independent", "arn", "tbart"],
+        typer.Option(metavar="<name>", help="The generator of each table: aim, mst, mwem, independent, arn or tbart."),
     ] = "aim",
     roots: Annotated[
         int | None, typer.Option(help="Number of rows of the root; default: estimated from the noisy counts.")

@@ -22,7 +22,7 @@ from dpsynth_platform.contracts.audit import Audit
 from dpsynth_platform.contracts.base import NOT_FILLED_IN, Part, key_path, refuse, shown_value
 from dpsynth_platform.contracts.columns import Column, IdentifierColumn
 from dpsynth_platform.contracts.generation import Generate
-from dpsynth_platform.contracts.methods import VIEW_METHODS
+from dpsynth_platform.contracts.methods import NETWORK_METHODS, VIEW_METHODS
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.sql import check_reads
@@ -112,6 +112,13 @@ def with_tables(document: Any) -> Any:
             whole[name] = given | derived
     if document.get("columns") is not None and set(document["columns"]) != set(columns):
         faults.append("columns: beside tables; accepted: leave it out, and declare columns below tables")
+    generate = document.get("generate")
+    if isinstance(generate, dict) and generate.get("method") in NETWORK_METHODS:
+        network = generate.get("network") or {}
+        if isinstance(network, dict):  # else a fault of its own
+            if (sampled := network.get("sampled", "owners")) != "owners":
+                faults.append(f"generate.network.sampled: {sampled!r} with tables; accepted: owners, or leave it out")
+            whole["generate"] = generate | {"network": network | {"sampled": "owners"}}
     refuse(faults)
     return whole | {"columns": {name: column.model_dump(mode="json") for name, column in columns.items()}}
 
@@ -200,7 +207,7 @@ def table_faults(
     if generate:
         if generate.method not in ("auto", *VIEW_METHODS):
             yield f"generate.method: {generate.method!r} with tables; accepted: {', '.join(VIEW_METHODS)}, auto"
-        for key in _changed(generate, Generate(), "method", "rows"):
+        for key in _changed(generate, Generate(), "method", "rows", "network"):
             way = "tables.TABLE.constraints" if key == "constraints" else "leave it out"
             yield f"generate.{key}: with tables; accepted: {way}"
     if quality:

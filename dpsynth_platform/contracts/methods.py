@@ -47,7 +47,7 @@ ANSWERS = "answers"
 """The method of a contract of `kind: answers`, which makes no rows."""
 TUNED = "tuned"
 """The method of plans for `generate.tune`, whose runs have methods of their own. No contract names it."""
-VIEW_METHODS = ("aim", "mst", "mwem", "independent")
+VIEW_METHODS = ("aim", "mst", "mwem", "independent", "arn", "tbart")
 """Methods for linked tables: their model gives some columns given others, so that rows are drawn given the parent's."""
 LINKED = "linked"
 """The method of plans for linked tables, each of which has a method of its own. No contract names it."""

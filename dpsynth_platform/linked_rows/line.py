@@ -179,7 +179,8 @@ def _views(contract: DataContract, found: LinkedSource) -> dict[str, View]:
     check_linked_tables(Settings.from_environment(), contract, found)
     privacy = contract.privacy.model_dump(mode="json")
     contracts = table_contracts(found, privacy)
-    return views_of(found, contracts, privacy, method_for(contract).method, stored=True)
+    network = None if contract.generate.network is None else contract.generate.network.model_dump(mode="json")
+    return views_of(found, contracts, privacy, method_for(contract).method, network=network, stored=True)
 
 
 @dataclass(frozen=True)

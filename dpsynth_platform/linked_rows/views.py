@@ -16,6 +16,7 @@ import pyarrow as pa
 from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.columns import IdentifierColumn
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.methods import NETWORK_METHODS
 from dpsynth_platform.contracts.tables import (
     POSITION,
     LinkedTables,
@@ -58,15 +59,24 @@ def views_of(
     privacy: Mapping[str, Any],
     method: str,
     *,
+    network: Mapping[str, Any] | None = None,
     stored: bool = False,
 ) -> dict[str, View]:
     """The view of each private table, as a single table with a method of its own. Raises `ContractError`.
 
     Args:
+        network: as `generate.network` in a contract, of a method that trains one. Owners are sampled: one clipped mean
+            gradient is what their rows weigh together, as in counts.
         stored: released rows have types that a Delta table has (`sources.delta_types`), and not the source's.
     """
     released = _released(found, contracts, stored)
-    return {name: _view(found, name, privacy, contracts[name], released, method) for name in found.tables.private}
+    trained = {"network": {**(network or {}), "sampled": "owners"}} if method in NETWORK_METHODS else {}
+    return {
+        name: _view(
+            found, name, privacy, contracts[name], released, _generate(method, found.tables.constraints(name)) | trained
+        )
+        for name in found.tables.private
+    }
 
 
 def _released(found: LinkedSource, contracts: Mapping[str, DataContract], stored: bool) -> dict[str, pa.Schema]:
@@ -106,7 +116,7 @@ def _view(
     privacy: Mapping[str, Any],
     own: DataContract,
     schemas: Mapping[str, pa.Schema],
-    method: str,
+    generate: Mapping[str, Any],
 ) -> View:
     tables = found.tables
     columns = tables.view(name, found.lookups) | {OWNER: IdentifierColumn(type="identifier")}
@@ -114,7 +124,7 @@ def _view(
         contract = contract_of(
             columns,
             {**privacy, "owner_columns": [OWNER]},
-            generate=_generate(method, tables.constraints(name)),
+            generate=generate,
         )
         schema = _view_schema(tables, name, schemas, list(columns))
         released = release_schema(own, schemas[name]).to_json()

@@ -29,7 +29,7 @@ from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.linked_rows.views import table_contracts, views_of
 from dpsynth_platform.one_table.declaration import as_options
 from dpsynth_platform.one_table.more_rows import canonical
-from dpsynth_platform.one_table.task import LEAST_UNITS, check_common
+from dpsynth_platform.one_table.task import LEAST_UNITS, UNREPEATED, check_common
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.dialect import Dialect
@@ -152,7 +152,7 @@ def linked_task(data: Path | Mapping[str, Path | pa.Table], options: TablesOptio
     privacy = _privacy(options, found.tables)
     with _in_options():
         contracts = table_contracts(found, privacy)
-        views = views_of(found, contracts, privacy, options.method)
+        views = views_of(found, contracts, privacy, options.method, network=UNREPEATED)
     contract = views[found.tables.root].contract
     plan = linked_plan(found.tables, views, found.lookups, Guarantee.target(contract), contract)
     return LinkedTask(options, found.tables, found.sources, contracts, contract, plan)

@@ -303,16 +303,16 @@ def _generate(options: Options, source: Source, constraints: Sequence[Constraint
         "workload": {"target": target},
         "public": declared_public(options.public, options.public_why),
         "time_limit": options.time_limit,
-        **({"network": _UNREPEATED} if options.method in NETWORK_METHODS else {}),
-        **({"language": _UNREPEATED} if options.method in LANGUAGE_METHODS else {}),
+        **({"network": UNREPEATED} if options.method in NETWORK_METHODS else {}),
+        **({"language": UNREPEATED} if options.method in LANGUAGE_METHODS else {}),
         **({} if options.base_model is None else {"base_model": options.base_model}),
         **({} if options.tune is None else {"tune": _tune(options, options.tune, source)}),
         "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
 
 
-_UNREPEATED = {"replay_steps": 0}
-"""An interrupted training of one table is not resumed, so nothing is paid for repeats."""
+UNREPEATED = {"replay_steps": 0}
+"""An interrupted training is not resumed, so nothing is paid for repeats."""
 
 
 def _tune(options: Options, declared: str | Path | Mapping[str, Any], source: Source) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def _tune(options: Options, declared: str | Path | Mapping[str, Any], source: So
         for name in ("network", "language"):
             part = getattr(candidate, name)
             if part is not None and part.replay_steps is None:
-                made[name] |= _UNREPEATED
+                made[name] |= UNREPEATED
         if candidate.workload is not None:
             made["workload"] = candidate.workload.renamed(source.names).model_dump(mode="json")
     return document

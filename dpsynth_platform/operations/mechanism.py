@@ -204,7 +204,7 @@ def _fit(
         # Others find their model by the plan.
         language = plan.method in (*BASE_MODEL_METHODS, TUNED)
         writes = _base_model_file(base, job) if base is not None and language else {}
-        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED):
+        if base is not None or plan.method in (*IMAGE_METHODS, *NETWORK_METHODS, TUNED, LINKED):
             writes |= _checkpoint_key(step, entry, job)
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")

@@ -121,6 +121,8 @@ def _words(table: str, method: str) -> MechanismWords:
 WORDS = {method: _words("methods", method) for method in _TEXTS["methods"]}
 """The words of every generator's mechanism, by the method's name."""
 _ON_TEXTS_ALONE = "methods_on_texts_alone"
+_TRAINED = "methods_trained"
+_WORDS_TRAINED = {method: _words(_TRAINED, method) for method in _TEXTS[_TRAINED]}
 _WORDS_ON_TEXTS_ALONE = {method: _words(_ON_TEXTS_ALONE, method) for method in _TEXTS[_ON_TEXTS_ALONE]}
 
 _COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEvent, ThresholdedGaussianCountsEvent)
@@ -138,6 +140,8 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     tree = event_from_json(event) if isinstance(event, dict) else event
     counted = any(isinstance(leaf, _COUNTS) for leaf, _ in leaves(tree))
     words = WORDS[method] if counted else _WORDS_ON_TEXTS_ALONE.get(method, WORDS[method])
+    if any(isinstance(leaf, SampledGaussianEvent) for leaf, _ in leaves(tree)):
+        words = _WORDS_TRAINED.get(method, words)
     if words.rounds_of_votes and _has_single_histogram(tree):
         return replace(words, votes=_text("votes_and_last_histogram", votes=words.votes))
     return words

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -308,6 +308,10 @@ class Generator(ABC):
     @abstractmethod
     def parts(self, inputs: PlanInputs) -> PlanParts:
         """The method's own part of `plan`, with the same errors."""
+
+    def given(self, plan: SealedPlan, evidence: Collection[str]) -> SealedPlan:
+        """The plan, at the same cost, where all rows are drawn given these columns (`synth.relational`)."""
+        return plan
 
     @abstractmethod
     def describe(self, plan: SealedPlan) -> dict[str, Any]:

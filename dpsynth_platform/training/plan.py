@@ -49,6 +49,12 @@ class TrainingPlan:
     to `clipping_norm`. The sum gets Gaussian noise of deviation noise_multiplier * clipping_norm and is divided by
     `batch_size`, for any size of the sample.
 
+    With `user`, one user's presence moves the sum of a step by at most C, however many records it has: the user's
+    part is one vector, the mean of its k records' gradients times min(1, C / norm), or nothing if its coin says so.
+    All other parts are functions of other users' records and coins alone, and cancel. So b plays no role in the cost,
+    under `add-or-remove` and `zero-out`; under `replace-one` two such vectors differ by 2C at most. Each record has the
+    weight 1/k, so that a user's records weigh one record together: that is the weighting `owners` of counts.
+
     Attributes:
         units: the public, expected number of sampled units; never the actual one.
         batch_size: the expected size of a logical batch.
@@ -138,11 +144,13 @@ class TrainingPlan:
         from the same budget; by default the training alone.
 
         Raises:
-            AccountingError: a field is impossible or unknown, the guarantee weighs owners, or no noise meets it.
+            AccountingError: a field is impossible or unknown, the guarantee weighs owners where records are sampled, or
+                no noise meets it.
         """
-        if guarantee.weighting != "rows":
+        if guarantee.weighting != "rows" and parameters.get("sampled") != "user":
             raise AccountingError(
-                f"weighting {guarantee.weighting} in training; accepted: rows (sampled: user gives users equal weight)"
+                f"weighting {guarantee.weighting} in training that samples records; accepted: rows, or sampled: user, "
+                "which gives users equal weight"
             )
         accepted = {field.name for field in fields(cls)} - {"noise_multiplier", "adjacency", "max_contributions"}
         if unknown := parameters.keys() - accepted:

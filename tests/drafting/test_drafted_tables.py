@@ -208,6 +208,17 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ),
         ("tables/stays/key", None, ["tables.diagnoses.parent.columns: 1, and the key of stays has 0; accepted: "]),
         ("generate/constraints", [{"ascending": ["a", "b"]}], ["generate.constraints: with tables; accepted: tables."]),
+        (
+            "generate",
+            {"method": "arn", "network": {"sampled": "records"}},
+            ["generate.network.sampled: 'records' with tables; accepted: owners, or leave it out"],
+        ),
+        (
+            "generate",
+            {"method": "rap"},
+            ["generate.method: 'rap' with tables; accepted: aim, mst, mwem, independent, "],
+        ),
+        ("generate", {"method": "aim", "network": {"steps": 3}}, ["generate.network: is for method arn, tbart, "]),
     ],
 )
 def test_faults_of_tables_are_named_with_their_paths(

@@ -17,16 +17,18 @@ from clinic import TABLES, clinic, written
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
-from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS
+from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS, LINKED_ROWS
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.synth.interface import MechanismRun
+from dpsynth_platform.synth.neural.network_generator import NETWORK
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+from dpsynth_platform.training.weights import is_trained
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 
@@ -49,6 +51,25 @@ def test_a_release_of_linked_tables(tmp_path: Path) -> None:
     report = verify_release(folder)
     assert report.ok, report.problems
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["codes", "diagnoses", "patients", "stays"]
+
+
+def test_a_release_of_linked_tables_by_networks(tmp_path: Path) -> None:
+    network = {"steps": 4, "batch_size": 60, "width": 4}
+    deployment = clinic_deployment(tmp_path, generate={"method": "arn", "rows": 50, "network": network})
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    model = storage_of(deployment).require(PEOPLE, "model").directory
+    for table in ("patients", "stays", "diagnoses"):
+        assert is_trained(model / table / NETWORK)
+        executed = json.loads((model / table / NETWORK / "trained.json").read_text())["executed_steps"]
+        assert executed == network["steps"]
+    audit = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
+    assert {item["name"] for item in audit["attacks"]} == {each.name for each in (*ATTACKS, LINKED_ROWS)}
+    folder = released(deployment)
+    report = verify_release(folder)
+    assert report.ok, report.problems
+    dossier = (folder / "dossier.json").read_text()
+    assert "the trained weights of its network" in dossier and "does not say how it clips" not in dossier
 
 
 def test_types_that_delta_tables_lack_and_keys_of_two_types_are_released(

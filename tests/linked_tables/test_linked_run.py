@@ -237,7 +237,7 @@ def test_learned_values_stay_in_their_table(tmp_path: Path) -> None:
     ("change", "error", "message"),
     [
         ({"schema": None}, ContractError, "tables"),
-        ({"method": "arn"}, ContractError, "--method 'arn'; accepted: aim, mst, mwem, independent"),
+        ({"method": "rap"}, ContractError, "--method 'rap'; accepted: aim, mst, mwem, independent, arn, tbart"),
         ({"delta": None}, ContractError, "--delta: missing"),
         ({"delta": 2.0}, ContractError, "--delta 2"),
         ({"roots": 0}, ContractError, "--roots 0"),

@@ -174,7 +174,7 @@ def test_other_methods_have_no_network():
 
 def rows_and_network(method, width=5, shares=SHARES):
     made = generator(method)
-    rows = made.rows()([len(share) for share in shares], SimpleNamespace(fixed_order=0.5), CPU)
+    rows = made.rows()([len(share) for share in shares], SimpleNamespace(fixed_order=0.5, evidence=()), CPU)
     network = made.network(shares, width).eval()
     if method == "dp_gan":
         rows.generator, network = network, RowDiscriminator(sum(network.sizes), width).eval()

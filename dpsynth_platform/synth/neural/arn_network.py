@@ -109,4 +109,4 @@ class Rows(OrderedRows):
         return {"states": states, "seen": (places[:, None, :] < places[:, :, None]).float()}
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
-        return cross_entropies(network(rows["states"], rows["seen"]), rows["states"]).sum(1)
+        return (self.weights * cross_entropies(network(rows["states"], rows["seen"]), rows["states"])).sum(1)

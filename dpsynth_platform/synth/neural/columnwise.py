@@ -64,11 +64,13 @@ class ColumnwiseJoint:
     Attributes:
         shares: of each column's states by the noisy counts, which drawn rows have.
         order: in which columns are drawn; empty: their own.
+        evidence: columns that are known when a row is drawn, before all others.
     """
 
     network: Columnwise
     shares: Sequence[Array]
     order: Sequence[int] = ()
+    evidence: Sequence[int] = ()
 
     @property
     def columns(self) -> int:
@@ -76,7 +78,8 @@ class ColumnwiseJoint:
 
     @property
     def _in_order(self) -> Sequence[int]:
-        return self.order or range(self.columns)
+        rest = [index for index in self.order or range(self.columns) if index not in self.evidence]
+        return [*self.evidence, *rest]
 
     def log_likelihood(self, states: Codes) -> Array:
         """By the order of the columns, without the correction."""
@@ -90,7 +93,12 @@ class ColumnwiseJoint:
 
     @cached_property
     def correction(self) -> list[Array]:
-        """Logarithms of weights by which a sample, drawn in the order of the columns, has their shares."""
+        """Logarithms of weights by which a sample, drawn in the order of the columns, has their shares.
+
+        None where rows are drawn given evidence: the network does not know how that is distributed.
+        """
+        if self.evidence:
+            return [np.zeros_like(share) for share in self.shares]
         rng, size = np.random.default_rng(), min(self.network.corrected, self._most_rows)
         found: list[Array] = [np.zeros_like(share) for share in self.shares]
         predicted: list[list[Array]] = [[] for _ in self.shares]
@@ -112,22 +120,41 @@ class ColumnwiseJoint:
     ) -> Codes:
         """See `tabular.joint.Joint`: columns in `first`, then the others in their order."""
         parts = np.zeros((rows, self.columns), dtype=np.int32)
+        order = [*first, *(index for index in self._in_order if index not in first)]
         for place in self._passes(rows):
-            self._draw(parts[place], weights, parents, first, rng)
+            self._draw(parts[place], weights, parents, order, (), rng)
         return parts
+
+    def fill(
+        self,
+        parts: Codes,
+        weights: Mapping[Clique, Array],
+        parents: Sequence[npt.NDArray[np.int64]],
+        known: Collection[int],
+        rng: np.random.Generator,
+    ) -> None:
+        """See `tabular.joint.Joint`."""
+        order = [*known, *(index for index in self._in_order if index not in known)]
+        for place in self._passes(len(parts)):
+            self._draw(parts[place], weights, parents, order, known, rng)
 
     def _draw(
         self,
         parts: Codes,
         weights: Mapping[Clique, Array],
         parents: Sequence[npt.NDArray[np.int64]],
-        first: Collection[int],
+        order: Sequence[int],
+        given: Collection[int],
         rng: np.random.Generator,
     ) -> None:
         reading, known = self.network.reading(len(parts)), set[int]()
-        for column in [*first, *(index for index in self._in_order if index not in first)]:
+        for column in order:
             known.add(column)
-            scores = (_predicted(reading, column) + self.correction[column])[:, parents[column]]
+            predicted = _predicted(reading, column)
+            if column in given:
+                _read(reading, parents[column][parts[:, column]])
+                continue
+            scores = (predicted + self.correction[column])[:, parents[column]]
             scores += weights.get((column,), 0.0)
             joint = [
                 _seen(clique, values, column, parts)

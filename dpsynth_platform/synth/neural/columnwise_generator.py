@@ -24,4 +24,5 @@ class ColumnwiseGenerator(StatesGenerator):
         from dpsynth_platform.synth.neural.columnwise import ColumnwiseJoint
 
         learned, network = self.trained(plan, directory)
-        return ColumnwiseJoint(network, learned.shares)  # type: ignore[arg-type]  # a `ColumnwiseNetwork`
+        evidence = self.sealed(plan.parameters).evidence
+        return ColumnwiseJoint(network, learned.shares, evidence=evidence)  # type: ignore[arg-type]  # `network` is one

@@ -36,8 +36,20 @@ class OrderedRows(StateRows):
 
     @property
     def ranks(self) -> Tensor:
-        """The place of each column in the order in which rows are drawn."""
-        return torch.arange(len(self.sizes), device=self.device)
+        """The place of each column in the order in which rows are drawn, from 0; below that, of evidence."""
+        return torch.arange(len(self.sizes), device=self.device) - len(self.sizes) * self.known
+
+    @property
+    def known(self) -> Tensor:
+        """Which columns are evidence, [columns]."""
+        found = torch.zeros(len(self.sizes), dtype=torch.bool, device=self.device)
+        found[list(self.parameters.evidence)] = True
+        return found
+
+    @property
+    def weights(self) -> Tensor:
+        """Of each column's loss, [columns]: evidence is not predicted."""
+        return (~self.known).float()
 
     @abstractmethod
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
@@ -48,7 +60,7 @@ class OrderedRows(StateRows):
         rows, columns = states.shape
         places = torch.rand(rows, columns, generator=self.source, device=self.device)
         in_order = torch.rand(rows, 1, generator=self.source, device=self.device) < self.parameters.fixed_order
-        places = torch.where(in_order, self.ranks / columns, places)
+        places = torch.where(in_order, self.ranks / columns, places - self.known.float())
         return self.arranged(states, places)
 
     def made_up(self, rows: int) -> Batch:

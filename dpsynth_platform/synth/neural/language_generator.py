@@ -11,7 +11,7 @@ values, constraints, and the correction by noisy counts are those of all network
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class LanguageGenerator(NetworkGenerator):
         trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
         found = replace(found, weights=trained, most_tokens=most)
         _ready(model, len(tokenizer), tokens, found, learned, "cpu")
-        return asdict(found)
+        return found.to_json()
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> LanguageParameters:
         return LanguageParameters.of(of_mechanism(plan_parameters))

@@ -10,8 +10,8 @@ independent columns (`tabular.marginals`), and holds in addition
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -132,7 +132,18 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         """Calibrates counts and training together, and tries a network of the largest size on random rows."""
         found = NetworkParameters.calibrated(contract, domain, guarantee)
         self.ready(found, LearnedColumns.planned(domain), "cpu")
-        return asdict(found)
+        return found.to_json()
+
+    def given(self, plan: SealedPlan, evidence: Collection[str]) -> SealedPlan:
+        """See `Generator.given`: the network predicts the other columns alone, in the order in which they are drawn.
+
+        Its cost is that of the plan. Raises as `ready`.
+        """
+        domain, known = Domain.from_json(plan.columns), sorted(set(evidence))
+        indices = [index for index, column in enumerate(domain) if set(column.reads) <= set(known)]
+        sealed = replace(self.sealed(plan.parameters), evidence=indices, fixed_order=1.0)
+        self.ready(sealed, LearnedColumns.planned(domain), "cpu")
+        return replace(plan, parameters=plan.parameters | sealed.to_json())
 
     def sealed(self, plan_parameters: Mapping[str, Any]) -> NetworkParameters:
         return NetworkParameters.of(of_mechanism(plan_parameters))
@@ -228,13 +239,15 @@ class NetworkGenerator(SelectionGenerator[NetworkParameters]):
         save_weights(weights, directory / NETWORK, sealed.training.steps)
 
     def _left_untrained(self, sealed: NetworkParameters, learned: LearnedColumns, place: Path) -> bool:
-        """Whether noise leaves fewer than two columns with more than one state, so that there is nothing to learn.
+        """Whether noise leaves fewer than two columns with more than one state, or none of them to be predicted.
 
-        What training would have cost stays spent. It follows from the noisy counts alone.
+        Then there is nothing to learn. What training would have cost stays spent. It follows from the noisy counts
+        alone.
         """
         from dpsynth_platform.training.weights import is_trained, save_weights
 
-        if sum(len(share) > 1 for share in learned.shares) > 1:
+        several = {index for index, share in enumerate(learned.shares) if len(share) > 1}
+        if len(several) > 1 and several - set(sealed.evidence):
             return False
         if not is_trained(place):
             save_weights(self.unlinked(sealed, learned), place, 0)

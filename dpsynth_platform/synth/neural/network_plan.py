@@ -9,7 +9,7 @@ apart (`tabular.compression`), and how often each is drawn. Training costs what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from dpsynth_platform.contracts.network_training import RowLanguage, TableNetwor
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import DpEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
+from dpsynth_platform.privacy.selection import SelectionBudget, calibrate_selection, selection_event
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.paid import partitions_of
 from dpsynth_platform.synth.tabular.rounds import SelectionParameters
@@ -41,12 +41,15 @@ class NetworkParameters(SelectionParameters):
         width: of the network.
         fixed_order: the chance of a row to have the order in which rows are drawn, and not a random one.
         average: the part of the weights' average that remains in a step: post-processing.
+        evidence: indices of columns that are known when a row is drawn (`synth.relational`). They come before all
+            others in every order, and are not predicted.
     """
 
     training: TrainingPlan
     width: int
     fixed_order: float
     average: float
+    evidence: Sequence[int] = ()
 
     @classmethod
     def calibrated(cls, contract: DataContract, domain: Domain, guarantee: Guarantee) -> Self:
@@ -74,14 +77,14 @@ class NetworkParameters(SelectionParameters):
             others: further parameters of the class.
 
         Raises:
-            ContractError: owners weigh equally, which training does not do, or one column is modelled.
+            ContractError: owners weigh equally and records are sampled, or one column is modelled.
             AccountingError: no noise meets the guarantee.
         """
-        if guarantee.weighting != "rows":
+        if guarantee.weighting != "rows" and declared.sampled != "owners":
             raise ContractError(
                 f"{contract.dataset}: privacy.weighting: {guarantee.weighting!r} with {contract.generate.method}, "
-                f"whose training takes records in full; accepted: rows (in a contract, with "
-                f"generate.{part_of(declared)}.sampled: owners, which gives owners equal weight)"
+                f"whose training takes records in full; accepted: rows, or "
+                f"generate.{part_of(declared)}.sampled: owners, whose records' mean gradient is clipped as one"
             )
         if len(domain) < 2:
             raise ContractError(
@@ -98,7 +101,7 @@ class NetworkParameters(SelectionParameters):
         share, beside = declared.columns_share, partitions_of(contract, domain)
         part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
         budget = calibrate_selection(part, 0, 0.0, beside)
-        counts = selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+        counts = _counts(budget, guarantee)
         options = TrainingOptions.declared(declared)
         units = units_of(contract, options.sampled)
         options = replace(options, batch_size=options.batch_size or max(1, units // BATCHES))
@@ -108,6 +111,13 @@ class NetworkParameters(SelectionParameters):
             **(options.training(units) | dict(training or {})),
         )
         return cls(**asdict(budget), training=planned, average=options.average, **others)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, as `of` reads them; without evidence where there is none."""
+        document = asdict(self) | {"evidence": list(self.evidence)}
+        if not self.evidence:
+            del document["evidence"]
+        return document
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
@@ -121,20 +131,27 @@ class NetworkParameters(SelectionParameters):
         """The cost of the counts and of so many executed steps; None: of all paid ones.
 
         Raises:
-            GrantRefused: the training is for another guarantee.
+            GrantRefused: the training is for another guarantee, or samples records where owners weigh equally.
         """
         if (self.training.adjacency, self.training.max_contributions) != (
             guarantee.adjacency,
             guarantee.max_contributions,
         ):
             raise GrantRefused("the plan's training is for another adjacency or b than its guarantee; materialize raw")
-        counts = selection_event(self, guarantee.adjacency, guarantee.max_contributions)
-        return _together(counts, self.training.event if steps is None else self.training.event_of(steps))
+        if guarantee.weighting == "owners" and self.training.sampled != "user":
+            raise GrantRefused("the plan's training samples records, and its guarantee weighs owners; materialize raw")
+        return _together(
+            _counts(self, guarantee), self.training.event if steps is None else self.training.event_of(steps)
+        )
 
 
 def part_of(declared: TableNetwork | RowLanguage) -> str:
     """The key of `generate` that declares a training."""
     return "language" if isinstance(declared, RowLanguage) else "network"
+
+
+def _counts(budget: SelectionBudget, guarantee: Guarantee) -> DpEvent:
+    return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
 
 def _together(counts: DpEvent, trained: DpEvent) -> DpEvent:

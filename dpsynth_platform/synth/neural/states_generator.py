@@ -44,10 +44,10 @@ class StatesGenerator(NetworkGenerator):
     ) -> Prepared:
         from dpsynth_platform.synth.neural.states_network import prepared
 
-        return prepared(self.network(learned.shares, parameters.width), self.rows(), parameters, device)
+        return prepared(self._made(parameters, learned), self.rows(), parameters, device)
 
     def unlinked(self, parameters: NetworkParameters, learned: LearnedColumns) -> Mapping[str, Tensor]:
-        network = self.network(learned.shares, parameters.width)
+        network = self._made(parameters, learned)
         for head in network.heads.parameters():
             head.detach().zero_()
         return dict(network.named_parameters())
@@ -57,6 +57,11 @@ class StatesGenerator(NetworkGenerator):
         from dpsynth_platform.training.weights import load_weights
 
         learned = self.learned(plan, directory)
-        network = self.network(learned.shares, self.sealed(plan.parameters).width)
+        network = self._made(self.sealed(plan.parameters), learned)
         load_weights(dict(network.named_parameters()), directory / NETWORK)
         return learned, network.eval()
+
+    def _made(self, parameters: NetworkParameters, learned: LearnedColumns) -> StatesNetwork:
+        network = self.network(learned.shares, parameters.width)
+        network.leave_out(parameters.evidence)
+        return network

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -59,10 +59,17 @@ class StatesNetwork(nn.Module):
 
     def predicted(self, column: int, features: Tensor) -> Tensor:
         """Logarithms of the probabilities of a column's states, [..., states], by features [..., features]."""
-        if self.sizes[column] == 1:
-            return features.new_zeros((*features.shape[:-1], 1))
+        shares = self.shares[self.own(column)].log()
+        if str(column) not in self.heads:
+            return shares.expand(*features.shape[:-1], -1)
         scores: Tensor = self.heads[str(column)](features)
-        return (scores + self.shares[self.own(column)].log()).log_softmax(-1)
+        return (scores + shares).log_softmax(-1)
+
+    def leave_out(self, columns: Collection[int]) -> None:
+        """Does not predict these columns: they have their shares, whatever is seen."""
+        for column in map(str, columns):
+            if column in self.heads:
+                del self.heads[column]
 
     def indicators(self, states: Tensor) -> Tensor:
         """Of each row's states, less their shares: [rows, all states], from whole numbers [rows, columns]."""

@@ -142,7 +142,7 @@ class Sequences(OrderedRows):
     most_rows = 256
 
     def arranged(self, states: Tensor, places: Tensor) -> Batch:
-        return {"states": states, "order": places.argsort(1), "weights": torch.ones_like(states, dtype=torch.float32)}
+        return {"states": states, "order": places.argsort(1), "weights": self.weights.expand(len(states), -1)}
 
     def losses(self, network: nn.Module, rows: Batch) -> Tensor:
         found = cross_entropies(network(rows["states"], rows["order"]), rows["states"])

@@ -6,7 +6,7 @@ What belongs here: the order of the mechanisms, and the interface of generators.
 | directory | holds |
 | --- | --- |
 | bounded/TABLE | the view of a table |
-| model/TABLE | its measurements and model |
+| model/TABLE | its measurements, the training of a network, and its model |
 """
 
 from __future__ import annotations
@@ -81,7 +81,12 @@ class Linked(Generator):
         return {bounded / name: sealed.tables.bound(name) for name in sealed.tables.private}
 
     def run(self, run: MechanismRun) -> None:
-        """Measures every view that has not been measured; one that was interrupted while it counted cannot continue."""
+        """Runs the mechanism of every view that is not complete.
+
+        One that was interrupted while it counted cannot continue; an interrupted training continues as far as its plan
+        has paid (`NetworkGenerator.run`). Each view's training has a journal and checkpoints of its own, bound to the
+        digest of the view's plan.
+        """
         self.check(run.plan)
         sealed = SealedTables.of(run.plan)
         names = sealed.tables.private
@@ -90,29 +95,24 @@ class Linked(Generator):
             run.progress(STAGE, number, len(names))
             plan = sealed.plan(run.plan, name)
             inner = replace(run, plan=plan, bounded=run.bounded / name, directory=run.directory / name, progress=silent)
-            if measurements.is_complete(inner.directory):
-                generator(plan.method).estimate(plan, inner.directory, device=run.device)
+            method = generator(plan.method)
+            if method.is_complete(inner.directory):
+                method.estimate(plan, inner.directory, device=run.device)
                 continue
             private_directory(inner.directory)
-            generator(plan.method).run(inner)
+            method.run(inner)
         run.progress(STAGE, len(names), len(names))
 
     def is_complete(self, directory: Path) -> bool:
-        try:
-            names = SealedTables.of(planned(directory)).tables.private
-        except MechanismFailed:
-            return False
-        return all(measurements.is_complete(directory / name) for name in names)
+        views = _views(directory)
+        return bool(views) and all(method.is_complete(place) for place, method in views.items())
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether each view either has all its measurements or none; those without are paid for and not begun."""
-        try:
-            names = SealedTables.of(planned(directory)).tables.private
-        except MechanismFailed:
-            return False
-        places = [directory / name for name in names]
-        return any(not (place / measurements.FILE_NAME).exists() for place in places) and all(
-            measurements.is_complete(place) or not (place / measurements.FILE_NAME).exists() for place in places
+        """Whether each incomplete view is paid for and not begun, or can itself resume."""
+        incomplete = {place: method for place, method in _views(directory).items() if not method.is_complete(place)}
+        return bool(incomplete) and all(
+            not (place / measurements.FILE_NAME).exists() or method.can_resume(place)
+            for place, method in incomplete.items()
         )
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
@@ -137,6 +137,15 @@ def planned(directory: Path) -> SealedPlan:
     except FileNotFoundError:
         raise MechanismFailed("the model directory holds no model of linked tables; make it again") from None
     return SealedPlan.from_json(text)
+
+
+def _views(directory: Path) -> dict[Path, Generator]:
+    """The directory of each view's model, and its method; none without a plan."""
+    try:
+        sealed = SealedTables.of(planned(directory))
+    except MechanismFailed:
+        return {}
+    return {directory / name: generator(sealed.views[name]["method"]) for name in sealed.tables.private}
 
 
 def _described(plan: SealedPlan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ and the factor is found by inverting the cost of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -134,7 +134,10 @@ def linked_plan(
     found: dict[float, SealedTables] = {}
 
     def spent(factor: float) -> float:
-        plans = {name: _planned(name, views[name], guarantee, factor * part) for name, part in parts.items()}
+        plans = {
+            name: _planned(name, views[name], tables.evidence(name), guarantee, factor * part)
+            for name, part in parts.items()
+        }
         sealed = SealedTables(
             declared=tables.as_modelled().model_dump(mode="json"),
             lookups={name: list(keys) for name, keys in lookups.items()},
@@ -170,8 +173,8 @@ def _whose(plan: SealedPlan) -> tuple[Any, ...]:
     return tuple(plan.guarantee[key] for key in ("unit", "adjacency", "delta"))
 
 
-def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan:
-    """The plan of one view for a part of epsilon."""
+def _planned(name: str, view: View, evidence: Sequence[str], whole: Guarantee, part: float) -> SealedPlan:
+    """The plan of one view for a part of epsilon; its rows are drawn given the evidence."""
     contract = view.contract
     own = replace(
         whole,
@@ -184,7 +187,9 @@ def _planned(name: str, view: View, whole: Guarantee, part: float) -> SealedPlan
             f"method {contract.generate.method!r} for linked tables; accepted: {', '.join(VIEW_METHODS)}"
         )
     try:
-        plan = generator(contract.generate.method).plan(contract, view.schema, own)
+        made = generator(contract.generate.method)
+        plan = made.plan(contract, view.schema, own)
+        plan = made.given(plan, evidence) if evidence else plan
     except (ContractError, AccountingError) as error:
         problem, kind = str(error), type(error)
     else:

@@ -1,7 +1,7 @@
 """Rows of a table's view, given the parent's columns and the rows before: post-processing.
 
 What belongs here: drawing the own columns of many rows whose evidence differs. What does not: which rows there are and
-what their evidence is (`drawing`), and inference (`evidence`).
+what their evidence is (`drawing`), and inference (`evidence`, and of networks `neural.columnwise`).
 
 Values are drawn as in single tables (`tabular.sampling`): states, cells, values in order, and rows that break a
 constraint again. Only that known columns keep their values.
@@ -9,9 +9,10 @@ constraint again. Only that known columns keep their values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,40 @@ import pyarrow as pa
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.tables import gap_name, previous_name
 from dpsynth_platform.synth.relational.evidence import GivenEvidence
+from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.synth.tabular.domain import Codes
+from dpsynth_platform.synth.tabular.joint import Joint
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
 MOST_TRIED = 10
 """Further draws of a row whose values break a constraint, before it is left out."""
+
+
+class Given(Protocol):
+    """The distribution of the drawn columns' states given the known ones."""
+
+    def draw(self, states: Codes, rng: np.random.Generator) -> None:
+        """Fills in the states of the drawn columns, shape (rows, columns)."""
+
+
+@dataclass(frozen=True)
+class GivenNetwork:
+    """That of a network: known columns are read before any other is drawn.
+
+    Attributes:
+        weights: of parts of states, and `parents`: the state of each part (`tabular.joint`).
+    """
+
+    joint: Joint
+    weights: Mapping[Clique, Array]
+    parents: Sequence[npt.NDArray[np.int64]]
+    known: tuple[int, ...]
+
+    def draw(self, states: Codes, rng: np.random.Generator) -> None:
+        self.joint.fill(states, self.weights, self.parents, self.known, rng)
 
 
 @dataclass(frozen=True)
@@ -39,7 +67,7 @@ class ViewSampler:
     """
 
     sampler: Sampler
-    given: GivenEvidence
+    given: Given
     own: tuple[str, ...]
     gap: str | None = None
 
@@ -57,12 +85,18 @@ class ViewSampler:
         known = frozenset(index for index, column in enumerate(domain) if set(column.reads) <= set(evidence))
         sampler = replace(Sampler.of(model), known=known)
         under = sampler.under
-        given = GivenEvidence.of(
-            [column.size for column in under.states],
-            under.tree.attributes.groups,
-            under.potentials(model.potentials, releasable=True),
-            known,
-        )
+        given: Given
+        if model.joint is not None:
+            given = GivenNetwork(
+                model.joint, under.potentials({}, releasable=True), under.parents, tuple(sorted(known))
+            )
+        else:
+            given = GivenEvidence.of(
+                [column.size for column in under.states],
+                under.tree.attributes.groups,
+                under.potentials(model.potentials, releasable=True),
+                known,
+            )
         return cls(sampler, given, tuple(name for name in domain.released.names if name not in evidence), gap)
 
     def draw(self, evidence: pa.Table, rng: np.random.Generator) -> tuple[pa.Table, npt.NDArray[np.bool_]]:

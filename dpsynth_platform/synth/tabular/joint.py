@@ -38,3 +38,13 @@ class Joint(Protocol):
             parents: the state of each part, by column.
             first: columns that all others follow: rows are conditioned on their weights.
         """
+
+    def fill(
+        self,
+        parts: Codes,
+        weights: Mapping[Clique, Array],
+        parents: Sequence[npt.NDArray[np.int64]],
+        known: Collection[int],
+        rng: np.random.Generator,
+    ) -> None:
+        """Draws all but the known columns of each row given these, in place; see `draw`."""

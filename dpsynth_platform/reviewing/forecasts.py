@@ -377,7 +377,7 @@ def check_public_table(settings: Settings, contract: DataContract, family: Famil
     """Raises `ClearanceRefused` for a public table that lineage knows as guarded, before it is read."""
     from dpsynth_platform.lineage.store import LineageStore
 
-    if settings.has_ledger and contract.generate.public is not None:
+    if settings.has_ledger:
         store, graph = Ledger(settings.ledger_url), LineageStore(settings.ledger_url)
         if (refused := guarded_public_table(store, graph, contract, family)) is not None:
             refused.require(contract.dataset)

@@ -14,15 +14,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from clinic import TABLES, clinic, written
+from event_cases import TEAM, event
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
 from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import ClearanceRefused, MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema
+from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
@@ -98,6 +102,30 @@ def test_types_that_delta_tables_lack_and_keys_of_two_types_are_released(
         *(pa.string(), pa.int16(), pa.float32(), pa.int64(), pa.string(), pa.string())
     ]
     assert found["codes"]["long"].to_pylist() == [str(2**63)] * len(codes) and not len(found["diagnoses"])
+
+
+def test_a_lookup_that_lineage_says_was_made_from_private_rows_is_refused(tmp_path: Path) -> None:
+    """Before anything is spent where it is known by then, and before the release where it is reported later."""
+    deployment = clinic_deployment(tmp_path)
+    source = deployment.settings.home / "sources" / "people"
+    assert run_here(deployment).success
+    graph = LineageStore(deployment.settings.ledger_url)
+    (edge,) = [each for each in graph.edges(dataset_name(source / "codes")) if each.relation == "alias"][:1]
+    assert edge.parent == dataset_name(source / "codes.parquet") or edge.child == dataset_name(source / "codes.parquet")
+    shown = {"namespace": "file", "facets": {}}
+    made = event(
+        "COMPLETE", [shown | {"name": f"{source}/diagnoses.parquet"}], [shown | {"name": f"{source}/codes.parquet"}]
+    )
+    graph.record(made, origin="ingested", source=TEAM)
+    ran = run_here(deployment)
+    assert list(ran.failures) == ["clearance"], ran.failures
+    words = "a guarded table that a base has seen, or holds, without a mechanism in between"
+    assert words in ran.failures["clearance"] and len(ledger_of(deployment).entries()) == 1
+    written(source, clinic(500))  # another content, which needs another plan
+    assert words in run_here(deployment).failures["raw"]
+    with pytest.raises(ClearanceRefused, match=words):
+        forecast(deployment.settings, "people", None)
+    assert len(ledger_of(deployment).entries()) == 1
 
 
 def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ What belongs here: everything before the first record is read. What does not: re
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from assets.shown import numbers
 from dpsynth_platform.contracts.contract import DataContract
@@ -35,7 +35,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     pinned = pin_source(step, earlier, copy)
     check_source_schema(contract, pinned.schema)
     owner_keys.open_account(step.vault, step.ledger, step.family)
-    step.ledger.bind_all(contract.family, *_bindings(contract, pinned))
+    step.ledger.bind_all(contract.family, _bindings(contract, pinned), pinned.people)
     if not step.spend_again:
         planning.check_choice(contract, earlier, pinned, step.ledger.charged_for(contract.family, place.label))
     plan = earlier_plan(step, STEP.code_version, earlier, pinned)
@@ -70,13 +70,12 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     return Outcome(record, metadata=_metadata(plan, epsilon_left))
 
 
-def _bindings(contract: DataContract, pinned: source.PinnedSource) -> tuple[dict[str, Sequence[str]], dict[str, str]]:
-    """What is of the contract's family for life, each with its owner columns; and ids in words, for refusals."""
+def _bindings(contract: DataContract, pinned: source.PinnedSource) -> Mapping[str, Sequence[str]]:
+    """What is of the contract's family for life, each with its owner columns."""
     owners = contract.privacy.owner_columns
     bound: dict[str, Sequence[str]] = {f"dataset {contract.dataset}": owners, f"source {pinned.table_id}": owners}
     bound |= {f"source {each}": columns for each, columns in pinned.parts.items()}
-    bound |= {f"people of {each}": () for each in pinned.people}
-    return bound, pinned.people
+    return bound | {f"people of {each}": () for each in pinned.people}
 
 
 def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan:

@@ -381,7 +381,7 @@ class Ledger:
         def work(connection: Connection) -> list[Entry] | BudgetExceeded:
             if opening is not None:
                 _open(connection, opening.family, opening.key_ids)
-                _bind(connection, opening.name, opening.family.family, opening.owner_columns)
+                _bind(connection, opening.family.family, {opening.name: opening.owner_columns}, {})
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
             if participants is not None:

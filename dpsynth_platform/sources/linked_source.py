@@ -213,7 +213,8 @@ def in_table(name: str) -> Iterator[None]:
         return
     except SourceError as error:
         lines = str(error).split("\n")
-    raise SourceError("\n".join(f"tables.{name}: {line.removeprefix(f'{IN_MEMORY}: ')}" for line in lines))
+    bare = [line.removeprefix(f"{IN_MEMORY}: ") for line in lines]
+    raise SourceError("\n".join(f"tables.{name}{'.' if line.startswith('columns.') else ': '}{line}" for line in bare))
 
 
 def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:

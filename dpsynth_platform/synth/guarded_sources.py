@@ -110,14 +110,22 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
 
 
 def _declared_private(parts: Parts) -> list[Path]:
-    """The data files of the tables that a contract declares private; none where they are in a database."""
+    """The data files of the tables that a contract declares private; none where they are in a database.
+
+    All files at a place whose tables cannot be told.
+    """
     linked = _linked(parts)
-    with suppress(SourceError, OSError):
-        places = {} if linked is None else tables_at(local_path(_source(parts).uri))
-        if linked is not None and not isinstance(places, DatabaseFile):
-            found = (places[name] for name in linked.private if name in places)
-            return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
-    return []
+    if linked is None:
+        return []
+    directory = local_path(_source(parts).uri)
+    try:
+        places = tables_at(directory)
+    except (SourceError, OSError):
+        return _files_at(directory)
+    if isinstance(places, DatabaseFile):
+        return []
+    found = (places[name] for name in linked.private if name in places)
+    return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
 
 
 def _is_private(parts: Parts, database: Path, name: str) -> bool:

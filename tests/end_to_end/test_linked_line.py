@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,35 @@ def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tm
         pq.write_table(pq.read_schema(file).empty_table(), file)
     assert rehearse(deployment.settings, build_definitions, "people", None, 200, lambda _: None)["success"]
     assert not deployment.settings.has_ledger
+
+
+@pytest.mark.parametrize("low", [0, 2**63 - 9])
+def test_a_rehearsal_takes_whole_numbers_beyond_64_bits_with_a_sign(tmp_path: Path, low: int) -> None:
+    tables, declared = clinic(600), copy.deepcopy(TABLES["tables"])
+    values = pa.array([2**63] * len(tables["patients"]), pa.uint64())
+    tables["patients"] = tables["patients"].append_column("large", values)
+    declared["patients"]["columns"]["large"] = {"type": "integer", "min": low, "max": 2**64 - 1}
+    deployment = clinic_deployment(tmp_path, tables)
+    deployment.contract["tables"] = declared
+    deployment.write()
+    assert rehearse(deployment.settings, build_definitions, "people", None, 200, lambda _: None)["success"]
+
+
+def test_a_missing_source_and_another_type_are_said_by_the_contracts_keys(tmp_path: Path) -> None:
+    tables = clinic(50)
+    place = tables["stays"].schema.get_field_index("ward")
+    tables["stays"] = tables["stays"].set_column(place, "ward", pa.array([[1]] * len(tables["stays"])))
+    deployment = clinic_deployment(tmp_path, tables)
+    checked = deployment.here("contract", "check", "people")
+    assert checked.returncode == 1
+    assert "tables.stays.columns.ward: declared categorical, found Arrow type" in checked.stdout + checked.stderr
+    raw = run_here(deployment, steps=["raw"]).failures["raw"]
+    assert "tables.stays.columns.ward: declared categorical" in raw and "columns.stays" not in raw
+    shutil.rmtree(deployment.settings.home / "sources" / "people")
+    checked = deployment.here("contract", "check", "people")
+    assert checked.returncode == 0, "as of a single table"
+    assert "source: not compared: " in checked.stdout and "there is no such file or directory" in checked.stdout
+    assert "the source was not found, so that nothing but the contract was checked" in checked.stdout
 
 
 @pytest.mark.parametrize("at", [1, 2])

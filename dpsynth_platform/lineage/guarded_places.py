@@ -131,10 +131,12 @@ def inside_guarded(
     What we wrote is described by its own node, and a public part of a source by ours of a run that started from it.
     """
     column = tables.node.c
-    told = or_(
+    described = or_(
         column.own.is_(True), column.facets.contains('"dpsynth_privacyUnit"'), column.facets.contains('"restricted"')
     )
-    holders = {_taken(node): node for node in map(rows.node_of, connection.execute(select(tables.node).where(told)))}
+    holders = {
+        _taken(node): node for node in map(rows.node_of, connection.execute(select(tables.node).where(described)))
+    }
     public = {canonical(node.name) for node in _started_from(connection)}
 
     def is_inside(node: Node) -> bool:

@@ -78,7 +78,7 @@ def read_by(zone: Path, source: Source) -> ReadOfDatabase:
         return ReadOfDatabase()
     try:
         database = open_database(path)
-    except SourceError:  # such as of two tables with one plain name: which one is read cannot be told
+    except SourceError:  # such as of two tables with one plain name: which one is read is unknown
         whole = version_of_content(zone, str(path), digest_file(path), register=True).table_id
         return ReadOfDatabase(people={whole: f"the database {path}"})
     name = next((each for each in database if caseless(each) == table_of(source)), None)

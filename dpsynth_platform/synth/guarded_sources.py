@@ -112,7 +112,7 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
 def _declared_private(parts: Parts) -> list[Path]:
     """The data files of the tables that a contract declares private; none where they are in a database.
 
-    All files at a place whose tables cannot be told.
+    All files at a place whose tables are unknown.
     """
     linked = _linked(parts)
     if linked is None:

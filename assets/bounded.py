@@ -36,10 +36,9 @@ def body(step: StepContext) -> Outcome:
         return _outcome(step, earlier, contract, held_out, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
-        bound = _bound_tables if contract.tables else _bound_table
         for role, owners in participants.items():
             planted = canaries.directory if role.canaries else None
-            report = bound(step, contract, raw, scrubbed.directory, planted, owners, directory / role.table)
+            report = _bound(step, contract, raw, scrubbed.directory, planted, owners, directory / role.table)
         record = step.record(
             "bounded",
             run_key=clearance.run_key,
@@ -50,7 +49,7 @@ def body(step: StepContext) -> Outcome:
     return _outcome(step, record, contract, held_out)
 
 
-def _bound_table(
+def _bound(
     step: StepContext,
     contract: DataContract,
     raw: StepRecord,
@@ -58,53 +57,35 @@ def _bound_table(
     canaries: Path | None,
     participants: Participants,
     target: Path,
-) -> BoundingReport:
-    """Bounds the records of one table, together with the canaries in a directory, if any."""
+) -> BoundingReport | LinkedReport:
+    """Bounds the records of one table, or linked ones and writes the view of each; with the canaries of a directory."""
     from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.audit.linked_canaries import read_families
     from dpsynth_platform.bounding import multi_owner, single_owner
     from dpsynth_platform.bounding.order import Order
+    from dpsynth_platform.linked_rows.line import bound_tables
+    from dpsynth_platform.synth.relational.sealing import SealedTables
 
-    bounding = multi_owner if contract.privacy.multi_owner else single_owner
+    key = step.vault.create(f"ordering-{contract.family}")
     with step.sql.open(target.parent) as engine:
-        report: BoundingReport = bounding.write_bounded(
+        if contract.tables:
+            tables = SealedTables.of(step.plan(raw)).tables
+            joining = None if canaries is None else read_families(canaries, tables).joining
+            return bound_tables(
+                tables, scrubbed, target, engine=engine, participants=participants, key=key, joining=joining
+            )
+        report: BoundingReport = (multi_owner if contract.privacy.multi_owner else single_owner).write_bounded(
             scrubbed / "table",
             target,
             engine=engine,
             columns=contract.read_by_mechanism,
             participants=participants,
             max_contributions=contract.privacy.max_contributions,
-            key=step.vault.create(f"ordering-{contract.family}"),
+            key=key,
             canaries=None if canaries is None else read_canaries(canaries / "table").table,
             order=Order.parse(contract.privacy.record_order),
         )
-    return report
-
-
-def _bound_tables(
-    step: StepContext,
-    contract: DataContract,
-    raw: StepRecord,
-    scrubbed: Path,
-    canaries: Path | None,
-    participants: Participants,
-    target: Path,
-) -> LinkedReport:
-    """Bounds linked tables, together with the families of canaries, and writes the view of each."""
-    from dpsynth_platform.audit.linked_canaries import read_families
-    from dpsynth_platform.linked_rows.line import bound_tables
-    from dpsynth_platform.synth.relational.sealing import SealedTables
-
-    tables = SealedTables.of(step.plan(raw)).tables
-    with step.sql.open(target.parent) as engine:
-        return bound_tables(
-            tables,
-            scrubbed,
-            target,
-            engine=engine,
-            participants=participants,
-            key=step.vault.create(f"ordering-{contract.family}"),
-            joining=None if canaries is None else read_families(canaries, tables).joining,
-        )
+        return report
 
 
 def _facts(contract: DataContract, report: BoundingReport | LinkedReport) -> dict[str, Any]:

@@ -4,8 +4,10 @@ What belongs here: everything before the first record is read. What does not: re
 """
 
 import base64
+from collections.abc import Mapping, Sequence
 
 from assets.shown import numbers
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.lifecycle import owner_keys
@@ -33,10 +35,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
     pinned = pin_source(step, earlier, copy)
     check_source_schema(contract, pinned.schema)
     owner_keys.open_account(step.vault, step.ledger, step.family)
-    for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
-        step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
-    for table_id, columns in pinned.parts.items():
-        step.ledger.bind(f"source {table_id}", contract.family, columns)
+    step.ledger.bind_all(contract.family, _bindings(contract, pinned), pinned.people)
     if not step.spend_again:
         planning.check_choice(contract, earlier, pinned, step.ledger.charged_for(contract.family, place.label))
     plan = earlier_plan(step, STEP.code_version, earlier, pinned)
@@ -57,7 +56,7 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
         "code_version": STEP.code_version,
-        **({"parts": sorted(pinned.parts)} if pinned.parts else {}),
+        **({"parts": sorted(pinned.parts)} if contract.tables else {}),
     }
     if earlier is not None and earlier.run_key == run_key and earlier.path and facts.items() <= earlier.facts.items():
         return Outcome(earlier, reused=True, metadata=_metadata(plan, epsilon_left))
@@ -69,6 +68,14 @@ def _sealed(step: StepContext, copy: source.Copy | None) -> Outcome:
             facts |= write_public(contract, pinned.content, directory)
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
     return Outcome(record, metadata=_metadata(plan, epsilon_left))
+
+
+def _bindings(contract: DataContract, pinned: source.PinnedSource) -> Mapping[str, Sequence[str]]:
+    """What is of the contract's family for life, each with its owner columns."""
+    owners = contract.privacy.owner_columns
+    bound: dict[str, Sequence[str]] = {f"dataset {contract.dataset}": owners, f"source {pinned.table_id}": owners}
+    bound |= {f"source {each}": columns for each, columns in pinned.parts.items()}
+    return bound | {f"people of {each}": () for each in pinned.people}
 
 
 def _new_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan:

@@ -51,8 +51,7 @@ def body(step: StepContext) -> Outcome:
         )
     erased = erased_owners(step.storage.root, erasure, account)
     with step.storage.new_output(step.place, "scrubbed") as directory:
-        write = _write_tables if contract.tables else _write_table
-        count, owners, report = write(step, contract, pinned, step.scrub_keys(contract, account), erased, directory)
+        count, owners, report = _scrub(step, contract, pinned, step.scrub_keys(contract, account), erased, directory)
         write_fingerprints(directory / "participants", owners)
         record = step.record(
             "scrubbed",
@@ -72,7 +71,7 @@ def body(step: StepContext) -> Outcome:
     return Outcome(record, rows_schema(contract, record.directory), count, metadata=shown)
 
 
-def _write_table(
+def _scrub(
     step: StepContext,
     contract: DataContract,
     pinned: source.PinnedSource,
@@ -80,7 +79,15 @@ def _write_table(
     erased: Fingerprints,
     directory: Path,
 ) -> tuple[int, Fingerprints, dict[str, Any]]:
-    """Scrubs one table: its rows, owners and report."""
+    """Scrubs one table, or reads linked ones, whose keys become keyed hashes; the number of rows, owners and report."""
+    if contract.tables:
+        from dpsynth_platform.linked_rows.line import read_tables
+
+        step.progress("reading tables")
+        read = read_tables(
+            contract, pinned.content, directory, owner_keys=keys.owner, column_key=keys.column, left_out=erased
+        )
+        return sum(read.rows.values()), read.owners, {"rows": dict(read.rows)}
     from dpsynth_platform.scrub.scrub import scrub_batches
 
     rows = source.batches(pinned, contract, step.place.period)
@@ -88,29 +95,6 @@ def _write_table(
     count = write_table(directory / "table", schema, without(batches, erased))
     owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
     return count, owners, report.as_dict()
-
-
-def _write_tables(
-    step: StepContext,
-    contract: DataContract,
-    pinned: source.PinnedSource,
-    keys: ScrubKeys,
-    erased: Fingerprints,
-    directory: Path,
-) -> tuple[int, Fingerprints, dict[str, Any]]:
-    """Reads linked tables, whose keys become keyed hashes and whose texts are not read."""
-    from dpsynth_platform.linked_rows.line import read_tables
-
-    step.progress("reading tables")
-    read = read_tables(
-        contract,
-        pinned.content,
-        directory,
-        owner_keys=keys.owner,
-        column_key=keys.column,
-        left_out=erased,
-    )
-    return sum(read.rows.values()), read.owners, {"rows": dict(read.rows)}
 
 
 def _strictness(contract: DataContract) -> dict[str, list[str]]:

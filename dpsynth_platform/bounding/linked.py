@@ -111,13 +111,16 @@ class TableRows:
     Attributes:
         read: all.
         orphans: those without a row of the parent; of the root, those without an owner.
-        without_kept_parent: those whose parent's row was left out; of the root, those of owners who do not take part.
+        not_taking_part: of the root, those of owners who do not take part, such as held-out ones; of other tables 0,
+            since what belongs to such owners is without a kept parent.
+        without_kept_parent: those whose parent's row was left out; of the root 0.
         over_bound: those left out as their parent keeps others.
         kept: the rest.
     """
 
     read: int
     orphans: int
+    not_taking_part: int
     without_kept_parent: int
     over_bound: int
     kept: int
@@ -303,10 +306,12 @@ class _Bounding:
         read = self._rows_read(name)
         parent = None if table.parent is None else self.rows[table.parent.table]
         joined = candidates if parent is not None and parent.kept == parent.read else self._joined(name)
+        left_out = joined - candidates
         self.rows[name] = TableRows(
             read=read,
             orphans=read - joined,
-            without_kept_parent=joined - candidates,
+            not_taking_part=left_out if table.parent is None else 0,
+            without_kept_parent=0 if table.parent is None else left_out,
             over_bound=candidates - rows,
             kept=rows,
         )

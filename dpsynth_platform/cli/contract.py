@@ -81,7 +81,7 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     from dpsynth_platform.contracts.loading import contract_path, family_of
     from dpsynth_platform.reviewing.forecasts import check_public_table
     from dpsynth_platform.synth.automatic import method_for
-    from dpsynth_platform.synth.planning import check_contract, public_table
+    from dpsynth_platform.synth.planning import check_contract, is_missing, public_table
     from dpsynth_platform.synth.tabular.paid import check_measures
 
     file = contract_path(settings, contract)
@@ -103,6 +103,8 @@ def _check(output: TerminalOutput, settings: Settings, contract: str, *, offline
     compared = "its columns are as declared"
     if not_compared is not None:
         compared = f"not compared: {found.source.uri}: {not_compared.removeprefix(f'{found.source.uri}: ')}"
+        if not offline and is_missing(found.source):
+            compared += "; the source was not found, so that nothing but the contract was checked"
     elif found.tables:
         compared = "its tables and columns are as declared"
     elif found.source.format in ("csv", "sql"):  # a database's types are those of the copy that a run makes

@@ -8,16 +8,16 @@ To add one, yield it in `_declared`. Events then list it, and clearance looks fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dpsynth_platform.contracts.generation import Generate
 from dpsynth_platform.contracts.image_generation import Glyphs
 from dpsynth_platform.contracts.methods import EVOLVED_METHODS, TOPIC_METHODS
 from dpsynth_platform.contracts.text_generation import UNIVERSAL_TOPICS
 
-BaseKind = Literal["checkpoint", "endpoint", "pictures", "table", "fonts", "encoder", "topics", "package"]
+BaseKind = Literal["checkpoint", "endpoint", "pictures", "table", "lookup", "fonts", "encoder", "topics", "package"]
 SENTENCE_ENCODER = "all-MiniLM-L6-v2"
 
 _FONTS = "they are fonts"
@@ -31,9 +31,11 @@ class PublicBase:
 
     Attributes:
         kind: `checkpoint`: what training starts from, or the model of a text's endpoint. `endpoint`: a model that makes
-            pictures elsewhere. `pictures`, `table`, `fonts`: data. `encoder`, `topics`: a model that only orders or
-            compares. `package`: a part of an installed package.
-        name: path, URI or product's name; of an endpoint's model its name alone, since hosts may serve the same model.
+            pictures elsewhere. `pictures`, `table`, `fonts`: data. `lookup`: a public one of linked tables, in their
+            private source. `encoder`, `topics`: a model that only orders or compares. `package`: a part of an installed
+            package.
+        name: path, URI or product's name; of an endpoint's model its name alone, since hosts may serve the same model;
+            of a lookup the source's path and the table's name, whatever kind of file it is.
         why: why it is public, by the contract; None where the contract does not say it.
         step: the step that reads it.
     """
@@ -55,6 +57,13 @@ class PublicBase:
 def bases_of(generate: Generate) -> tuple[PublicBase, ...]:
     """All public bases of a contract's `generate`, each once."""
     return tuple(dict.fromkeys(_declared(generate)))
+
+
+def lookups_of(uri: str, tables: Mapping[str, Any]) -> Iterator[PublicBase]:
+    """The public ones of linked tables at a place: each is released as it is."""
+    for name, table in tables.items():
+        if table.public is not None:
+            yield PublicBase("lookup", f"{uri.rstrip('/')}/{name}", table.public)
 
 
 def _declared(generate: Generate) -> Iterator[PublicBase]:

@@ -23,7 +23,7 @@ from dpsynth_platform.contracts.base import (
     caseless,
     refuse,
 )
-from dpsynth_platform.contracts.bases import PublicBase, bases_of
+from dpsynth_platform.contracts.bases import PublicBase, bases_of, lookups_of
 from dpsynth_platform.contracts.columns import (
     RESERVED_COLUMNS,
     Column,
@@ -216,7 +216,7 @@ class DataContract(Part):
     @property
     def bases(self) -> tuple[PublicBase, ...]:
         """The checkpoint and all else that is public and that the plan starts from; clearance checks their lineage."""
-        return bases_of(self.generate)
+        return (*bases_of(self.generate), *lookups_of(self.source.uri, self.tables))
 
     @property
     def conditioning_columns(self) -> list[str]:

@@ -50,6 +50,12 @@ def dotted(table: str, column: str) -> str:
     return f"{table}.{column}"
 
 
+def by_tables(tables: Mapping[str, Any], fault: str) -> str:
+    """A fault with `tables.stays.columns.ward` for `columns.stays.ward`, as the contract's file has the key."""
+    named = "|".join(re.escape(str(each)) for each in tables)
+    return re.sub(rf"\bcolumns\.({named})\.", r"tables.\1.columns.", fault) if named else fault
+
+
 def linked_of(tables: Mapping[str, Any], privacy: Any) -> LinkedTables:
     """The tables of a contract with the owner that `privacy.owner_columns` names. Raises `ContractError`.
 

@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.constraints import unquoted
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts, parse_or_none
 from dpsynth_platform.contracts.family import FamilyBudget, check_family
-from dpsynth_platform.contracts.linked_contract import dotted, faults_of_tables, with_stand_in
+from dpsynth_platform.contracts.linked_contract import by_tables, dotted, faults_of_tables, with_stand_in
 from dpsynth_platform.contracts.tables import PREVIOUS, columns_named, unquoted_in_tables
 from dpsynth_platform.contracts.validation import explain, refused, validated, without_unknown_keys
 from dpsynth_platform.foundation.errors import ContractDraft, ContractError, DpsynthError, printable
@@ -64,7 +64,9 @@ def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) ->
         if all(problem["loc"] for problem in problems):  # else the contradictions are among the problems
             faults += parts.contradictions()
     family = parse_or_none(FamilyName, whole.get("family"))
-    return Draft(None if faults else contract, family, parts, tuple(faults))
+    tables = document.get("tables")
+    named = [by_tables(tables if isinstance(tables, dict) else {}, fault) for fault in faults]
+    return Draft(None if faults else contract, family, parts, tuple(named))
 
 
 def _unquoted(columns: Any, generate: Any) -> Iterator[str]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 from sqlalchemy import Connection, insert
@@ -131,7 +132,18 @@ class Ledger:
         Otherwise a dataset's own file could charge the same people to a new account, or count them as new people.
         Raises `LedgerError` for another family or other columns than at the first call.
         """
-        self._write(_bind, name, family, owner_columns)
+        self.bind_all(family, {name: owner_columns})
+
+    def bind_all(
+        self, family: str, bound: Mapping[str, Sequence[str]], shown: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """As `bind`, all or none.
+
+        Args:
+            bound: owner columns by names.
+            shown: ids at the ends of names in words, for refusals.
+        """
+        self._write(_bind, family, bound, shown)
 
     def account(self, family: str) -> Account:
         return self._read(rows.get_account, family)
@@ -369,7 +381,7 @@ class Ledger:
         def work(connection: Connection) -> list[Entry] | BudgetExceeded:
             if opening is not None:
                 _open(connection, opening.family, opening.key_ids)
-                _bind(connection, opening.name, opening.family.family, opening.owner_columns)
+                _bind(connection, opening.family.family, {opening.name: opening.owner_columns}, {})
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
             if participants is not None:
@@ -703,17 +715,23 @@ def _open(connection: Connection, family: FamilyBudget, key_ids: Sequence[str]) 
     return rows.get_account(connection, family.family)
 
 
-def _bind(connection: Connection, name: str, family: str, owner_columns: Sequence[str]) -> None:
-    terms = {"family": family, "owner_columns": list(owner_columns)}
-    first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
-    if first is None:
+def _bind(connection: Connection, family: str, bound: Mapping[str, Sequence[str]], shown: Mapping[str, str]) -> None:
+    new = []
+    for name, owner_columns in bound.items():
+        terms = {"family": family, "owner_columns": list(owner_columns)}
+        first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
+        if first is None:
+            new.append((name, terms))
+        elif first.payload != terms:
+            ending = name.rpartition(" ")[2]
+            words = f"{name} ({shown[ending]})" if ending in shown else name
+            raise LedgerError(
+                f"{words} belongs to family {first.payload['family']!r} with owner columns "
+                f"{first.payload['owner_columns']} for life; declared now: {family!r} with {list(owner_columns)}. "
+                "Restore the contract"
+            )
+    for name, terms in new:
         chain.append(connection, rows.now_text(connection), chain.BOUND, name, terms)
-    elif first.payload != terms:
-        raise LedgerError(
-            f"{name} belongs to family {first.payload['family']!r} with owner columns "
-            f"{first.payload['owner_columns']} for life; declared now: {family!r} with {list(owner_columns)}. "
-            "Restore the contract"
-        )
 
 
 def _attempt_of(connection: Connection, key: str) -> Entry | None:

@@ -6,16 +6,32 @@ showing it (`cli.ledger`). Stored events stay as they are; nothing here decides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dpsynth_platform.ledger import chain
-from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.ledger.records import ChainEvent, Entry
 
 SHORT = 12
 UNREADABLE = "cannot be read; see: dpsynth ledger verify"
 
 _Payload = Mapping[str, Any]
+
+
+def other_reservations(charged: Sequence[Entry], keys: Collection[str | None]) -> Iterator[str]:
+    """A sentence for each reservation of a place that the present run does not use, and that counts nevertheless.
+
+    Args:
+        charged: the charged entries of the place.
+        keys: those of the present run.
+    """
+    for entry in charged:
+        if entry.state == chain.RESERVED and entry.key not in keys:
+            yield (
+                f"ledger entry {entry.entry_id}, which an earlier run of {entry.request.place} reserved for another "
+                f"content of the source or another contract, counts until {entry.deadline[:16].replace('T', ' ')} UTC; "
+                f"to withdraw it: dpsynth ledger void {entry.entry_id}"
+            )
 
 
 def in_words(events: Sequence[ChainEvent]) -> list[tuple[str, str]]:

@@ -360,9 +360,9 @@ def guarded_public_table(
 ) -> Clearance | None:
     """The refusal of a public table that lineage knows as guarded; None otherwise. Raises as `clear`.
 
-    Asked before a plan reads the table: number and digest of its rows would be in the plan already.
+    Asked before a plan reads the table: number and digest of its rows, or a lookup's keys, would be in the plan.
     """
-    if contract.generate.public is None:
+    if not any(base.kind in ("table", "lookup") for base in contract.bases):
         return None
     found = clear(ledger, store, contract, family)
     return found if any(item.kind in ("unknown", "unprotected") for item in found.findings) else None

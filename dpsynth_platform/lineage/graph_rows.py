@@ -164,7 +164,7 @@ def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[Dat
     """The nodes of those names that the graph has, in any spelling."""
     keys = {name: key_of(name) for name in names}
     rows = in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
-    found = {row.key: _node(row) for row in rows}
+    found = {row.key: node_of(row) for row in rows}
     return {name: found[key] for name, key in keys.items() if key in found}
 
 
@@ -217,7 +217,7 @@ def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list
 
 def nodes_by_id(connection: Connection, ids: Collection[int]) -> dict[int, Node]:
     """The nodes with these ids."""
-    return {row.id: _node(row) for row in in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
+    return {row.id: node_of(row) for row in in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
 
 
 def search(connection: Connection, text: str, names: Collection[DatasetName]) -> list[Node]:
@@ -228,10 +228,10 @@ def search(connection: Connection, text: str, names: Collection[DatasetName]) ->
         column.namespace + ":" + column.name == text,
         column.key.in_([key_of(name) for name in names]),
     )
-    found = {row.id: _node(row) for row in connection.execute(select(tables.node).where(named))}
+    found = {row.id: node_of(row) for row in connection.execute(select(tables.node).where(named))}
     mentions = column.facets.contains(json.dumps(text), autoescape=True)
     releases = select(tables.node).where(column.kind == "release", mentions)
-    for node in map(_node, connection.execute(releases)):
+    for node in map(node_of, connection.execute(releases)):
         if node.facets.get("version", {}).get("datasetVersion") == text:
             found[node.id] = node
     targets = {there.id: there for node in found.values() for there in _behind(connection, node)}
@@ -247,7 +247,7 @@ def containing(
     described = or_(column.facets != "{}", column.kind != "dataset")
     query = select(tables.node).where(named, described).order_by(column.id.desc())
     with connection.execute(query) as found:
-        return list(islice(filter(accepted, map(_node, found)), most))
+        return list(islice(filter(accepted, map(node_of, found)), most))
 
 
 def described_with(connection: Connection, text: str, most: int) -> list[Node]:
@@ -256,7 +256,7 @@ def described_with(connection: Connection, text: str, most: int) -> list[Node]:
     stored = json.dumps(text)[1:-1] if text.isascii() else "\\u"
     column = tables.node.c
     query = select(tables.node).where(column.facets.icontains(stored, autoescape=True))
-    return [_node(row) for row in connection.execute(query.order_by(column.id.desc()).limit(most))]
+    return [node_of(row) for row in connection.execute(query.order_by(column.id.desc()).limit(most))]
 
 
 def jobs(
@@ -603,7 +603,8 @@ def stored(row: Row[Any]) -> StoredEvent:
     return StoredEvent(**{**row._asdict(), "payload": json.loads(row.payload)})
 
 
-def _node(row: Row[Any]) -> Node:
+def node_of(row: Row[Any]) -> Node:
+    """A node from its row."""
     return Node(row.id, row.kind, DatasetName(row.namespace, row.name), row.own, row.facets)
 
 

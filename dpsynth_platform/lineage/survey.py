@@ -18,6 +18,8 @@ A survey answers three questions.
 A base that writes or draws (`PublicBase.is_writer`) needs a known origin or a declaration in the ledger. Of any other
 base (pictures, a table, fonts) the contract's own word is enough where the graph knows nothing else. It is looked for
 by its place: a directory in a release of ours is that release, and one that holds a guarded table is that table.
+A lookup lies in its contract's own source, which is guarded as a whole: there the source counts for what it was made
+from alone, and all of it but the lookups is guarded (`guarded_places`).
 
 Reports of other producers can only add findings: a path through an entry protects only where this platform wrote the
 node. A claimed entry that the ledger does not confirm may concern anyone.
@@ -37,6 +39,7 @@ from dpsynth_platform.contracts.bases import BaseKind, PublicBase
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
+from dpsynth_platform.lineage.guarded_places import WHOLE, SourceTables, inside_guarded, lookup_name, nodes_named
 from dpsynth_platform.lineage.naming import DatasetName, canonical, dataset_name, is_place
 from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE, Declaration, Node, Relative
 from dpsynth_platform.lineage.unverified_origin import unverified_origins
@@ -203,15 +206,19 @@ def _with_bases(
 
     public = declared_public(connection)
     writers = [name for base, names in named.items() if base.is_writer for name in names]
-    held = {base: _held(connection, base, names, table) for base, names in named.items()}
+    inner = SourceTables.of(table, named)
+    wholes = []
+    if inner.public:
+        wholes = [node.name for node in nodes_named(connection, lambda name: inner.table_of(name) == WHOLE)]
+    held = {base: _held(connection, base, names, table, inner) for base, names in named.items()}
     starts = {name: base.step for base, names in held.items() for name in names}
     starts |= {name: base.step for base, names in named.items() if base.is_writer for name in names}
-    by_contract = {name for base, names in held.items() if not base.is_writer for name in names}
+    by_contract = {*wholes, *(name for base, names in held.items() if not base.is_writer for name in names)}
     in_graph = rows.find_nodes(connection, writers)
     not_in_graph = [Relative(Node(0, "checkpoint", name, own=False), 0) for name in writers if name not in in_graph]
     claims = walks.references(connection, "claims")
     confirmed = {entry for entries in walks.references(connection, "paid-by").values() for entry in entries}
-    found = walks.walk(connection, list(starts), upward=True, public={*public, *by_contract})
+    found = walks.walk(connection, [*starts, *wholes], upward=True, public={*public, *by_contract})
     # Above a model a contract's word counts for nothing, even about a place that is also named as data.
     of_writers = walks.walk(connection, writers, upward=True, public=public)
     unknown = {*found.unknown, *of_writers.unknown, *_without_origin(connection, writers, public)}
@@ -221,6 +228,8 @@ def _with_bases(
             trained_on.setdefault(entry, shortened_path(path_of(item)))
     paid = walks.paid_for(connection)
     exposed = walks.exposed(connection, list(starts), upward=True)
+    exposed += [item for item in walks.exposed(connection, wholes, upward=True) if item.distance]
+    guarded = _guarded(connection, exposed, table, inner) - paid.keys()
     settled = {*unknown, *public, *by_contract}
     reported = {item.start for item in found.relatives if item.distance > 0 or item.node.own}
 
@@ -239,7 +248,7 @@ def _with_bases(
         trained_on=trained_on,
         same_source=same,
         unknown=_leads([*not_in_graph, *(item for item in found.relatives if item.node.name in unknown)]),
-        unprotected=_leads([item for item in exposed if is_guarded(item.node, table) and item.node.id not in paid]),
+        unprotected=_leads([item for item in exposed if item.node.id in guarded]),
         unproven=tuple(Lead(item, entry) for item in found.relatives for entry in claims.get(item.node.id, ())),
         unverified=tuple(
             Lead(model, producers=producers, events=events)
@@ -249,8 +258,20 @@ def _with_bases(
     )
 
 
+def _guarded(connection: Connection, met: Sequence[Relative], table: DatasetName, inner: SourceTables) -> set[int]:
+    """Ids of the nodes that hold people's records, or lie in what does."""
+    own = {item.node.id for item in met if inner.is_private(item.node.name)}
+    beyond = [item for item in met if inner.table_of(item.node.name) is None]
+    inside = inside_guarded(connection, beyond, lambda node: is_guarded(node, table))
+    return own | inside | {item.node.id for item in met if is_guarded(item.node, table)}
+
+
 def _held(
-    connection: Connection, base: PublicBase, names: Sequence[DatasetName], table: DatasetName
+    connection: Connection,
+    base: PublicBase,
+    names: Sequence[DatasetName],
+    table: DatasetName,
+    inner: SourceTables,
 ) -> tuple[DatasetName, ...]:
     """The nodes that are where a base is, by name or place, also behind a symbolic link.
 
@@ -262,8 +283,13 @@ def _held(
     if base.kind != "package" and (not base.is_writer or is_place(base.name) or base.name.startswith((".", "~"))):
         local += [base.name, os.path.expanduser(base.name)]  # noqa: PTH111 - a user that does not exist is no fault
     places += [dataset_name(FilePath(path)) for path in (*local, *map(os.path.realpath, local))]
+    if base.kind == "lookup":
+        places += inner.files_of(lookup_name(base))
     found = [node for place in dict.fromkeys(places) for node in rows.nodes_at(connection, place)]
-    if base.is_writer:
+    if base.kind == "lookup":
+        found += nodes_named(connection, lambda name: inner.table_of(name) == lookup_name(base))
+        found = [node for node in found if inner.table_of(node.name) != WHOLE]
+    elif base.is_writer:
         found = [node for node in found if node.own or is_guarded(node, table)]
     elif not places:
         found = list(rows.find_nodes(connection, names).values())

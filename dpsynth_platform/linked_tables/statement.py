@@ -7,6 +7,7 @@ What belongs here: what is specific to them. What does not: the form, and what t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
@@ -23,6 +24,8 @@ from dpsynth_platform.one_table.statement import (
     started_in_words,
 )
 from dpsynth_platform.privacy.statement import (
+    ONCE,
+    ONCE_OF_TABLES,
     WEIGHTS,
     Assumption,
     Tuning,
@@ -62,6 +65,7 @@ def statement(
     plan, tables = task.plan, task.tables
     words = words_of(plan.method, plan.event)
     common = privacy_statement(_named(task), family, plan.event, words, tuning=Tuning(others), attempts=attempts)
+    common = replace(common, unit=common.unit.replace(ONCE, ONCE_OF_TABLES))
     event = plan.describe()["event"]
     number = "" if task.options.roots is not None else ", as the noisy counts show of the root"
     given = f"; of {tables.root}, given {' and '.join(shown)}" if (shown := given_in_words(task.options.given)) else ""

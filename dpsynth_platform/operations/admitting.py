@@ -11,6 +11,7 @@ from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import EXTRACT, StepRecord, digest_directory
 from dpsynth_platform.ledger.chain import RESERVED
+from dpsynth_platform.ledger.words import other_reservations
 from dpsynth_platform.operations.step import StepContext
 from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
@@ -170,6 +171,8 @@ def admit(step: StepContext, plan: SealedPlan, run_key: str) -> float:
     keys = planning.mechanism_keys(contract, run_key)
     if contract.release.cadence is not None:
         step.ledger.check_period(contract.family, keys, request, step.spend_again or None)
+    for words in other_reservations(step.ledger.charged_for(contract.family, step.place.label), keys):
+        step.progress(words)
     admission = step.ledger.admit(contract.family, request, keys=keys)
     if admission.due or admission.entry is None or admission.entry.state == RESERVED:
         _check_audit_can_conclude(contract, step.place.label)

@@ -195,7 +195,8 @@ def _is_current(settings: Settings, contract: DataContract, family: FamilyBudget
     if raw is None or len(made) < len(records) or any(record.run_key != raw.run_key for record in made):
         return False
     same = {"contract": contract.snapshot(), "code_version": RAW_VERSION}
-    if not same.items() <= raw.facts.items() or contract.source.is_copied or contract.bases:
+    bases = [base for base in contract.bases if base.kind != "lookup"]  # a lookup's content is the source's
+    if not same.items() <= raw.facts.items() or contract.source.is_copied or bases:
         return False
     ledger = accounts.ledger(settings)
     try:

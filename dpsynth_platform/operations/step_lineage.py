@@ -18,6 +18,7 @@ from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Stora
 from dpsynth_platform.lineage import columns, facets, linked_columns, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.columns import ColumnDescent
+from dpsynth_platform.lineage.guarded_places import file_of
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
@@ -72,9 +73,12 @@ def _bases(step: Step, place: Place, storage: Storage) -> list[DatasetRef]:
         return []
     cleared = Clearance.from_json(storage.require(place, "clearance").facts[CLEARANCE])
     read_by = "model" if step.name in MODELS else step.name
-    types = {"checkpoint": "MODEL", "endpoint": "MODEL", "table": "TABLE"}
+    types = {"checkpoint": "MODEL", "endpoint": "MODEL", "table": "TABLE", "lookup": "TABLE"}
     found = {
-        base.name: facets.merge(facets.file_type(types.get(base.kind, "FILE")), without_links(base.name))
+        base.name: facets.merge(
+            facets.file_type(types.get(base.kind, "FILE")),
+            facets.symlink(file_of(base.name)) if base.kind == "lookup" else without_links(base.name),
+        )
         for base in cleared.bases
         if base.step == read_by
     }

@@ -289,7 +289,7 @@ class PrivacyStatement:
             _plain("numbers", epsilon=epsilon, delta=delta, unit=unit, records=records, tier=_plain("tier", self.tier)),
             _plain("factor", unit=unit, factor=upper_bound(math.exp(promise.epsilon)), delta=delta),
             _plain("against_anyone"),
-            *([_plain("counted_once")] if promise.weighting == "owners" else []),
+            *([ONCE_OF_TABLES if KEYS_ANEW in self.covered else ONCE] if promise.weighting == "owners" else []),
             *([_plain("all_tables", unit=unit)] if KEYS_ANEW in self.covered else []),
             *([TWO_MODELS] if TWO_MODELS in self.covered else []),
             _plain("general_patterns"),
@@ -389,6 +389,8 @@ def privacy_statement(
 
 WEIGHTS = _assumption("assumptions", "weights")
 """What counts of owners (`weighting: owners`) rest on."""
+ONCE, ONCE_OF_TABLES = _plain("counted_once"), _plain("counted_once_of_tables")
+"""What counts of owners mean for the rows of one table, and of linked ones."""
 TWO_MODELS = _text("two_models")
 """What `audit.model: separate` means for readers."""
 KEYS_ANEW = _text("linked", "keys")
@@ -469,7 +471,7 @@ def _unit(contract: DataContract) -> str:
             records=_text("unit", kind, owners=_owners(contract)),
             most=privacy.max_contributions,
             group=_text("unit", "group") if privacy.unit == "group" else "",
-            weighting=f" {_plain('counted_once')}" if privacy.weighting == "owners" else "",
+            weighting=f" {ONCE_OF_TABLES if contract.tables else ONCE}" if privacy.weighting == "owners" else "",
         )
         + picture
     )

@@ -278,7 +278,7 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
         "base_model": [shortened(str(name)) for name in cleared.base_model],
         "bases": [
             {
-                "kind": base.kind,
+                "kind": "table" if base.kind == "lookup" else base.kind,
                 "name": shortened(_base_name(base.name)),
                 "public_because": base.why,
                 "known_by": base.known_by,

@@ -28,6 +28,7 @@ from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.ledger.verdicts import left_for
+from dpsynth_platform.ledger.words import other_reservations
 from dpsynth_platform.lineage.clearance import Clearance, clear, guarded_public_table
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.reviewing import accounts
@@ -71,6 +72,7 @@ class Forecast:
         mostly_missing: columns with hardly any usable value by the last run's noisy counts, in words.
         public, public_in_words: rows, columns and unlisted values of the public table that helps; None without one.
         asked: what noise does to each answer, in words; empty where rows are made.
+        reserved: earlier reservations that count and that this run does not use, in words.
         copied: whether the source is copied by each run, so that only a run sees whether its rows are others.
     """
 
@@ -109,6 +111,7 @@ class Forecast:
     asked: tuple[str, ...] = ()
     public: dict[str, Any] | None = None
     public_in_words: str | None = None
+    reserved: tuple[str, ...] = ()
     copied: bool = False
     releases_left: int | None = None
     noun: str | None = None
@@ -168,6 +171,7 @@ class Forecast:
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),
             *([("paid twice", self._paid_twice())] if self.paid_before else []),
+            *(("reserved before", words) for words in self.reserved),
             (
                 "for experts",
                 "; ".join(filter(None, (self.event_in_words, f"epsilon by {self.method}", target.adjacency, noise))),
@@ -320,7 +324,9 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     left, refusal = _standing_of(store, account, family, request, models)
     last = _last_run(settings, contract, period)
     stopped = outdated or _other_choice(store, contract, last)
-    standing = None if stopped else _standing_entry(store, contract, last)
+    key = None if stopped else _key_now(store, contract, last)
+    standing = _standing_entry(store, key)
+    charged = store.charged_for(contract.family, Place(dataset, period).label) if store is not None else []
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
     public = described.get("public_in_words")
@@ -367,6 +373,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         lost_training=lost_training_of(contract, settings),
         lost_votes=lost_votes_of(contract, plan),
         mostly_missing=_mostly_missing(settings, contract, period),
+        reserved=() if key is None else tuple(other_reservations(charged, planning.mechanism_keys(contract, key))),
         copied=contract.source.is_copied,
         releases_left=_releases_left(store, account, family, request, models) if contract.release.cadence else None,
         noun=CADENCES[contract.release.cadence].noun if contract.release.cadence else None,
@@ -377,7 +384,7 @@ def check_public_table(settings: Settings, contract: DataContract, family: Famil
     """Raises `ClearanceRefused` for a public table that lineage knows as guarded, before it is read."""
     from dpsynth_platform.lineage.store import LineageStore
 
-    if settings.has_ledger and contract.generate.public is not None:
+    if settings.has_ledger:
         store, graph = Ledger(settings.ledger_url), LineageStore(settings.ledger_url)
         if (refused := guarded_public_table(store, graph, contract, family)) is not None:
             refused.require(contract.dataset)
@@ -415,10 +422,8 @@ def _last_run(settings: Settings, contract: DataContract, period: str | None) ->
         return None
 
 
-def _standing_entry(
-    store: Ledger | None, contract: DataContract, last: tuple[StepRecord, PinnedSource] | None
-) -> str | None:
-    """The entry that has paid for the present run, or None.
+def _key_now(store: Ledger | None, contract: DataContract, last: tuple[StepRecord, PinnedSource] | None) -> str | None:
+    """The key of the present run, or None where there is no earlier one.
 
     As in `raw`: the last run's plan is valid while contract and source are unchanged, and is calibrated anew otherwise.
     """
@@ -428,10 +433,13 @@ def _standing_entry(
     same = canonical_digest(contract.mechanism_snapshot()) == raw.facts["mechanism_digest"]
     same &= planning.in_zone(raw, contract.release.time_zone)
     if same and _kept(raw, pinned).name == raw.facts["source"]:
-        key = raw.run_key
-    else:
-        key = planning.run_key(contract, pinned, raw.period, _planned(contract, raw.period, pinned.schema))
-    entry = store.entry_for_key(key)
+        return raw.run_key
+    return planning.run_key(contract, pinned, raw.period, _planned(contract, raw.period, pinned.schema))
+
+
+def _standing_entry(store: Ledger | None, key: str | None) -> str | None:
+    """The entry that has paid for the run of a key, or None."""
+    entry = None if store is None or key is None else store.entry_for_key(key)
     return entry.entry_id if entry is not None and entry.state == "spent" else None
 
 

@@ -41,6 +41,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_schema, type_name
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.linked_contract import by_tables
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
@@ -165,7 +166,7 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
             faults.append(f"columns.{name}: declared {column.type}, found Arrow type {shown}; accepted: {accepted}")
     faults = [f"source: {fault}" for fault in faults] + named_faults(contract)
     if faults:
-        raise SourceError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
+        raise SourceError("\n".join(f"{contract.dataset}: {by_tables(contract.tables, fault)}" for fault in faults))
 
 
 def _bare(name: str) -> str:

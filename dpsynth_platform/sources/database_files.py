@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -80,9 +81,19 @@ class Catalogued:
 
 
 def plain_name(name: str) -> str:
-    """The name of a table in a declaration: letters, digits and single signs `_`, a letter first."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
-    return (plain if re.match("[A-Za-z]", plain) else f"table_{plain}")[:_LONGEST_NAME]
+    """The name of a table in a declaration: letters, digits and single signs `_`, a letter first.
+
+    `Order Details` is `Order_Details`, and `3` is `table_3`. Letters lose their accents: `Müller` is `Muller`. Those of
+    other scripts are their hexadecimal numbers in Unicode, as in `u75c5_u4eba`. Long names end in eight digits of a
+    digest.
+    """
+    letters = [each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each)]
+    spelled = "".join(each if each.isascii() or not each.isalnum() else f"_u{ord(each):x}_" for each in letters)
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", spelled).strip("_")
+    found = plain if re.match("[A-Za-z]", plain) else f"table_{plain}".strip("_")
+    if len(found) <= _LONGEST_NAME:
+        return found
+    return f"{found[: _LONGEST_NAME - 9].strip('_')}_{canonical_digest(name)[:8]}"
 
 
 class DatabaseFile(Mapping[str, pa.Table]):

@@ -22,6 +22,7 @@ from dpsynth_platform.contracts.uris import local_path
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.database_ids import of_database, table_ids
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.directories import data_files
@@ -116,17 +117,17 @@ class LinkedSource:
     def table_ids(self, zone: Path) -> dict[str, tuple[str, ...]]:
         """The columns that lead to an owner, by the id that each private table has as the only one of a contract.
 
-        So that no other family's contract can read a table alone, under another budget. A table of a database has no
-        such id: a run reads a copy of it.
+        So that no other family's contract can read a table alone, under another budget.
 
         Args:
             zone: the restricted zone, which keeps the versions of plain files.
         """
+        if isinstance(self.places, DatabaseFile):
+            ids = table_ids(zone, self.places, self.declared.private)
+            return {ids[name]: self._to_owner(name) for name in ids}
         found = {}
         for name in self.declared.private:
             source = self.sources[name]
-            if isinstance(self.places, DatabaseFile):
-                continue
             if source.format == "delta":
                 table_id = source.versions[0].partition("@")[0]
             else:
@@ -134,6 +135,12 @@ class LinkedSource:
                 table_id = version_of(zone, Files(source.path, paths), register=True).table_id
             found[table_id] = self._to_owner(name)
         return found
+
+    def people(self, zone: Path) -> dict[str, str]:
+        """The private tables of a database file, and the database, by ids (`database_ids`); in words."""
+        if not isinstance(self.places, DatabaseFile):
+            return {}
+        return of_database(zone, self.places, self.declared.private)
 
     def files(self) -> list[Path]:
         """The tables' data files that are on this machine, links followed; also those that only a Delta log names."""
@@ -206,7 +213,8 @@ def in_table(name: str) -> Iterator[None]:
         return
     except SourceError as error:
         lines = str(error).split("\n")
-    raise SourceError("\n".join(f"tables.{name}: {line.removeprefix(f'{IN_MEMORY}: ')}" for line in lines))
+    bare = [line.removeprefix(f"{IN_MEMORY}: ") for line in lines]
+    raise SourceError("\n".join(f"tables.{name}{'.' if line.startswith('columns.') else ': '}{line}" for line in bare))
 
 
 def _check_public(tables: LinkedTables, places: DatabaseFile) -> None:

@@ -60,7 +60,9 @@ class PinnedSource:
         certain: whether the log shows that `first` has other rows or columns than the version before.
         content: digest of plain files, which the rows must come from; None: the table has versions of its own.
         copy: of a source that is not on this machine; the rows are read from there.
-        parts: of linked tables, the columns that lead to an owner, by the id that a private table alone has.
+        parts: of linked tables, and of a table of a database file, the columns that lead to an owner, by the id that
+            a private table alone has.
+        people: tables and a database file by their ids, in words: their people are of the contract's family.
     """
 
     uri: str
@@ -73,6 +75,7 @@ class PinnedSource:
     content: str | None = field(default=None, repr=False)
     copy: Copy | None = None
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    people: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -128,6 +131,12 @@ def pin(
         else:
             known = files.registered(zone, version) if version is not None else files.version(zone, register=register)
         found = PinnedSource(uri, known.table_id, known.version, schema, known.version, known.version)
+        if register and contract.source.format == "sql":
+            from dpsynth_platform.sources.database_ids import read_by
+
+            read = read_by(zone, contract.source)
+            alone = {} if read.alone is None else {read.alone: tuple(contract.privacy.owner_columns)}
+            found = replace(found, parts=alone, people=read.people)
         return replace(found, content=known.content, copy=copy)
     except SourceError as error:
         problem = str(error)
@@ -153,7 +162,9 @@ def _pin_tables(
         )
     schema = _read_schema(contract, found.schema)
     pinned = PinnedSource(contract.source.uri, known.table_id, known.version, schema, known.version, known.version)
-    return replace(pinned, content=content, parts=found.table_ids(zone) if register else {})
+    if not register:
+        return replace(pinned, content=content)
+    return replace(pinned, content=content, parts=found.table_ids(zone), people=found.people(zone))
 
 
 def schema_of(contract: DataContract) -> pa.Schema:

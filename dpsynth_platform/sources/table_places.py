@@ -15,10 +15,12 @@ from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.sources.database_files import DatabaseFile, open_database, plain_name
 from dpsynth_platform.sources.directories import PARQUET_NAMES
+from dpsynth_platform.sources.packing import is_packed
 from dpsynth_platform.sources.table_files import check_exists
 from dpsynth_platform.sources.tables import is_delta
 
 CSV_NAMES = (".csv", ".tsv")
+_NAMES = (*PARQUET_NAMES, *CSV_NAMES)
 Tables = Mapping[str, Path | pa.Table]
 
 ACCEPTED = (
@@ -31,14 +33,15 @@ ACCEPTED = (
 def tables_at(data: Path | Tables) -> Tables:
     """The tables of a directory, of a database file, or in memory, by name; opens no file of a directory.
 
-    Names have letters, digits and single signs `_`: `Order Details.csv` is `Order_Details`. Names that begin with `.`
-    or `_`, and files of other kinds, are no tables.
+    Names have letters, digits and single signs `_` (`plain_name`). Names that begin with `.` or `_`, and files of other
+    kinds, are no tables.
 
     Args:
         data: a mapping is returned as it is.
 
     Raises:
-        SourceError: nothing is there, there is no table, two have one name, or a database cannot be read.
+        SourceError: nothing is there, there is no table, two have one name, one is compressed, or a database cannot be
+            read.
     """
     if isinstance(data, Mapping):
         return data
@@ -51,7 +54,15 @@ def tables_at(data: Path | Tables) -> Tables:
     found: dict[str, Path] = {}
     try:
         for place in sorted(data.iterdir()):
-            if place.name.startswith((".", "_")) or not _is_table(place):
+            if place.name.startswith((".", "_")):
+                continue
+            if is_packed(place.name) and Path(place.stem).suffix.lower() in _NAMES:
+                raise SourceError(
+                    f"{data}: {place.name} is compressed as a whole and cannot be read; accepted: the unpacked file, "
+                    "such as by gunzip; Parquet, which is compressed inside; or, if it is no table, a name that begins "
+                    "with _"
+                )
+            if not _is_table(place):
                 continue
             name = plain_name(place.name if place.is_dir() else place.stem)
             if name in found:
@@ -99,4 +110,4 @@ def is_csv(place: Path | pa.Table) -> bool:
 def _is_table(place: Path) -> bool:
     if place.is_dir():
         return is_delta(place) or any(next(place.rglob(f"*{end}"), None) for end in PARQUET_NAMES)
-    return place.suffix.lower() in (*PARQUET_NAMES, *CSV_NAMES)
+    return place.suffix.lower() in _NAMES

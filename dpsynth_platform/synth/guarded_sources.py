@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.contracts.base import caseless
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts
 from dpsynth_platform.contracts.linked_contract import linked_of
@@ -26,6 +27,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.database_ids import path_of, table_of
 from dpsynth_platform.sources.linked_source import LinkedSource
 from dpsynth_platform.sources.table_places import tables_at
 from dpsynth_platform.sources.tables import is_delta
@@ -108,18 +110,29 @@ def _linked_faults(settings: Settings, found: LinkedSource, name: str, deployed:
 
 
 def _declared_private(parts: Parts) -> list[Path]:
-    """The data files of the tables that a contract declares private; none where they are in a database."""
+    """The data files of the tables that a contract declares private; none where they are in a database.
+
+    All files at a place whose tables are unknown.
+    """
     linked = _linked(parts)
-    with suppress(SourceError, OSError):
-        places = {} if linked is None else tables_at(local_path(_source(parts).uri))
-        if linked is not None and not isinstance(places, DatabaseFile):
-            found = (places[name] for name in linked.private if name in places)
-            return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
-    return []
+    if linked is None:
+        return []
+    directory = local_path(_source(parts).uri)
+    try:
+        places = tables_at(directory)
+    except (SourceError, OSError):
+        return _files_at(directory)
+    if isinstance(places, DatabaseFile):
+        return []
+    found = (places[name] for name in linked.private if name in places)
+    return [file for place in found if isinstance(place, Path) for file in _files_at(place)]
 
 
 def _is_private(parts: Parts, database: Path, name: str) -> bool:
-    """Whether a contract declares a table of a database file, or of a copy of it, as private."""
+    """Whether a contract declares a table of a database file, or of a copy of it, as private: also as its only one."""
+    if _source(parts).format == "sql":
+        path = path_of(_source(parts))
+        return path is not None and table_of(_source(parts)) == caseless(name) and _has_one_of([database], [path])
     linked = _linked(parts)
     return linked is not None and name in linked.private and _has_one_of([database], [local_path(_source(parts).uri)])
 
@@ -246,8 +259,9 @@ def _is_pinned(settings: Settings, table: Source) -> bool:
 
 
 def _ran(settings: Settings) -> Iterator[Parts]:
-    """The contracts with tables, as the last runs have sealed them: they may declare something else by now."""
-    return (Parts.of(raw["contract"]) for raw in _pinned(settings) if raw["contract"].get("tables"))
+    """The contracts of tables and databases, as the last runs have sealed them: they may be others by now."""
+    sealed = (raw["contract"] for raw in _pinned(settings))
+    return (Parts.of(each) for each in sealed if each.get("tables") or each["source"].get("format") == "sql")
 
 
 def _pinned(settings: Settings) -> Iterator[Mapping[str, Any]]:

@@ -37,7 +37,13 @@ _MOST_INVENTED = 5
 def source_schema_of(contract: DataContract) -> pa.Schema:
     """The plainest Arrow schema that fits the contract; use a source's own schema where there is one."""
     read = ((name, column) for name, column in contract.columns.items() if name not in contract.ignored)
-    return pa.schema([pa.field(name, _TYPES[column.type], nullable=column.nullable) for name, column in read])
+    return pa.schema([pa.field(name, _type_of(column), nullable=column.nullable) for name, column in read])
+
+
+def _type_of(column: Column) -> pa.DataType:
+    """Numbers of a Delta table beyond 64 bits with a sign are of double precision (`sources.delta_types`)."""
+    large = isinstance(column, IntegerColumn) and column.max >= 2**63
+    return pa.float64() if large else _TYPES[column.type]
 
 
 def mock_table(contract: DataContract, rows: int, period: str | None = None) -> pa.Table:

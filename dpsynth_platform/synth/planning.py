@@ -39,6 +39,7 @@ from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.contracts.tables import context_name, previous_name
 from dpsynth_platform.contracts.tiers import WEAK_EPSILON
+from dpsynth_platform.contracts.uris import local_path
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import (
     ConfigurationError,
@@ -383,8 +384,16 @@ def public_table(contract: DataContract) -> SealedRows | None:
 
 def can_be_read(source: Source) -> bool:
     """Whether the source is a file or directory on this machine that this user may read."""
-    local = "://" not in source.uri or source.uri.startswith("file://")
-    return local and os.access(unquote(urlsplit(source.uri).path) if "://" in source.uri else source.uri, os.R_OK)
+    return _is_local(source) and os.access(local_path(source.uri), os.R_OK)
+
+
+def is_missing(source: Source) -> bool:
+    """Whether the source would be on this machine, and nothing is at its place."""
+    return _is_local(source) and not local_path(source.uri).exists()
+
+
+def _is_local(source: Source) -> bool:
+    return "://" not in source.uri or source.uri.startswith("file://")
 
 
 def _faults_of_valid_parts(settings: Settings, parts: Parts) -> Iterator[str]:

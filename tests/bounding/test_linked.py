@@ -112,9 +112,11 @@ def test_both_engines_give_the_rows_of_the_definition(engine: Engine, tmp_path: 
         assert counted(found[name]) == counted(plus(expected[name])), name
         rows = report.tables[name]
         assert rows.read == len(database[name])
-        assert rows.read == rows.orphans + rows.without_kept_parent + rows.over_bound + rows.kept
+        assert rows.read == (
+            rows.orphans + rows.not_taking_part + rows.without_kept_parent + rows.over_bound + rows.kept
+        )
     assert report.tables["stays"].orphans and report.tables["stays"].over_bound and report.tables["codes"].over_bound
-    assert report.tables["codes"].without_kept_parent and report.tables["people"].without_kept_parent
+    assert report.tables["codes"].without_kept_parent and report.tables["people"].not_taking_part
     assert report.owners == len({row["_owner"] for row in found["people"]})
 
 
@@ -244,8 +246,8 @@ def test_each_row_of_the_root_is_an_owner_and_null_keys_and_orphans_are_counted(
     owners = all_owners(family(), read["parents"], without=["b"])
     found, report = bound(tmp_path, read, tables=family(), owners=owners)
     assert report.tables == {
-        "parents": TableRows(read=5, orphans=2, without_kept_parent=1, over_bound=0, kept=2),
-        "children": TableRows(read=7, orphans=2, without_kept_parent=0, over_bound=1, kept=4),
+        "parents": TableRows(read=5, orphans=2, not_taking_part=1, without_kept_parent=0, over_bound=0, kept=2),
+        "children": TableRows(read=7, orphans=2, not_taking_part=0, without_kept_parent=0, over_bound=1, kept=4),
     }
     assert sorted(found["parents"], key=str) == sorted(
         [
@@ -269,7 +271,9 @@ def test_each_row_of_the_root_is_an_owner_and_null_keys_and_orphans_are_counted(
 def test_children_of_a_parent_that_is_left_out_are_left_out(tmp_path: Path) -> None:
     read = pair([("a", 1), ("b", 2)], [("a", 1), ("b", 1), ("b", 2)])
     found, report = bound(tmp_path, read, tables=family(), owners=all_owners(family(), read["parents"], without=["b"]))
-    assert report.tables["children"] == TableRows(read=3, orphans=0, without_kept_parent=2, over_bound=0, kept=1)
+    left = TableRows(read=3, orphans=0, not_taking_part=0, without_kept_parent=2, over_bound=0, kept=1)
+    assert report.tables["children"] == left
+    assert (report.tables["parents"].not_taking_part, report.tables["parents"].without_kept_parent) == (1, 0)
     assert len(found["children"]) == 1
 
 

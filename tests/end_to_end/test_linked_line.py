@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from clinic import TABLES, clinic, written
+from event_cases import TEAM, event
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from linked_line_cases import clinic_deployment
 
 from dpsynth_platform.audit.attacks import ATTACKS, LINK_ATTACKS, LINKED_ROWS
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import ClearanceRefused, MechanismFailed
 from dpsynth_platform.foundation.storage import count_rows, read_table, table_schema
+from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.synth.interface import MechanismRun
 from dpsynth_platform.synth.neural.network_generator import NETWORK
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
@@ -121,6 +126,30 @@ def test_types_that_delta_tables_lack_and_keys_of_two_types_are_released(
     assert found["codes"]["long"].to_pylist() == [str(2**63)] * len(codes) and not len(found["diagnoses"])
 
 
+def test_a_lookup_that_lineage_says_was_made_from_private_rows_is_refused(tmp_path: Path) -> None:
+    """Before anything is spent where it is known by then, and before the release where it is reported later."""
+    deployment = clinic_deployment(tmp_path)
+    source = deployment.settings.home / "sources" / "people"
+    assert run_here(deployment).success
+    graph = LineageStore(deployment.settings.ledger_url)
+    (edge,) = [each for each in graph.edges(dataset_name(source / "codes")) if each.relation == "alias"][:1]
+    assert edge.parent == dataset_name(source / "codes.parquet") or edge.child == dataset_name(source / "codes.parquet")
+    shown = {"namespace": "file", "facets": {}}
+    made = event(
+        "COMPLETE", [shown | {"name": f"{source}/diagnoses.parquet"}], [shown | {"name": f"{source}/codes.parquet"}]
+    )
+    graph.record(made, origin="ingested", source=TEAM)
+    ran = run_here(deployment)
+    assert list(ran.failures) == ["clearance"], ran.failures
+    words = "a guarded table that a base has seen, or holds, without a mechanism in between"
+    assert words in ran.failures["clearance"] and len(ledger_of(deployment).entries()) == 1
+    written(source, clinic(500))  # another content, which needs another plan
+    assert words in run_here(deployment).failures["raw"]
+    with pytest.raises(ClearanceRefused, match=words):
+        forecast(deployment.settings, "people", None)
+    assert len(ledger_of(deployment).entries()) == 1
+
+
 def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tmp_path: Path) -> None:
     deployment = clinic_deployment(tmp_path)
     for name in ("patients", "stays", "diagnoses"):  # nothing but their schemas
@@ -128,6 +157,35 @@ def test_a_rehearsal_of_linked_tables_reads_no_private_row_and_spends_nothing(tm
         pq.write_table(pq.read_schema(file).empty_table(), file)
     assert rehearse(deployment.settings, build_definitions, "people", None, 200, lambda _: None)["success"]
     assert not deployment.settings.has_ledger
+
+
+@pytest.mark.parametrize("low", [0, 2**63 - 9])
+def test_a_rehearsal_takes_whole_numbers_beyond_64_bits_with_a_sign(tmp_path: Path, low: int) -> None:
+    tables, declared = clinic(600), copy.deepcopy(TABLES["tables"])
+    values = pa.array([2**63] * len(tables["patients"]), pa.uint64())
+    tables["patients"] = tables["patients"].append_column("large", values)
+    declared["patients"]["columns"]["large"] = {"type": "integer", "min": low, "max": 2**64 - 1}
+    deployment = clinic_deployment(tmp_path, tables)
+    deployment.contract["tables"] = declared
+    deployment.write()
+    assert rehearse(deployment.settings, build_definitions, "people", None, 200, lambda _: None)["success"]
+
+
+def test_a_missing_source_and_another_type_are_said_by_the_contracts_keys(tmp_path: Path) -> None:
+    tables = clinic(50)
+    place = tables["stays"].schema.get_field_index("ward")
+    tables["stays"] = tables["stays"].set_column(place, "ward", pa.array([[1]] * len(tables["stays"])))
+    deployment = clinic_deployment(tmp_path, tables)
+    checked = deployment.here("contract", "check", "people")
+    assert checked.returncode == 1
+    assert "tables.stays.columns.ward: declared categorical, found Arrow type" in checked.stdout + checked.stderr
+    raw = run_here(deployment, steps=["raw"]).failures["raw"]
+    assert "tables.stays.columns.ward: declared categorical" in raw and "columns.stays" not in raw
+    shutil.rmtree(deployment.settings.home / "sources" / "people")
+    checked = deployment.here("contract", "check", "people")
+    assert checked.returncode == 0, "as of a single table"
+    assert "source: not compared: " in checked.stdout and "there is no such file or directory" in checked.stdout
+    assert "the source was not found, so that nothing but the contract was checked" in checked.stdout
 
 
 @pytest.mark.parametrize("at", [1, 2])

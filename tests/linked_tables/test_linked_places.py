@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from clinic import TABLES, clinic, written
 from databases import MARKER, ROWS, SHOP, database, stored
+from pydantic import TypeAdapter
 
-from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.contracts.tables import LinkedTables, TableName
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables.task import linked_task
-from dpsynth_platform.sources.database_files import DatabaseFile
+from dpsynth_platform.sources.database_files import DatabaseFile, plain_name
 from dpsynth_platform.sources.table_places import place_of, tables_at
 
 OPTIONS = TablesOptions(epsilon=2, delta=1e-6, schema=TABLES, method="independent")
@@ -94,6 +95,44 @@ def test_a_damaged_or_empty_database_is_refused(tmp_path: Path, end: str) -> Non
     assert "accepted: a database file of SQLite or DuckDB" in refused(damaged)
     empty = database(tmp_path / f"empty{end}", ["CREATE TABLE t(x integer)", "DROP TABLE t"])
     assert "the database has no table" in refused(empty)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Order Details", "Order_Details"),
+        ("3", "table_3"),
+        ("Müller", "Muller"),
+        ("病人", "u75c5_u4eba"),
+        ("病", "u75c5"),
+        ("больные 2", "u431_u43e_u43b_u44c_u43d_u44b_u435_2"),
+        ("--", "table"),
+    ],
+)
+def test_tables_of_all_scripts_have_names_for_declarations(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
+    assert plain_name(plain) == plain
+    TypeAdapter(TableName).validate_python(plain)
+
+
+def test_long_names_of_tables_stay_distinct() -> None:
+    first, second = plain_name("病人" * 40), plain_name("病人" * 41)
+    assert first != second and len(first) <= 63
+    for each in (first, second, plain_name("a" * 64)):
+        TypeAdapter(TableName).validate_python(each)
+    assert "__" not in first and plain_name("a" * 63) == "a" * 63
+
+
+def test_a_compressed_file_among_tables_is_refused_by_its_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "one.parquet")
+    (tmp_path / "notes.zip").write_bytes(b"no table")
+    assert set(tables_at(tmp_path)) == {"one"}
+    for name in ("two.csv.gz", "Two.TSV.zst", "two.parquet.bz2"):
+        (tmp_path / name).write_bytes(b"\x1f\x8b")
+        found = refused(tmp_path)
+        assert f"{name} is compressed as a whole" in found and "the unpacked file" in found
+        (tmp_path / name).rename(tmp_path / f"_{name}")
+        assert set(tables_at(tmp_path)) == {"one"}
 
 
 def test_two_tables_of_one_plain_name_are_refused(tmp_path: Path) -> None:

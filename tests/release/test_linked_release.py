@@ -145,6 +145,8 @@ def test_the_guarantee_is_of_an_owner_with_all_rows_in_all_tables(clinic: Publis
     dossier = dossier_of(clinic.path)
     assert (dossier["guarantee"]["max_contributions"], dossier["guarantee"]["weighting"]) == (17, "owners")
     words, statement = " ".join(dossier["guarantee"]["plain_words"]), dossier["statement"]
+    for said in (words, statement["unit"]):
+        assert "Rows of the first table describe the average owner." in said and "not the average row" not in said
     assert "All rows that belong to one user in all tables are protected together, as one." in words
     assert "all records with the same patients.patient id, directly or by foreign keys, of" in statement["unit"]
     assert "Public tables, released as they are: codes: The clinic lists them." in statement["covered"]

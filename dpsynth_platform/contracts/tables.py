@@ -55,6 +55,7 @@ TableName = Annotated[
 MOST_TABLES = 50
 MOST_CHILDREN = 1000
 MOST_BOUND = 100_000
+MOST_TYPES = 16
 GAP_TYPES = ("integer", "date", "datetime")
 """Types of columns whose values are drawn as steps after the row before: ones, days, seconds."""
 PREVIOUS = "previous"
@@ -147,6 +148,13 @@ class LinkedTable(Part):
         le=2,
         description="How many previous rows of the same parent a row depends on; by default 1 where a parent may have "
         "several.",
+    )
+    types: int | None = Field(
+        default=None,
+        ge=2,
+        le=MOST_TYPES,
+        description="How many hidden types the rows of the parent have, on which all of their rows in this table "
+        "depend; by default none.",
     )
     context: list[str] | None = Field(
         default=None,

@@ -56,6 +56,7 @@ MOST_TABLES = 50
 MOST_CHILDREN = 1000
 MOST_BOUND = 100_000
 MOST_TYPES = 16
+"""Hidden types of a parent's rows."""
 GAP_TYPES = ("integer", "date", "datetime")
 """Types of columns whose values are drawn as steps after the row before: ones, days, seconds."""
 PREVIOUS = "previous"
@@ -153,8 +154,9 @@ class LinkedTable(Part):
         default=None,
         ge=2,
         le=MOST_TYPES,
-        description="How many hidden types the rows of the parent have, on which all of their rows in this table "
-        "depend; by default none.",
+        exclude_if=lambda types: types is None,
+        description="How many hidden types a row of the parent may have, on which all of its rows here depend; by "
+        "default none. They follow from what is measured anyway, at no cost.",
     )
     context: list[str] | None = Field(
         default=None,
@@ -205,7 +207,7 @@ class LinkedTable(Part):
     def faults(self) -> Iterator[str]:
         """What contradicts itself within the table."""
         if self.public is not None:
-            for name in ("parent", "max_children", "lags", "context", "share"):
+            for name in ("parent", "max_children", "lags", "types", "context", "share"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a public table, which is released as it is; accepted: leave it out"
             for name in ("columns", "order_by", "lookups", "constraints"):
@@ -215,7 +217,7 @@ class LinkedTable(Part):
                 yield f"key: {len(self.key)} columns of a public table; accepted: one, which other tables refer to"
             return
         if self.parent is None:
-            for name in ("lags", "context"):
+            for name in ("lags", "types", "context"):
                 if getattr(self, name) is not None:
                     yield f"{name}: of a table without a parent; accepted: a parent, or leave it out"
             if self.order_by or not self.key:
@@ -308,6 +310,8 @@ class LinkedTables(Part):
                     f"{MOST_BOUND}; declare smaller max_children"
                 )
             yield from self._context_faults(name)
+            if self.tables[name].types is not None:
+                yield from self._types_faults(name)
 
     def _parent_faults(self, name: str, table: LinkedTable, parent: Parent) -> Iterator[str]:
         private = [each for each, found in self.tables.items() if found.public is None and each != name]
@@ -319,6 +323,18 @@ class LinkedTables(Part):
             yield (
                 f"tables.{name}.parent.columns: {len(parent.columns)}, and the key of {parent.table} has {len(key)}; "
                 f"accepted: the columns that refer to {', '.join(key) or 'its key, which is not declared'}"
+            )
+
+    def _types_faults(self, name: str) -> Iterator[str]:
+        if not self.lags(name) or self.most(name) == 1:
+            yield (
+                f"tables.{name}.types: rows do not depend on those before; accepted: lags 1 or 2 and max_children "
+                "above 1, or leave it out"
+            )
+        if not set(self.passed_on(name)) - set(self.tables[name].order_by):
+            yield (
+                f"tables.{name}.types: no column tells them; accepted: a modelled column with declared values beside "
+                "`order_by`, or leave it out"
             )
 
     def _context_faults(self, name: str) -> Iterator[str]:

@@ -47,8 +47,9 @@ TYPE = "row__type"
 STARTS, STEPS, TOLERANCE = 8, 500, 1e-7
 SMOOTHING = 0.01
 """Of each type's distribution, the part that is that of all rows, so that no value is impossible in a type."""
-SIGMA = 0.5
-"""Of pairs (type, column) in the refit, in records: about that of rounding."""
+LOOSENESS = 0.25
+"""Deviation of pairs (type, column) in the refit, by the least one of the noisy counts."""
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -90,59 +91,54 @@ def typed(model: Model, tables: LinkedTables, name: str, types: int, constraints
 
     Raises `ContractError` if no row can keep the constraints.
     """
-    domain = model.domain
+    joints, weights = _with_types(model, tables, name, types)
+    place, noise = len(model.domain), min(item.sigma for item in model.measurements.one_way)
+
+    def counts(clique: Clique, shares: Array, sigma: float) -> NoisyCounts:
+        padded = np.concatenate([shares, np.zeros((*shares.shape[:-1], 1))], axis=-1)  # no type is missing
+        return NoisyCounts(clique, np.rint(padded * model.total).astype(np.int64), sigma)
+
+    pairs = [counts((index, place), joint, LOOSENESS * noise) for index, joint in sorted(joints.items())]
+    measured = model.measurements
+    stored = replace(
+        measured, one_way=(*measured.one_way, counts((place,), weights, 0.0)), joint=(*measured.joint, *pairs)
+    )
+    column = ColumnDomain(TYPE, "categorical", nullable=False, values=tuple(str(each + 1) for each in range(types)))
+    schema, treatments = model.release.schema, model.release.treatments
+    release = ReleaseSchema(schema.append(pa.field(TYPE, pa.string())), treatments | {TYPE: "modelled"})
+    plan = replace(model.plan, columns=[*model.plan.columns, column.to_json()], release=release.to_json())
+    return fitted(plan, stored, constraints)
+
+
+def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tuple[dict[int, Array], Array]:
+    """P(state, type) of each column that the types tell something of, by its index, and P(type)."""
     rows, parents = _features(model, tables, name)
     siblings = [(own, before) for own, *_ in rows for _, *others in rows for before in others]
     known = [(own, above) for own, *_ in rows for above in parents]
-    number = next((each for each in parents if domain.columns[each.index].name == children_name(name)), None)
-    firsts = [] if number is None else [(before, number) for _, *others in rows for before in others]
-    shares = _shares(model, [(a.index, b.index) for a, b in (*siblings, *known, *firsts)])
+    number = next(each for each in parents if model.domain.columns[each.index].name == children_name(name))
+    numbers = [(before, number) for _, *others in rows for before in others]
+    shares = _shares(model, [(a.index, b.index) for a, b in (*siblings, *known, *numbers)])
 
-    def pairs_of(found: Sequence[tuple[_Feature, _Feature]]) -> list[Pair]:
-        return [(a, b, _present(shares[a.index, b.index], a, b)) for a, b in found]
+    def present(pairs: Sequence[tuple[_Feature, _Feature]]) -> list[Pair]:
+        return [(a, b, _present(shares[a.index, b.index], a, b)) for a, b in pairs]
 
-    classes = latent_classes(pairs_of(siblings), types)
-    above = with_known(pairs_of(known), classes)
-    weights = np.mean([each.sum(axis=0) for each in above.values()], axis=0) if above else classes.weights
-    column = ColumnDomain(TYPE, "categorical", nullable=False, values=tuple(str(each + 1) for each in range(types)))
-    one_way = np.append(weights, 0.0)
-    features = {each.index: each for group in rows for each in group} | {each.index: each for each in parents}
-    single = {index: _single(shares, index) for index in features}
-    joints = {each.index: _scaled(above[each.values], single[each.index], weights) for each in parents}
-
-    def joint(feature: _Feature, *, before: bool) -> Array:
-        of_type = classes.weights if before else weights
-        found = feature.of_values @ classes.given[feature.values] * of_type
-        lacking = ~feature.of_values.any(axis=1)
-        found[lacking] = weights
-        if before and number is not None:  # which rows have none before them follows from the number of rows
-            given = joints[number.index] / np.maximum(single[number.index][:, None], 1e-300)
-            found[lacking] = (shares[feature.index, number.index] @ given)[lacking]
-        return _scaled(found, single[feature.index], weights)
-
+    classes = latent_classes(present(siblings), types)
+    above = with_known(present(known), classes)
+    weights = np.mean([each.sum(axis=0) for each in above.values()], axis=0)
+    joints = {}
+    for each in parents:
+        joints[each.index] = _scaled(above[each.values], shares[rows[0][0].index, each.index].sum(axis=0), weights)
+    of_number = joints[number.index]
+    of_number = of_number / np.maximum(of_number.sum(axis=1, keepdims=True), _LEAST)
     for own, *others in rows:
-        joints[own.index] = joint(own, before=False)
-        joints |= {each.index: joint(each, before=True) for each in others}
-    stored = replace(
-        model.measurements,
-        one_way=(*model.measurements.one_way, _counts((len(domain),), one_way, model.total)),
-        joint=(
-            *model.measurements.joint,
-            *(
-                _counts((index, len(domain)), np.append(found, np.zeros((len(found), 1)), axis=1), model.total)
-                for index, found in sorted(joints.items())
-            ),
-        ),
-    )
-    release = ReleaseSchema(
-        model.release.schema.append(pa.field(TYPE, pa.string())), model.release.treatments | {TYPE: "modelled"}
-    )
-    plan = replace(
-        model.plan,
-        columns=[*model.plan.columns, column.to_json()],
-        release=release.to_json(),
-    )
-    return fitted(plan, stored, constraints)
+        for each, of_type in ((own, weights), *((before, classes.weights) for before in others)):
+            joint = each.of_values @ classes.given[each.values] * of_type
+            missing = ~each.of_values.any(axis=1)
+            with_number = shares[each.index, number.index]
+            # Which rows have none before them follows from their number.
+            joint[missing] = (with_number @ of_number)[missing]
+            joints[each.index] = _scaled(joint, with_number.sum(axis=1), weights)
+    return joints, weights
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,7 @@ def with_known(pairs: Sequence[Pair], classes: Classes) -> dict[int, Array]:
             counts = np.zeros_like(joint)
             for a, _, shares in several:
                 given = a.of_values @ classes.given[a.values]
-                counts += joint * ((shares / np.maximum(given @ joint.T, 1e-300)).T @ given)
+                counts += joint * ((shares / np.maximum(given @ joint.T, _LEAST)).T @ given)
             new = (1 - SMOOTHING) * counts / len(several) + SMOOTHING * start
             done = np.abs(new - joint).max() < TOLERANCE
             joint = new
@@ -244,7 +240,7 @@ def _step(pairs: Sequence[Pair], classes: Classes, overall: Mapping[int, Array])
     fit = 0.0
     for a, b, shares in pairs:
         of_a, of_b = (each.of_values @ classes.given[each.values] for each in (a, b))
-        expected = np.maximum((of_a * classes.weights) @ of_b.T, 1e-300)
+        expected = np.maximum((of_a * classes.weights) @ of_b.T, _LEAST)
         ratio = shares / expected
         fit += float((shares * np.log(expected)).sum())
         from_b, from_a = classes.weights * (ratio @ of_b), classes.weights * (ratio.T @ of_a)
@@ -258,7 +254,7 @@ def _step(pairs: Sequence[Pair], classes: Classes, overall: Mapping[int, Array])
 
 
 def _normed(given: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(each / np.maximum(each.sum(axis=0), 1e-300) for each in given)
+    return tuple(each / np.maximum(each.sum(axis=0), _LEAST) for each in given)
 
 
 def _overall(pairs: Sequence[Pair], sizes: Mapping[int, int]) -> dict[int, Array]:
@@ -339,23 +335,16 @@ def _ascending_shares(model: Model, cliques: Sequence[Clique]) -> dict[Clique, A
 
 
 def _present(shares: Array, a: _Feature, b: _Feature) -> Array:
-    """The shares of states with values, with sum one."""
-    kept = shares * a.of_values.any(axis=1)[:, None] * b.of_values.any(axis=1)
-    return np.asarray(kept / max(kept.sum(), 1e-300))
-
-
-def _single(shares: Mapping[Clique, Array], index: int) -> Array:
-    clique = next(each for each in shares if index in each)
-    return shares[clique].sum(axis=1 - clique.index(index)).clip(0)
+    """The shares of states with values, with sum one; independent ones where noise leaves none."""
+    possible = np.outer(a.of_values.any(axis=1), b.of_values.any(axis=1)).astype(np.float64)
+    kept = shares.clip(0) * possible
+    kept = kept if kept.sum() > 0 else possible
+    return np.asarray(kept / max(kept.sum(), _LEAST))
 
 
 def _scaled(joint: Array, states: Array, types: Array) -> Array:
     """The nearest table of (state, type) with these sums: iterative proportional fitting."""
     for _ in range(100):
-        joint = joint * (states / np.maximum(joint.sum(axis=1), 1e-300))[:, None]
-        joint = joint * (types / np.maximum(joint.sum(axis=0), 1e-300))
+        joint = joint * (states / np.maximum(joint.sum(axis=1), _LEAST))[:, None]
+        joint = joint * (types / np.maximum(joint.sum(axis=0), _LEAST))
     return joint
-
-
-def _counts(clique: Clique, shares: Array, total: float) -> NoisyCounts:
-    return NoisyCounts(clique, np.rint(shares * total / shares.sum()).astype(np.int64), SIGMA)

@@ -155,8 +155,8 @@ class LinkedTable(Part):
         ge=2,
         le=MOST_TYPES,
         exclude_if=lambda types: types is None,
-        description="How many hidden types a row of the parent may have, on which all of its rows here depend; by "
-        "default none. They follow from what is measured anyway, at no cost.",
+        description="Without `order_by`: how many hidden types a row of the parent may have, on which all of its rows "
+        "here depend; by default none. They follow from what is measured anyway, at no cost.",
     )
     context: list[str] | None = Field(
         default=None,
@@ -331,10 +331,13 @@ class LinkedTables(Part):
                 f"tables.{name}.types: rows do not depend on those before; accepted: lags 1 or 2 and max_children "
                 "above 1, or leave it out"
             )
-        if not set(self.passed_on(name)) - set(self.tables[name].order_by):
+        if self.tables[name].order_by:
+            # By the row before alone, a lasting type cannot be distinguished from a memory of one row.
+            yield f"tables.{name}.types: rows have an order; accepted: no order_by, or leave it out"
+        if not self.passed_on(name):
             yield (
-                f"tables.{name}.types: no column tells them; accepted: a modelled column with declared values beside "
-                "`order_by`, or leave it out"
+                f"tables.{name}.types: no column tells them; accepted: a modelled column with declared values, or "
+                "leave it out"
             )
 
     def _context_faults(self, name: str) -> Iterator[str]:

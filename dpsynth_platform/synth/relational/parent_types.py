@@ -267,17 +267,13 @@ def _overall(pairs: Sequence[Pair], sizes: Mapping[int, int]) -> dict[int, Array
 
 
 def _features(model: Model, tables: LinkedTables, name: str) -> tuple[list[list[_Feature]], list[_Feature]]:
-    """Columns of a row each with that of the rows before, and the columns of the parent.
-
-    The order's columns are left out: theirs are not alike from row to row.
-    """
-    domain, order = model.domain, tables.tables[name].order_by
-    lags = range(tables.lags(name) if order else 1, tables.lags(name) + 1)
+    """Columns of a row each with those of the rows before, and the columns of the parent."""
+    domain, lags = model.domain, range(1, tables.lags(name) + 1)
     places = {_source(column): index for index, column in enumerate(domain)}
     rows: list[list[_Feature]] = []
     for own in tables.passed_on(name):
         for index, column in enumerate(domain):
-            if own in order or column.reads != (own,):
+            if column.reads != (own,):
                 continue
             before = [places[(previous_name(own, lag),), column.kind] for lag in lags]
             rows.append(_alike(model, [index, *before], len(rows)))

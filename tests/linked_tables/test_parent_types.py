@@ -28,7 +28,7 @@ def shop(number: int = 3000) -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(0)
 
     def drawn(shares: np.ndarray) -> np.ndarray:
-        return (rng.random((len(shares), 1)) > shares.cumsum(axis=1)).sum(axis=1)
+        return np.asarray((rng.random((len(shares), 1)) > shares.cumsum(axis=1)).sum(axis=1))
 
     kind = rng.choice(4, number, p=KINDS)
     parent = np.repeat(np.arange(number), rng.integers(1, 7, number) + 2 * (kind == 3))
@@ -68,7 +68,7 @@ def made(place: Path, **more: Any) -> pd.DataFrame:
         fix(patch)
         options = TablesOptions(epsilon=4, delta=1e-6, schema=declared(**more))
         found = synthesize_tables(tables(), place, options)
-    return pq.read_table(found.synthetic / "orders.parquet").to_pandas()
+    return pd.DataFrame(pq.read_table(found.synthetic / "orders.parquet").to_pandas())
 
 
 def test_rows_of_one_parent_share_its_type(tmp_path: Path) -> None:

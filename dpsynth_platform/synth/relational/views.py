@@ -22,7 +22,6 @@ from dpsynth_platform.contracts.tables import gap_name, previous_name
 from dpsynth_platform.synth.relational.evidence import GivenEvidence
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.marginals import model_under
-from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
@@ -53,10 +52,7 @@ class ViewSampler:
         gap: str | None = None,
     ) -> ViewSampler:
         """Reads a view's complete model; raises as `Generator.draw`."""
-        return cls.of_model(model_under(directory, constraints), evidence, gap)
-
-    @classmethod
-    def of_model(cls, model: Model, evidence: Collection[str], gap: str | None = None) -> ViewSampler:
+        model = model_under(directory, constraints)
         domain = model.domain
         known = frozenset(index for index, column in enumerate(domain) if set(column.reads) <= set(evidence))
         sampler = replace(Sampler.of(model), known=known)

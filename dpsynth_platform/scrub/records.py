@@ -40,7 +40,10 @@ def record_texts(batch: pa.RecordBatch, free: Collection[str], identifying: Sequ
     texts = {name: batch.column(name).to_pylist() for name in free}
     places = [(row, name) for row in range(batch.num_rows) for name in free if texts[name][row] is not None]
     rows = sorted({row for row, _ in places})
-    records = batch.select(identifying).take(pa.array(rows, pa.int64())).to_pylist()
+    # Rows without any column have no length in Arrow.
+    records = (
+        batch.select(identifying).take(pa.array(rows, pa.int64())).to_pylist() if identifying else [{}] * len(rows)
+    )
     values = {
         row: {
             name: canonical_text(part) for column, value in found.items() for name, part in listed_values(column, value)

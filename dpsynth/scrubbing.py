@@ -6,13 +6,14 @@ What belongs here: the call and what it returns. What does not: what is scrubbed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from dpsynth import frames
 from dpsynth.words import in_python
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.sources.dialect import Dialect
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def scrub(
     owner: str | None = None,
     key: Path | str | None = None,
     processes: int = 1,
+    **csv: Any,
 ) -> Scrubbed:
     """Scrubs the texts of a table. Best effort: what is left may still say who somebody is.
 
@@ -55,8 +57,10 @@ def scrub(
         action: what each finding becomes: a fictional value, its type, a keyed hash, or nothing.
         rules: as in a contract's `scrub`, or the path of a YAML file with them or with a registry of Presidio.
         owner: the column that names the owner of a row; an original then has one fictional value for each owner.
-        key: file of the secret key for hashes; made if it does not exist.
+        key: file of the secret key for hashes, and with `owner` for the same values in several tables; made if it does
+            not exist.
         processes: number of detector processes. With several, a script needs `if __name__ == "__main__":`.
+        csv: the dialect of a CSV file, as `dpsynth scrub run` has it: `csv_header=True`, `csv_separator=";"`.
 
     Raises:
         ConfigurationError: the key's file cannot be used.
@@ -97,9 +101,16 @@ def scrub(
     if isinstance(found, Path):
         if out is None:
             raise SourceError(f"{found}: without out; accepted: out, the name of a new table")
-        made = scrub_file(found, Path(out), choice, key=secret, processes=processes)
+        made = scrub_file(found, Path(out), choice, dialect=_dialect(csv), key=secret, processes=processes)
         return Scrubbed(made.out, made.report, own.notes)
-    if out is not None:
-        raise SourceError("out: for a table at a path only; accepted: a frame without it")
+    if out is not None or csv:
+        raise SourceError(f"{next(iter(csv), 'out')}: for a table at a path only; accepted: a frame without it")
     table, report = scrub_table(found, choice, key=secret, processes=processes)
     return Scrubbed(kind.frame(table), report, own.notes)
+
+
+def _dialect(options: Mapping[str, Any]) -> Dialect:
+    known = [f"csv_{item.name}" for item in fields(Dialect)]
+    if unknown := [name for name in options if name not in known]:
+        raise ContractError(f"{unknown[0]}: unknown option; accepted: {', '.join(known)}")
+    return Dialect(**{name.removeprefix("csv_"): value for name, value in options.items()})

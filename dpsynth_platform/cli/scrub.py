@@ -70,8 +70,8 @@ def run(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="File of the secret key for hash; made if it does not exist. With it, guesses of originals can be "
-            "tested."
+            help="File of the secret key for hash, and with --owner for the same values in several files; made if it "
+            "does not exist. With it, guesses of originals can be tested."
         ),
     ] = None,
     *,

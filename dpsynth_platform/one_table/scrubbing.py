@@ -61,7 +61,7 @@ def scrub_file(
 
     Args:
         out: a new path; its name says the format, as in `output.format_of`, or `.txt` for a text.
-        key: file of the key for hashes; made if it does not exist.
+        key: file of the key for hashes, and for the fictional values of owners; made if it does not exist.
         processes: number of detector processes; None: one for each core.
 
     Raises:
@@ -142,7 +142,7 @@ def read_key(path: Path) -> bytes:
 
 
 def _key(choice: ScrubChoice, key: Path | None) -> bytes | None:
-    return read_key(key) if key is not None and choice.hashes else choice.key
+    return choice.key if key is None else read_key(key)
 
 
 def _check_out(path: Path, out: Path) -> None:

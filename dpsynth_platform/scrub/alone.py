@@ -55,7 +55,7 @@ class ScrubChoice:
         action: on each finding, where `rules` have none for its type. `drop` removes it from its text.
         rules: additions to the detection, and actions by entity type.
         owner: the column that names the owner of a row; the same original of one owner gets the same fictional value.
-        key: secret of 32 bytes for hashes; None: there are none.
+        key: secret of 32 bytes for hashes and for the values of owners; None: a fresh one, and no hashes.
     """
 
     columns: tuple[str, ...] | None = None

@@ -71,7 +71,7 @@ class ValueScan:
         texts: for each column of texts, the values that are public.
         numbers: columns of numbers.
         least: of so many owners a column must have such values.
-        passages: whether a value of several words, as in free text, counts too, as `PASSAGE`.
+        passages: whether values count, too, that are as long as free text (as `PASSAGE`), or personal in a part only.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class ValueScan:
         return sorted(key for key, count in self._counts.items() if count.enough)
 
     def _type_of(self, value: str) -> str | None:
-        return PASSAGE if self._passages and len(value.split()) > LABEL_WORDS else _type_of(value)
+        if self._passages and (len(value.split()) > LABEL_WORDS or len(value) > _LONGEST):
+            return PASSAGE
+        return _type_of(value, parts=self._passages)
 
     def _count(self, name: str, entity: str, rows: Iterable[int], owners: Sequence[RowOwners]) -> None:
         count = self._counts[name, entity]
@@ -160,24 +162,21 @@ def _texts(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
-def _type_of(text: str) -> str | None:
-    """The entity type of a whole value, or None."""
+def _type_of(text: str, *, parts: bool) -> str | None:
+    """The entity type of a whole value, or if `parts`, of a part of it; or None."""
     from dpsynth_platform.scrub.lists import word_lists
     from dpsynth_platform.scrub.rules import rules
 
     bare = text.strip()
     if not bare or len(bare) > _LONGEST:
         return None
-    found = [
-        (item.trust, item.entity)
-        for rule in rules()
-        if rule.entity in (*_TELLING_TYPES, _DATE)
-        for item in rule.find(bare)
-        if (item.start, item.end) == (0, len(bare))
-    ]
+    items = [item for rule in rules() if rule.entity in (*_TELLING_TYPES, _DATE) for item in rule.find(bare)]
+    found = [(item.trust, item.entity) for item in items if (item.start, item.end) == (0, len(bare))]
     if found:
         entity = min(found)[1]
         return None if entity == _DATE else entity
+    if parts and (within := [(item.trust, item.entity) for item in items if item.entity != _DATE]):
+        return min(within)[1]
     name = _FULL_NAME.fullmatch(bare)
     return "PERSON" if name is not None and name["first"].casefold() in word_lists().first_names else None
 

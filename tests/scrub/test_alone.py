@@ -98,6 +98,8 @@ CARD = 4485527627509597
         (["red", "ann.lee@corp.com"], "values look like EMAIL_ADDRESS"),
         (["red", "Maria Alvarez"], "values look like PERSON"),
         (["red", "she met the man with Xqz at the station"], "values look like free text"),
+        (["red", '{"mail":"ann@corp.com"}'], "values look like EMAIL_ADDRESS"),
+        (["red", "x" * 201], "values look like free text"),
         ([1, CARD], "values look like CREDIT_CARD"),
         ([["ann@corp.com"], []], "its type list<item: string> is not looked into"),
         ([b"ann@corp.com", b""], "its type binary is not looked into"),

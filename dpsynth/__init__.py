@@ -25,6 +25,7 @@ from dpsynth.comparison import Compared, compare
 from dpsynth.contracts import Contract
 from dpsynth.evaluation import Evaluation, evaluate
 from dpsynth.releases import Release, load_release, verify
+from dpsynth.scrubbing import Scrubbed, scrub
 from dpsynth.synthesis import Result, Synthesizer, plan, query, sample, synthesize
 from dpsynth.tables import Tables
 from dpsynth_platform.foundation.errors import (
@@ -61,6 +62,7 @@ __all__ = [
     "Plan",
     "Release",
     "Result",
+    "Scrubbed",
     "SourceError",
     "SpendRepeated",
     "Synthesizer",
@@ -74,6 +76,7 @@ __all__ = [
     "plan",
     "query",
     "sample",
+    "scrub",
     "synthesize",
     "verify",
 ]

@@ -25,7 +25,7 @@ _KINDS = {
     "PERSON": {"name", "firstname", "lastname", "fullname", "surname", "forename", "nickname"},
 }
 # In a column of unknown kind, longer values are texts, and no labels of a person.
-_LABEL_WORDS = 5
+LABEL_WORDS = 5
 _SHORTEST_CLUE = 3
 # Limits of the search's time; longer values identify no single person.
 _LONGEST_CLUE = 200
@@ -59,7 +59,7 @@ def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
         text = (value or "").strip()
         kind = column_kind(column)
         shortest = _SHORTEST_NAME if kind == "PERSON" else _SHORTEST_CLUE
-        if not shortest <= len(text) <= _LONGEST_CLUE or (kind is None and len(text.split()) > _LABEL_WORDS):
+        if not shortest <= len(text) <= _LONGEST_CLUE or (kind is None and len(text.split()) > LABEL_WORDS):
             continue
         for entity, form in itertools.islice(_forms(text, kind or "ID"), room):
             found.setdefault(entity, set()).add(form)

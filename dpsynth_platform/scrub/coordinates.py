@@ -32,6 +32,10 @@ _FINE_ANGLE = rf"\d{{1,3}}{_DEGREE}{_MINUTES}{_SECONDS}"
 _NORTH, _EAST = r"\s?[NS](?:orth|outh)?\b", r"\s?[EW](?:ast|est)?\b"
 _BARE = r"\d{1,3}(?:\.\d{2,}|[ ]\d{1,2}(?:\.\d+)?(?:[ ]\d{1,2}(?:\.\d+)?)?)"
 """Degrees with decimals, or with minutes and seconds after spaces: only with hemispheres."""
+_OTHER_WORD = re.compile(
+    r"(?<![^\W\d_])(?!(?:deg(?:rees?)?|north|south|east|west|and|lat(?:itude)?|lon\w{0,6}|lng)(?![^\W\d_]))[^\W\d_]{3}",
+    re.IGNORECASE,
+)
 _SIGN = r"(?:\s?[°º])?"
 _LABELLED = r"(?:\s?[,;/]\s?|\s|\s?,?\s?(?:and\s)?(?:lon|lng|long)\w*\s?[:=]?\s?)"
 _BETWEEN = r"\s?[,;/]?\s{0,2}(?:and\s)?"
@@ -58,12 +62,19 @@ def _pair(decimals: int, between: str) -> str:
 
 
 def other_coordinates(text: str, draw: random.Random) -> str:
-    """Another place in the same format: two-digit numbers are below 60, three-digit ones below 180."""
+    """Another place in the same format: two-digit numbers are below 60, three-digit ones below 180.
+
+    A text with words is returned as it is, for the caller to mask: it is more than coordinates.
+    """
+    if _OTHER_WORD.search(text):
+        return text
     return re.sub(r"(\d+)(\.\d+)?", lambda match: _other_number(match, text, draw), text)
 
 
 def _other_number(match: re.Match[str], text: str, draw: random.Random) -> str:
     whole, decimals = match.group(1), match.group(2) or ""
+    if len(whole) > 3:
+        return "".join(draw.choice("0123456789") if item.isdecimal() else item for item in match.group())
     most = 180 if len(whole) == 3 else min(10 ** len(whole), 60)
     least = 10 ** (len(whole) - 1) if len(whole) > 1 and whole[0] != "0" else 0
     value = f"{draw.randrange(least, most):0{len(whole)}d}"

@@ -20,6 +20,7 @@ _MONTHS = [dt.date(2000, month, 1).strftime("%B") for month in range(1, 13)]
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 _SHORTEST_NAME = 3
 
+_NO_DATE = re.compile(r"[^\W\d_]{3}|(?<!\.)(?<!\.\d)(?<!\d\d)\d{3}")
 _PARTS = re.compile(
     rf"""(?P<numbers>\d{{1,4}}([/.-])\d{{1,2}}\2\d{{1,4}})
     | (?P<clock>\d{{1,2}}:\d{{2}}(?::\d{{2}})?)(?P<half>\s?[ap]\.?m)?
@@ -33,7 +34,12 @@ _PARTS = re.compile(
 
 
 def other_date(text: str, generator: random.Random) -> str:
-    """A date in the same format, of a year at most two away; other parts of the text stay."""
+    """A date in the same format, of a year at most two away; short words and fractions of seconds stay.
+
+    A text with other words or numbers is returned as it is, for the caller to mask: it is more than a date.
+    """
+    if _NO_DATE.search(_PARTS.sub("", text)):
+        return text
     return _PARTS.sub(lambda match: _other_part(match, generator), text)
 
 

@@ -83,7 +83,7 @@ class TextDetector:
             try:
                 candidates = allowed + list(own.find(text))
             except TimeoutError:
-                return [Finding(0, len(text), UNREAD)]
+                return [Finding(0, len(text), UNREAD, Trust.CONTRACT)]
         pattern = clues(document.values) if document.values else None
         if pattern is not None:
             candidates = candidates + [

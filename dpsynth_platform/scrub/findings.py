@@ -10,22 +10,9 @@ import bisect
 import enum
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpsynth_platform.scrub.letters import UPPER
-
-
-@dataclass(frozen=True, order=True)
-class Finding:
-    """Personal data in a text: characters [start, end) and the entity type, such as PERSON."""
-
-    start: int
-    end: int
-    entity: str
-
-
-UNREAD = "UNREAD"
-"""Entity type of a whole text for which a contract's own rules took too long; it is always masked."""
 
 
 class Trust(enum.IntEnum):
@@ -39,6 +26,23 @@ class Trust(enum.IntEnum):
     LIKELY = 5
     MODEL = 6
     LIST = 7
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Personal data in a text: characters [start, end) and the entity type, such as PERSON.
+
+    `trust` is that of its source, as far as it is known; findings are equal without it.
+    """
+
+    start: int
+    end: int
+    entity: str
+    trust: Trust = field(default=Trust.LIST, compare=False, repr=False)
+
+
+UNREAD = "UNREAD"
+"""Entity type of a whole text for which a contract's own rules took too long; it is always masked."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def resolved(text: str, candidates: Iterable[Candidate]) -> list[Finding]:
                     last -= 1
                 if item.trust >= Trust.MODEL and not _CAPITAL_OR_DIGIT.search(text, start, last):
                     continue
-            bisect.insort(taken, Finding(start, last, item.entity))
+            bisect.insort(taken, Finding(start, last, item.entity, item.trust))
     return _joined_names(text, taken)
 
 
@@ -103,7 +107,7 @@ def _joined_names(text: str, findings: list[Finding]) -> list[Finding]:
             and item.entity == last.entity == "PERSON"
             and (last.end == item.start or _BLANK.fullmatch(text, last.end, item.start))
         ):
-            joined[-1] = Finding(last.start, item.end, item.entity)
+            joined[-1] = Finding(last.start, item.end, item.entity, min(last.trust, item.trust))
         else:
             joined.append(item)
     return joined

@@ -90,8 +90,10 @@ def iban(text: str, draw: Draw) -> str:
 
 
 def ip_address(text: str, draw: Draw) -> str:
-    """An address of the networks for documentation (RFC 5737, RFC 3849); the mask stays."""
+    """An address of the networks for documentation (RFC 5737, RFC 3849); the mask stays, and nothing else after /."""
     address, slash, mask = text.partition("/")
+    if not re.fullmatch(r"[0-9]{1,3}", mask):
+        slash = mask = ""
     if ":" in address:
         return f"2001:db8::{draw.randrange(1, 65536):x}:{draw.randrange(1, 65536):x}{slash}{mask}"
     network = draw.choice(("192.0.2", "198.51.100", "203.0.113"))
@@ -105,7 +107,9 @@ def mac_address(text: str, draw: Draw) -> str:
 
 
 def hexadecimal(text: str, draw: Draw) -> str:
-    """Replaces each hexadecimal digit."""
+    """Replaces each hexadecimal digit; in another text, every letter and digit."""
+    if re.search(r"[^\W\d_a-fA-F]", text):
+        return same_shape(text, draw)
     return re.sub(r"[0-9a-fA-F]", lambda _: draw.choice("0123456789abcdef"), text)
 
 

@@ -35,15 +35,16 @@ LEAST_OWNERS = 20
 
 
 class OwnerCount:
-    """Counts owners up to `LEAST_OWNERS`, or rows with several owners if they share none with a counted row."""
+    """Counts owners up to `least`, or rows with several owners if they share none with a counted row."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = LEAST_OWNERS) -> None:
+        self._least = least
         self._rows = 0
         self._owners: set[str] = set()
 
     @property
     def enough(self) -> bool:
-        return self._rows >= LEAST_OWNERS
+        return self._rows >= self._least
 
     def add(self, owners: RowOwners) -> None:
         if not self.enough and self._owners.isdisjoint(owners):

@@ -27,10 +27,8 @@ batch with another schema stops the run.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,14 +43,12 @@ from dpsynth_platform.contracts.linked_contract import by_tables
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
-from dpsynth_platform.scrub.detection import Document
-from dpsynth_platform.scrub.findings import UNREAD, Finding
+from dpsynth_platform.scrub.findings import UNREAD
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     OWNERS_COLUMN,
     RECORD_COLUMN,
     FingerprintKeys,
-    canonical_text,
     canonical_texts,
     keyed,
     owner_column,
@@ -60,10 +56,10 @@ from dpsynth_platform.scrub.fingerprints import (
 )
 from dpsynth_platform.scrub.fitting import TEXT, fits
 from dpsynth_platform.scrub.matching import MatchCheck
-from dpsynth_platform.scrub.owners import ColumnOwners, OwnerCount, OwnerReader, RowUnits, is_id_list, listed_values
+from dpsynth_platform.scrub.owners import ColumnOwners, OwnerReader, RowUnits, is_id_list
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.pictures import PictureReader
-from dpsynth_platform.scrub.replacement import Replacer, substituted
+from dpsynth_platform.scrub.records import RecordTexts, Treatment, record_texts
 from dpsynth_platform.sources.periods import local, local_schema
 
 # Small enough for regular progress and constant memory, large enough for full batches of the model.
@@ -124,15 +120,16 @@ class ScrubReport:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, without exact counts of findings and damages below `LEAST_SHOWN`."""
-        findings = {column: _shown(counts) for column, counts in self.findings.items()}
+        findings = {column: shown_counts(counts) for column, counts in self.findings.items()}
         # By name: a count that is added one day must not be shown unmasked.
         shown = ("rows_read", "rows_without_owner", "owners_without_id", "owners_repeated", "texts", "actions")
-        masked = {"findings": findings, "damaged": _shown(self.damaged), "limits": LIMITS}
-        pictures = {} if self.pictures is None else {"pictures_left_out": _shown(self.pictures)}
+        masked = {"findings": findings, "damaged": shown_counts(self.damaged), "limits": LIMITS}
+        pictures = {} if self.pictures is None else {"pictures_left_out": shown_counts(self.pictures)}
         return {name: deepcopy(getattr(self, name)) for name in shown} | masked | pictures
 
 
-def _shown(counts: Mapping[str, int]) -> dict[str, int | str]:
+def shown_counts(counts: Mapping[str, int]) -> dict[str, int | str]:
+    """Counts by name, without exact ones below `LEAST_SHOWN`."""
     return {
         name: count if count >= LEAST_SHOWN else f"fewer than {LEAST_SHOWN}"
         for name, count in sorted(counts.items())
@@ -232,7 +229,7 @@ def checked_batches(
     scan, matching, done = ColumnScan(contract), MatchCheck(contract, schema), 0
     for batch in batches:
         _check_schema(contract.dataset, batch, schema)
-        readable, _ = _in_utf8(batch)
+        readable, _ = in_utf8(batch)
         readable, units = matching.canonical(readable), RowUnits(done, batch.num_rows)
         scan.look(readable, units)
         matching.look(readable, units)
@@ -252,7 +249,7 @@ def _scrubbed(
     report, done = scrubber.report, 0
     with ParallelDetector(scrubber.own_rules, processes) as detector:
         chunks = (scrubber.prepare(chunk) for chunk in _chunks(batches, schema, scrubber))
-        for chunk, findings in detector.each(chunks, lambda chunk: chunk.documents):
+        for chunk, findings in detector.each(chunks, lambda chunk: chunk.taken.documents):
             yield scrubber.finish(chunk, findings)
             done += chunk.rows_read
             if progress is not None:
@@ -267,23 +264,28 @@ def _scrubbed(
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
-    """The batches in pieces of at most `CHUNK_ROWS` rows and `CHUNK_BYTES` of text or pixels (a row may have more)."""
+    """The batches with plain values, in pieces."""
     for batch in batches:
         batch = batch.select([name for name in batch.schema.names if name not in scrubber.ignored])
         plain_columns = [plain(column) for column in batch.columns]
         batch = pa.RecordBatch.from_arrays(plain_columns, schema=plain_schema(batch.schema))
         _check_schema(scrubber.dataset, batch, schema)
-        sizes = np.full(batch.num_rows, scrubber.pictures.bytes_per_row, np.int64)
-        for name in scrubber.free:
-            sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
-        ends = np.cumsum(sizes)
-        start = 0
-        while start < batch.num_rows:
-            before = ends[start - 1] if start else 0
-            stop = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
-            stop = max(start + 1, min(stop, start + CHUNK_ROWS, batch.num_rows))
-            yield batch.slice(start, stop - start)
-            start = stop
+        yield from chunks_of(batch, scrubber.free, scrubber.pictures.bytes_per_row)
+
+
+def chunks_of(batch: pa.RecordBatch, texts: Collection[str], bytes_per_row: int = 0) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of at most `CHUNK_ROWS` rows and `CHUNK_BYTES` of text or pixels (a row may have more)."""
+    sizes = np.full(batch.num_rows, bytes_per_row, np.int64)
+    for name in texts:
+        sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < batch.num_rows:
+        before = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
+        stop = max(start + 1, min(stop, start + CHUNK_ROWS, batch.num_rows))
+        yield batch.slice(start, stop - start)
+        start = stop
 
 
 def _check_schema(dataset: str, batch: pa.RecordBatch, schema: pa.Schema) -> None:
@@ -304,14 +306,12 @@ def _differences(found: pa.Schema, expected: pa.Schema) -> str:
 
 @dataclass(frozen=True, repr=False)
 class _Chunk:
-    """Rows that have an owner, before detection; `places` are the (row, column) of each document."""
+    """Rows that have an owner, before detection."""
 
     batch: pa.RecordBatch
     rows_read: int
     owners: ColumnOwners
-    texts: dict[str, list[str | None]]
-    places: list[tuple[int, str]]
-    documents: list[Document]
+    taken: RecordTexts
 
 
 class _Scrubber:
@@ -326,11 +326,9 @@ class _Scrubber:
         self.owner_columns = contract.privacy.owner_columns
         self._owners = OwnerReader(contract.privacy, keys.owner)
         self._key_columns = [name for name in contract.source.key if name not in self.owner_columns]
-        self._keys = keys
         self._record_key = keyed(keys.record)
         self._scan = ColumnScan(contract)
         self.matching = MatchCheck(contract, schema)
-        self._unread = OwnerCount()
         self.pictures = PictureReader(contract)
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
@@ -342,12 +340,10 @@ class _Scrubber:
             for name, column in contract.columns.items()
             if name not in self.free and column.type in ("text", "identifier")
         ]
-        self.report = ScrubReport(
-            texts=dict.fromkeys(self.free, 0), findings={name: Counter() for name in self.free}, actions=dict(texts)
-        )
+        self._treatment = Treatment(self.own_rules, self.free, keys.column, self.dataset)
+        self.report = ScrubReport(texts=self._treatment.texts, findings=self._treatment.findings, actions=dict(texts))
         if self.pictures.column is not None:
             self.report.pictures = self.pictures.left_out
-        self._replacer: Replacer | None = None
 
     def prepare(self, batch: pa.RecordBatch) -> _Chunk:
         rows_read = batch.num_rows
@@ -361,35 +357,16 @@ class _Scrubber:
         batch, found = self.pictures.read(batch.filter(owned), ColumnOwners(owners.column.filter(owned)))
         self._scan.look(batch, found)
         self.matching.look(batch, found)
-        texts = {name: batch.column(name).to_pylist() for name in self.free}
-        places = [(row, name) for row in range(batch.num_rows) for name in self.free if texts[name][row] is not None]
-        rows = sorted({row for row, _ in places})
-        identifying = batch.select(self._identifying).take(pa.array(rows, pa.int64())).to_pylist()
-        values = {
-            row: {
-                name: canonical_text(part)
-                for column, value in found.items()
-                for name, part in listed_values(column, value)
-            }
-            for row, found in zip(rows, identifying, strict=True)
-        }
-        return _Chunk(
-            batch=batch,
-            rows_read=rows_read,
-            owners=found,
-            texts=texts,
-            places=places,
-            documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
-        )
+        return _Chunk(batch, rows_read, found, record_texts(batch, self.free, self._identifying))
 
     def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:
         """The scrubbed rows."""
         batch = chunk.batch
-        columns: dict[str, Sequence[Any]] = self._free_texts(chunk, found)
+        columns: dict[str, Sequence[Any]] = dict(self._treatment.free_texts(chunk.taken, found, chunk.owners))
         made = {owner_column(self.schema): chunk.owners.column, RECORD_COLUMN: self._records(batch, chunk.owners)}
         for name, pii in self._whole.items():
             columns[name] = [
-                None if value is None else self._whole_value(name, pii, value, owners[0])
+                None if value is None else self._treatment.whole_value(name, pii, value, owners[0])
                 for value, owners in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
             ]
         arrays = [
@@ -405,7 +382,7 @@ class _Scrubber:
     def _readable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with valid UTF-8, without rows that have an invalid owner's id."""
         whole = np.ones(batch.num_rows, np.bool_)
-        batch, damaged = _in_utf8(batch)
+        batch, damaged = in_utf8(batch)
         for name, rows in damaged.items():
             self.report.damaged[name] = self.report.damaged.get(name, 0) + sum(rows)
             if name in self.owner_columns:
@@ -420,69 +397,8 @@ class _Scrubber:
         keys = [canonical_texts(batch.column(name)) for name in self._key_columns]
         return record_ids(joined.to_pylist(), keys, self._record_key)
 
-    def _whole_value(self, name: str, pii: str, value: str, owner: str) -> str:
-        if pii == "hash":
-            return self._hashed(value)
-        kind = column_kind(name) or "ID"
-        return f"<{kind}>" if pii == "mask" else self._fictional().whole(value, kind, owner)
 
-    def _free_texts(self, chunk: _Chunk, found: Findings) -> dict[str, Sequence[str | None]]:
-        """The scrubbed free-text columns. Fictional values are consistent within a record."""
-        records: dict[int, list[tuple[str, list[Finding]]]] = {}
-        for (row, name), findings in zip(chunk.places, found, strict=True):
-            records.setdefault(row, []).append((name, findings))
-            self.report.texts[name] += 1
-            self.report.findings[name].update(item.entity for item in findings)
-            if any(item.entity == UNREAD for item in findings):
-                self._unread.add(chunk.owners[row])
-        if self._unread.enough:
-            raise SourceError(
-                f"{self.dataset}: scrub.patterns: the contract's own patterns take too long on texts of many owners; "
-                "accepted: patterns without nested repeats, such as (x+)+"
-            )
-        for row, record in records.items():
-            self._scrub_record(row, record, chunk)
-        return dict(chunk.texts)
-
-    def _scrub_record(self, row: int, record: Sequence[tuple[str, list[Finding]]], chunk: _Chunk) -> None:
-        texts = {name: str(chunk.texts[name][row]) for name, _ in record}
-        replaced = [
-            (texts[name][item.start : item.end], item.entity)
-            for name, findings in record
-            for item in findings
-            if self._action(name, item.entity) == "replace"
-        ]
-        values = self._fictional().values(replaced, chunk.owners[row][0]) if replaced else {}
-        for name, findings in record:
-
-            def value(original: str, entity: str, column: str = name) -> str:
-                action = self._action(column, entity)
-                if action == "replace":
-                    return values[original, entity]
-                if action == "hash":
-                    return f"<{entity}:{self._hashed(original.casefold())}>"
-                return f"<{entity}>" if action == "mask" else ""
-
-            chunk.texts[name][row] = substituted(texts[name], findings, value)
-
-    def _action(self, column: str, entity: str) -> str:
-        if entity == UNREAD:
-            return "mask"
-        return self.own_rules.actions.get(entity) or self.free[column]
-
-    def _hashed(self, value: str) -> str:
-        return hmac.digest(self._keys.column, value.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16].hex()
-
-    def _fictional(self) -> Replacer:
-        if self._replacer is None:
-            # A derived key, so that a hash and a fictional value of one original cannot be linked.
-            key = hmac.digest(self._keys.column, b"fictional values of an owner", hashlib.sha256)
-            own = self.own_rules
-            self._replacer = Replacer(own.locale, key if own.consistent == "owner" else None)
-        return self._replacer
-
-
-def _in_utf8(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, list[int]]]:
+def in_utf8(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, list[int]]]:
     """The batch with valid UTF-8, and for each invalid column the number of invalid values per row."""
     found = {}
     for position, item in enumerate(batch.schema):

@@ -15,7 +15,7 @@ import dpsynth
 PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
 ELSEWHERE = {"Contract", "load_release", "verify"}
 """Their examples run where contracts and releases are."""
-IN_ORDER = ("plan", "synthesize", "Result", "sample", "query", "Synthesizer", "evaluate", "compare")
+IN_ORDER = ("plan", "synthesize", "Result", "sample", "query", "Synthesizer", "evaluate", "compare", "scrub")
 
 
 @pytest.fixture(autouse=True)

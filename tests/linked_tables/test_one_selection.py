@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from audit_cases import OtherRun, Transcript, claim_of, gaussian_epsilon, precision_used, proven_epsilon, run, run_again
 from scipy import optimize
-from test_linked_privacy import DELTA, FAMILY, changed, database, neighbours, person, task  # noqa: F401  (a fixture)
+from test_linked_privacy import DELTA, FAMILY, changed, database, neighbours, person  # noqa: F401  (a fixture)
+from test_linked_privacy import task as other_task
 
-from dpsynth_platform.contracts.tables import LinkedTables
-from dpsynth_platform.foundation.errors import AccountingError, GrantRefused, MechanismFailed
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.linked_tables.task import LinkedTask, TablesOptions, linked_task
 from dpsynth_platform.privacy.events import event_from_json, leaves
@@ -41,35 +41,49 @@ def best(scores: list[int], *_: Any) -> int:
     return int(np.argmax(scores))
 
 
-def with_shares(**shares: float) -> dict[str, Any]:
+def with_shares(**shares: float | str) -> dict[str, Any]:
     schema = json.loads(json.dumps(FAMILY))
     for name, share in shares.items():
         schema["tables"][name]["share"] = share
     return schema
 
 
+ALL_CHOSEN = with_shares(people="chosen", visits="chosen", drugs="chosen")
+
+
+def task(method: str = "aim", epsilon: float = 4.0, schema: dict[str, Any] = ALL_CHOSEN) -> LinkedTask:
+    return other_task(method, epsilon, schema)
+
+
 # Which plans have it.
 
 
-def test_aim_has_one_selection_and_declared_shares_and_other_methods_have_none() -> None:
-    assert SealedTables.of(task().plan).one_selection
-    usual: LinkedTables = task().tables
-    same = with_shares(**{name: usual.share(name) for name in usual.private})
-    assert task(schema=same).plan.digest == task().plan.digest  # the default, declared
-    apart = task(schema=with_shares(people=1, visits=2, drugs=7)).plan
-    assert not SealedTables.of(apart).one_selection and "one_selection" not in apart.parameters
-    assert not SealedTables.of(task("independent").plan).one_selection
+def test_one_selection_is_declared_and_other_plans_say_nothing_of_it() -> None:
+    plan = task().plan
+    assert SealedTables.of(plan).one_selection
+    assert {table["share"] for table in plan.parameters["declared"]["tables"].values()} == {"chosen"}
+    for schema in (FAMILY, with_shares(people=1, visits=2, drugs=7)):
+        apart = task("independent", schema=schema).plan
+        assert not SealedTables.of(apart).one_selection and "one_selection" not in apart.parameters
 
 
-def test_what_would_not_fit_into_memory_at_once_is_measured_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_selection_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dpsynth_platform.synth.relational import one_selection, sealing
 
-    views = SealedTables.of(task().plan)
-    cells = one_selection.counted_cells(views.plans(task().plan).values())
+    with pytest.raises(ContractError, match=r"tables\.drugs\.share: that of people is chosen; accepted: chosen of all"):
+        task(schema=with_shares(people="chosen", visits="chosen"))
+    with pytest.raises(ContractError, match="share: chosen with method 'mst'; accepted: with aim, or numbers"):
+        task("mst")
+    for share in ("chose", 0, -1):
+        with pytest.raises(ContractError, match=r"tables\.drugs\.share"):
+            task(schema=with_shares(drugs=share))
+    plan = task().plan
+    cells = one_selection.counted_cells(SealedTables.of(plan).plans(plan).values())
     monkeypatch.setattr(sealing, "MAX_CELLS", cells)
-    assert SealedTables.of(task().plan).one_selection
+    assert task().plan.digest == plan.digest
     monkeypatch.setattr(sealing, "MAX_CELLS", cells - 1)
-    assert not SealedTables.of(task().plan).one_selection
+    with pytest.raises(ContractError, match=f"have {cells} cells together; accepted: up to {cells - 1}, or numbers"):
+        task()
 
 
 # What one person moves.
@@ -262,7 +276,7 @@ def test_a_draw_beyond_the_shared_budget_is_refused(neighbours, monkeypatch: pyt
 
 
 def with_learned() -> LinkedTask:
-    schema = json.loads(json.dumps(FAMILY))
+    schema = json.loads(json.dumps(ALL_CHOSEN))
     learned = {"type": "categorical", "values": "learned", "most": 5}
     schema["tables"]["visits"]["columns"]["d"] = learned
     schema["tables"]["drugs"]["columns"]["e"] = learned

@@ -35,13 +35,14 @@ owner p, with all of p's rows in all tables; add-or-remove and zero-out are alik
 5. *The budget* is one number for all views: `Draws` refuses what exceeds it, and nothing else draws. An interrupted run
    does not continue with it, but from complete measurements only (`completed`).
 
-**Scores of different views** are on one scale: all count owners, each of whom weighs one in every view. They are
-weighted by a view's part of columns that rows are drawn for: a marginal of a view half of whose columns are known
-beforehand counts half. Without that, views of many such columns would take what their parents need.
+**Scores of different views** are on one scale: all count owners, each of whom weighs one in every view.
 
-What else differs from one table: the part of single columns is divided among the views by the same numbers of columns;
-the number of rounds is that of all views together; and each view's model has its own limit of cells, of which it may
-use what the rounds so far allow.
+What differs from one table: the part of single columns is divided among the views by their tables' own columns; the
+number of rounds is that of all views together; a view whose model a round changed by no more than noise is measured
+with twice the precision from then on, and the others are not; and each view's model has its own limit of cells.
+
+What was measured is in `docs/explanation/measurements/linked-tables.md`: by default, each view has its own mechanism,
+since one selection neglects tables of few columns.
 """
 
 from __future__ import annotations
@@ -85,7 +86,6 @@ def shared(plans: Mapping[str, SealedPlan], shares: Mapping[str, float]) -> dict
     learned = Partitions(sum(len(domain.unknown) for domain in domains.values()))
     budget = calibrate_selection(guarantee, rounds, method.selection_share if rounds else 0.0, learned)
     one_way, whole = ONE_WAY_SHARE if rounds else 1.0, sum(shares.values())
-    own_part = {name: shares[name] / len(domain) for name, domain in domains.items()}
     found = {}
     for name, plan in plans.items():
         domain = domains[name]
@@ -98,9 +98,6 @@ def shared(plans: Mapping[str, SealedPlan], shares: Mapping[str, float]) -> dict
             one_way_share=mine,
             others_share=one_way - mine,
             choices_per_fit=max(each.choices_per_fit for each in own.values()),
-            workload_weights=[
-                max(1, round(weight * own_part[name] / max(own_part.values()))) for weight in own[name].workload_weights
-            ],
         )
         parameters = sealed.to_json()
         event = method.whole_event(domain, parameters, guarantee)

@@ -7,15 +7,15 @@ An owner's rows are in every view: at most `LinkedTables.bound` in each, by the 
 weigh one row together (`units.count_sensitivity`), so that no bound multiplies the noise; the bound of the claim is the
 most rows of one owner in all tables. How many children a row has is a column of its view, and paid like one.
 
-With `aim`, one adaptive selection measures all views under one budget (`one_selection`). With another method, or where
-a share is declared, the whole is the composition of all views' mechanisms.
+The whole is the composition of all views' mechanisms; or, where the declaration asks for it, one adaptive selection
+measures all views under one budget (`one_selection`).
 
 Pairs of known columns are measured, too, where they are far from the model. Without them, the model takes the parent's
 columns and those of the row before for independent, and counts what they say together twice: on made-up patients, a
 stay had the ward of the one before in 88% instead of 80%.
 
-Then a view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at the same
-delta, and the factor is found by inverting the cost of the whole.
+Of a composition, a view's part of the budget (zCDP) is its share. Its epsilon is in proportion to the root of that, at
+the same delta, and the factor is found by inverting the cost of the whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.methods import LINKED, VIEW_METHODS
-from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.contracts.tables import CHOSEN, LinkedTables
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
@@ -165,11 +165,8 @@ def linked_plan(
         found[factor] = sealed_for(plans)
         return epsilon(found[factor].event, guarantee.delta).epsilon
 
-    alone = {}
-    if _may_be_together(tables, views):
-        alone = {name: _planned(name, views[name], guarantee, guarantee.epsilon) for name in tables.private}
-    if alone and one_selection.counted_cells(alone.values()) <= MAX_CELLS:
-        sealed = sealed_for(one_selection.shared(alone, shares), together=True)
+    if tables.shares_chosen:
+        sealed = sealed_for(one_selection.shared(_alone(tables, views, guarantee), shares), together=True)
     else:
         sealed = found[largest(spent, guarantee.epsilon, guarantee.epsilon, "tables", "fewer tables")]
     snapshots = {name: view.contract.mechanism_snapshot() for name, view in views.items()}
@@ -187,12 +184,20 @@ def linked_plan(
     )
 
 
-def _may_be_together(tables: LinkedTables, views: Mapping[str, View]) -> bool:
-    """Whether one selection may measure all views: by method, and where no share but the usual one is declared."""
-    methods = {view.contract.generate.method for view in views.values()}
-    modelled = tables.as_modelled().tables
-    apart = len(tables.private) < 2 or any(modelled[name].share is not None for name in tables.private)
-    return methods == {one_selection.METHOD} and not apart
+def _alone(tables: LinkedTables, views: Mapping[str, View], guarantee: Guarantee) -> dict[str, SealedPlan]:
+    """Each view's plan for the whole guarantee, as `one_selection.shared` needs them; raises as `linked_plan`."""
+    method = next(iter(views.values())).contract.generate.method
+    if method != one_selection.METHOD:
+        raise ContractError(
+            f"share: {CHOSEN} with method {method!r}; accepted: with {one_selection.METHOD}, or numbers as shares"
+        )
+    plans = {name: _planned(name, views[name], guarantee, guarantee.epsilon) for name in tables.private}
+    if (cells := one_selection.counted_cells(plans.values())) > MAX_CELLS:
+        raise ContractError(
+            f"share: {CHOSEN}: all pairs of columns of all tables have {cells} cells together; accepted: up to "
+            f"{MAX_CELLS}, or numbers as shares: then tables are counted one after the other"
+        )
+    return plans
 
 
 def _is_of(tables: LinkedTables, plan: SealedPlan) -> bool:

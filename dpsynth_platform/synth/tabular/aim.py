@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -184,41 +184,26 @@ class Aim(SelectionGenerator[AimParameters]):
         draws = sealed.draws(tables[0].log, sensitivity, tables[0].records.parts)
         modelled = [_Modelled.of(self, table, draws, progress) for table in tables]
         rounds = _Rounds(sealed, draws.left)
-        while (sigma_now := rounds.sigma) is not None:
-            scored = [table.scored(self, rounds, sigma_now) for table in modelled]
-            known: list[tuple[_Modelled, View, Array]] = []
-            hidden, taken = 0.0, False
-            while any(scored) and len(known) < sealed.choices_per_fit and (sigma_now := rounds.sigma) is not None:
-                logs = [table.log for table in tables]
+        while any(scored := [table.scored(self, rounds) for table in modelled]):
+            measured = 0
+            while any(scored) and measured < sealed.choices_per_fit:
+                logs = [table.log for table in modelled]
                 place, view = draws.choice_of(list(zip(logs, scored, strict=True)))
                 table = modelled[place]
-                table.changed = True
-                if table.prior is not None and isinstance(view, PublicView):
-                    table.log.taken(view.clique, sigma_now)
-                    table.prior.take(view.clique, sigma_now**2)
-                    table.estimator.add([])
-                    rounds, taken = rounds.after(draws.left), True
+                sigma = rounds.sigma(table)
+                assert sigma is not None  # noqa: S101  (else nothing is scored)
+                if isinstance(view, PublicView):
+                    table.take(view.clique, sigma)
+                    rounds = rounds.after(draws.left, table)
                     break
-                known.append((table, view, view.sums(table.expected[view.clique], table.groups)))
-                hidden += hidden_by_noise(known[-1][2], sigma_now)
-                noisy = draws.joint(view, view.counts(table.exact[view.clique], table.groups), sigma_now, table.log)
-                table.estimator.add([as_measurement(noisy)])
-                rounds = rounds.after(draws.left)
-                if len(known) < sealed.choices_per_fit:
-                    scored[place] = _disjoint(
-                        scored[place], view.clique, table.estimator, rounds.most_cells(table.sealed)
-                    )
-                    if rounds.done == sealed.rounds - 1:
-                        scored = [_without_public(views) for views in scored]
+                table.measure(view, sigma, draws)
+                measured, rounds = measured + 1, rounds.after(draws.left, table)
+                if measured < sealed.choices_per_fit:
+                    scored[place] = _disjoint(scored[place], view.clique, table.estimator, rounds.most_cells(table))
+                    scored = [rounds.left_over(each, views) for each, views in zip(modelled, scored, strict=True)]
                 progress("measuring combinations", rounds.done, sealed.rounds)
             for table in modelled:
                 table.refit()
-            learned = sum(
-                np.abs(table.estimator.expected(view.attributes(len(table.groups))).numpy() - before).sum()
-                for table, view, before in known
-            )
-            if learned <= hidden and not taken:
-                rounds = rounds.finer()
 
     def started(
         self, groups: Groups, one_way: Sequence[Measurement], prior: PublicPrior | None
@@ -244,7 +229,10 @@ class _Modelled:
 
     Attributes:
         every: the views of the workload; `expected` are the model's counts of the cliques that were last scored.
-        changed: whether the model has measurements that it was not fitted to.
+        precision: of the next measurement, as a multiple of an even spread.
+        known: views that were measured since the last fit, with what the model expected; `hidden` is what their noise
+            hides.
+        taken, changed: whether the model was given public counts since then, or anything.
     """
 
     sealed: AimParameters
@@ -256,7 +244,11 @@ class _Modelled:
     estimator: Estimator | LocalEstimator
     prior: PublicPrior | None
     every: Sequence[View]
-    expected: dict[Clique, Array]
+    expected: dict[Clique, Array] = field(default_factory=dict)
+    precision: int = 1
+    known: list[tuple[View, Array]] = field(default_factory=list)
+    hidden: float = 0.0
+    taken: bool = False
     changed: bool = False
 
     @classmethod
@@ -276,15 +268,16 @@ class _Modelled:
         if links or prior:
             estimator.fit(LINK_ITERATIONS)
         every = [view for clique in weights for view in sums.views(clique)]
-        return cls(sealed, log, records.parts, exact, groups, sums, estimator, prior, every, {})
+        return cls(sealed, log, records.parts, exact, groups, sums, estimator, prior, every)
 
-    def scored(self, method: Aim, rounds: _Rounds, sigma: float) -> dict[View, int]:
+    def scored(self, method: Aim, rounds: _Rounds) -> Mapping[View, int]:
         """The scores of all that a round may choose in this table. Sensitive."""
-        if not self.every:
+        sigma = rounds.sigma(self)
+        if not self.every or sigma is None:
             return {}
         weights, parts = self.sealed.weights, self.parts
         candidates = _in_turn(self.every, len(self.groups), rounds.done)
-        views = admissible(self.estimator, candidates, rounds.most_cells(self.sealed))
+        views = admissible(self.estimator, candidates, rounds.most_cells(self))
         cliques = list(dict.fromkeys(view.clique for view in views))
         if unknown := [clique for clique in cliques if clique not in self.expected]:
             self.expected |= self.estimator.expected_counts(unknown)
@@ -303,14 +296,35 @@ class _Modelled:
             scored |= method.public_scores(public, weights, self.exact, self.expected, parts)
         return scored
 
+    def measure(self, view: View, sigma: float, draws: Draws) -> None:
+        before = view.sums(self.expected[view.clique], self.groups)
+        self.known.append((view, before))
+        self.hidden += hidden_by_noise(before, sigma)
+        noisy = draws.joint(view, view.counts(self.exact[view.clique], self.groups), sigma, self.log)
+        self.estimator.add([as_measurement(noisy)])
+        self.changed = True
+
+    def take(self, clique: Clique, sigma: float) -> None:
+        """Takes public counts in place of a measurement."""
+        assert self.prior is not None  # noqa: S101  (it has scored them)
+        self.log.taken(clique, sigma)
+        self.prior.take(clique, sigma**2)
+        self.estimator.add([])
+        self.taken = self.changed = True
+
     def refit(self) -> None:
-        if self.changed:
-            self.estimator.fit(ROUND_ITERATIONS)
-            self.expected, self.changed = {}, False
-
-
-def _without_public(scored: Mapping[View, int]) -> dict[View, int]:
-    return {view: score for view, score in scored.items() if not isinstance(view, PublicView)}
+        """Fits the model to what a round has added; if that was no more than noise, the next ones are more precise."""
+        if not self.changed:
+            return
+        self.estimator.fit(ROUND_ITERATIONS)
+        learned = sum(
+            np.abs(self.estimator.expected(view.attributes(len(self.groups))).numpy() - before).sum()
+            for view, before in self.known
+        )
+        if learned <= self.hidden and not self.taken:
+            self.precision *= 2
+        self.expected, self.known, self.hidden = {}, [], 0.0
+        self.taken = self.changed = False
 
 
 def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
@@ -376,42 +390,48 @@ def scores(
 class _Rounds:
     """The spread of the budget over the rounds, which depends on released results only.
 
-    `left` is the remaining precision, `done` the number of finished rounds, and `precision` that of the next round's
-    measurement as a multiple of an even spread. Once a round has measured nothing (`saved`), what is left is spread.
+    `left` is the remaining precision, and `done` the number of finished rounds. Once a round has measured nothing
+    (`saved`), what is left is spread.
     """
 
     sealed: AimParameters
     left: PrecisionBudget
     done: int = 0
-    precision: int = 1
     saved: bool = False
 
-    @property
-    def sigma(self) -> float | None:
-        """Noise of the next round's measurement; None if the mechanism has ended."""
+    def sigma(self, table: _Modelled) -> float | None:
+        """Noise of a table's measurement in the next round; None if the mechanism has ended."""
         if self.done >= self.sealed.rounds:
             return None
-        wanted = self._even * self.precision
+        wanted = self._wanted(table)
         # The last round takes the rest, as does one that would leave too little for another.
         if self.done == self.sealed.rounds - 1 or self.left.left < 2 * wanted:
             return self.left.sigma()
         return self.left.sigma(float(wanted / self.left.left))
 
-    def most_cells(self, sealed: AimParameters) -> float:
+    def most_cells(self, table: _Modelled) -> float:
         """Of a table's model: in proportion to the precision used by the end of the next round."""
         total = self.sealed.precision.left
-        used = 1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total
-        return sealed.model_cells * float(used)
+        used = 1 - (self.left.left - min(self.left.left, self._wanted(table))) / total
+        return table.sealed.model_cells * float(used)
 
-    def after(self, left: PrecisionBudget) -> _Rounds:
-        """The state after a round that left so much precision."""
+    def left_over(self, table: _Modelled, scored: Mapping[View, int]) -> Mapping[View, int]:
+        """Of a table's candidates, those that a further choice before the next fit may take."""
+        if self.sigma(table) is None:
+            return {}
+        if self.done == self.sealed.rounds - 1:  # the last one measures with all that is left
+            return {view: score for view, score in scored.items() if not isinstance(view, PublicView)}
+        return scored
+
+    def after(self, left: PrecisionBudget, table: _Modelled) -> _Rounds:
+        """The state after a table's round that left so much precision."""
         if left == self.left:
             return replace(self, done=self.done + 1, saved=True)
-        over = self.left.left < 2 * self._even * self.precision
+        over = self.left.left < 2 * self._wanted(table)
         return replace(self, left=left, done=self.sealed.rounds if over else self.done + 1)
 
-    def finer(self) -> _Rounds:
-        return replace(self, precision=2 * self.precision)
+    def _wanted(self, table: _Modelled) -> Fraction:
+        return self._even * table.precision
 
     @property
     def _even(self) -> Fraction:

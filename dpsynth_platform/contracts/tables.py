@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -59,6 +59,8 @@ GAP_TYPES = ("integer", "date", "datetime")
 """Types of columns whose values are drawn as steps after the row before: ones, days, seconds."""
 PREVIOUS = "previous"
 """In constraints, the previous row of the same parent: `previous.admitted`."""
+CHOSEN = "chosen"
+"""The share of tables whose parts of the budget one selection decides about."""
 POSITION = "row__number"
 """Of a row among those of its parent, from 1."""
 
@@ -153,8 +155,10 @@ class LinkedTable(Part):
         max_length=200,
         description="Columns of ancestors that a row depends on, as `table.column`; by default all of the parent.",
     )
-    share: float | None = Field(
-        default=None, gt=0, le=1000, description="Of the budget, beside those of other tables; by default its columns."
+    share: Annotated[float, Field(gt=0, le=1000)] | Literal["chosen"] | None = Field(
+        default=None,
+        description="Of the budget, beside those of other tables; by default its columns. `chosen`, of all private "
+        "tables: by `aim`, whose rounds then choose among the columns of all tables.",
     )
     public: Phrase | None = Field(
         default=None, description="Why the table is public. It is released as it is; the private ones may refer to it."
@@ -293,6 +297,10 @@ class LinkedTables(Part):
         if lost:
             yield f"tables: {', '.join(lost)}: their parents form a cycle; accepted: a path of parents to {roots[0]}"
             return
+        chosen = [name for name in self.private if self.tables[name].share == CHOSEN]
+        if chosen and len(chosen) < len(self.private):
+            others = next(name for name in self.private if name not in chosen)
+            yield f"tables.{others}.share: that of {chosen[0]} is {CHOSEN}; accepted: {CHOSEN} of all tables or none"
         for name in self.private:
             if (bound := self.bound(name)) > MOST_BOUND:
                 yield (
@@ -387,7 +395,7 @@ class LinkedTables(Part):
             usual = self.model_copy(update={"tables": dict(self.tables) | {name: bare}})
             changed: dict[str, Any] = {}
             for key in ("lags", "context", "share"):
-                if getattr(self, key)(name) != getattr(usual, key)(name):
+                if getattr(self, key)(name) != getattr(usual, key)(name) or getattr(table, key) == CHOSEN:
                     changed[key] = getattr(table, key)
             return bare.model_copy(update=changed)
 
@@ -550,7 +558,14 @@ class LinkedTables(Part):
     def share(self, name: str) -> float:
         """A table's part of the budget, beside the other tables': declared, or its modelled columns and counts."""
         declared = self.tables[name].share
-        return declared if declared is not None else len(self.own_columns(name)) + len(self.children(name))
+        if isinstance(declared, float):
+            return declared
+        return len(self.own_columns(name)) + len(self.children(name))
+
+    @property
+    def shares_chosen(self) -> bool:
+        """Whether one selection over all tables decides about their parts of the budget."""
+        return self.tables[self.root].share == CHOSEN
 
     def siblings(self, name: str) -> list[str]:
         """The table and its ancestors, where a row may have several siblings: their numbers are known.

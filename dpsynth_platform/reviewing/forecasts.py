@@ -274,9 +274,11 @@ def _view_in_words(name: str, view: dict[str, Any]) -> str:
     """What is counted of one of linked tables."""
     noise = view.get("expected_error_per_one_way_cell")
     off = "" if noise is None else f", by which a count of one column is off by about {noise:.3g} owners in the mean"
+    part = (
+        f"a part of the budget (epsilon {upper_bound(view['epsilon'], 2)} alone)" if "epsilon" in view else "one budget"
+    )
     return (
-        f"{name}: at most {number_of(view['bound'], 'row')} of an owner, which weigh one row together, with a part of "
-        f"the budget (epsilon {upper_bound(view['epsilon'], 2)} alone){off}"
+        f"{name}: at most {number_of(view['bound'], 'row')} of an owner, which weigh one row together, with {part}{off}"
     )
 
 

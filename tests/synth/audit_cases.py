@@ -27,6 +27,7 @@ from synth_cases import contract_with
 
 from dpsynth_platform.audit.bounds import clopper_pearson
 from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     GaussianCountsEvent,
@@ -36,6 +37,8 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.relational import one_selection
+from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.tabular import counting, drawing, mixtures, mrf
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
@@ -141,7 +144,10 @@ def table_of(names, codes):
 
 
 def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponential_mechanism):
-    """The plan's mechanism on a table, with its own draws or others in their place."""
+    """The plan's mechanism on a table, with its own draws or others in their place.
+
+    A plan of linked tables that are measured together runs on their views by name.
+    """
     found = Transcript()
 
     def noisy(counts, sigma):
@@ -158,13 +164,20 @@ def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponent
     def create(directory, plan_digest):
         yield _Log(found)
 
-    with pytest.MonkeyPatch.context() as patch:
+    def read(path, columns):
+        return iter((table[path.name] if isinstance(table, dict) else table).select(columns).to_batches())
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
         patch.setattr(drawing, "sample_rounded_gaussian", noisy)
         patch.setattr(drawing, "select_by_exponential_mechanism", chosen)
         patch.setattr(mixtures, "fresh", lambda: np.random.default_rng(0))
         patch.setattr(MeasurementLog, "create", create)
-        patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
-        generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))
+        patch.setattr(counting, "read_table", read)
+        if isinstance(table, dict):
+            plans = SealedTables.of(plan).plans(plan)
+            one_selection.measure(plans, Path("in memory"), Path(place), silent, None)
+        else:
+            generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))
     assert found.of("noise")
     return found
 

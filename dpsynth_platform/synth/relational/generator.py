@@ -1,4 +1,4 @@
-"""The generator of linked tables: each view's mechanism, one after the other.
+"""The generator of linked tables: each view's mechanism, one after the other, or one for all views.
 
 What belongs here: the order of the mechanisms, and the interface of generators. What does not: the plan and its cost
 (`sealing`), the views (`bounding.linked`), and how rows that join are drawn (`drawing`).
@@ -11,6 +11,7 @@ What belongs here: the order of the mechanisms, and the interface of generators.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from dpsynth_platform.synth.interface import (
     SealedPlan,
     generator,
 )
+from dpsynth_platform.synth.relational import one_selection
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.tabular import measurements
@@ -52,28 +54,26 @@ class Linked(Generator):
         SealedTables.of(plan).check(plan)
 
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
-        """Of errors and memory, the most that any view has."""
+        """Of memory, the most that any view has; or all, where they are measured together."""
         sealed = SealedTables.of(plan)
         tables = sealed.tables
         described = {name: _described(sealed.plan(plan, name)) for name in tables.private}
-        words = "; ".join(
-            f"table {name}, of whose rows one owner has at most {tables.bound(name)}: {found['event']}"
-            for name, found in described.items()
-        )
         return {
-            "event": f"for each of {len(described)} tables a mechanism of its own, all composed: {words}",
+            "event": _in_words(sealed, {name: found["event"] for name, found in described.items()}),
             "columns": [],
             "tables": {
                 name: {
                     "bound": tables.bound(name),
                     "method": sealed.views[name]["method"],
-                    "epsilon": sealed.views[name]["guarantee"]["epsilon"],
+                    **({} if sealed.one_selection else {"epsilon": sealed.views[name]["guarantee"]["epsilon"]}),
                     "columns": found["columns"],
                     **{figure: value for figure, value in found.items() if figure.startswith(ERRORS)},
                 }
                 for name, found in described.items()
             },
-            "predicted_memory_bytes": max(found["predicted_memory_bytes"] for found in described.values()),
+            "predicted_memory_bytes": (sum if sealed.one_selection else max)(
+                found["predicted_memory_bytes"] for found in described.values()
+            ),
         }
 
     def inputs(self, plan: SealedPlan, bounded: Path) -> dict[Path, int]:
@@ -81,7 +81,7 @@ class Linked(Generator):
         return {bounded / name: sealed.tables.bound(name) for name in sealed.tables.private}
 
     def run(self, run: MechanismRun) -> None:
-        """Runs the mechanism of every view that is not complete.
+        """Runs the mechanism of every view that is not complete; of all together, where one selection measures them.
 
         One that was interrupted while it counted cannot continue; an interrupted training continues as far as its plan
         has paid (`NetworkGenerator.run`). Each view's training has a journal and checkpoints of its own, bound to the
@@ -91,6 +91,8 @@ class Linked(Generator):
         sealed = SealedTables.of(run.plan)
         names = sealed.tables.private
         write_durably(run.directory / PLAN, run.plan.to_json())
+        if sealed.one_selection:
+            one_selection.measure(sealed.plans(run.plan), run.bounded, run.directory, run.progress, run.engine)
         for number, name in enumerate(names):
             run.progress(STAGE, number, len(names))
             plan = sealed.plan(run.plan, name)
@@ -108,11 +110,18 @@ class Linked(Generator):
         return bool(views) and all(method.is_complete(place) for place, method in views.items())
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether each incomplete view is paid for and not begun, or can itself resume."""
-        incomplete = {place: method for place, method in _views(directory).items() if not method.is_complete(place)}
+        """Whether each incomplete view is paid for and not begun, or can itself resume.
+
+        Where one selection measures all of them, whether none is begun, or one is complete and not all: then nothing is
+        left to measure (`one_selection.completed`).
+        """
+        views = _views(directory)
+        begun = [place for place in views if (place / measurements.FILE_NAME).exists()]
+        incomplete = {place: method for place, method in views.items() if not method.is_complete(place)}
+        if views and SealedTables.of(planned(directory)).one_selection:
+            return not begun or 0 < len(incomplete) < len(views)
         return bool(incomplete) and all(
-            not (place / measurements.FILE_NAME).exists() or method.can_resume(place)
-            for place, method in incomplete.items()
+            place not in begun or method.can_resume(place) for place, method in incomplete.items()
         )
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
@@ -146,6 +155,15 @@ def _views(directory: Path) -> dict[Path, Generator]:
     except MechanismFailed:
         return {}
     return {directory / name: generator(sealed.views[name]["method"]) for name in sealed.tables.private}
+
+
+def _in_words(sealed: SealedTables, events: Mapping[str, str]) -> str:
+    tables = sealed.tables
+    bounds = {name: f"{name}, of whose rows one owner has at most {tables.bound(name)}" for name in events}
+    if not sealed.one_selection:
+        words = "; ".join(f"table {bounds[name]}: {event}" for name, event in events.items())
+        return f"for each of {len(events)} tables a mechanism of its own, all composed: {words}"
+    return one_selection.in_words(list(bounds.values()), [sealed.views[name] for name in events])
 
 
 def _described(plan: SealedPlan) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -46,11 +46,13 @@ from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator, Measurement
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.local_consistency import LocalEstimator
 from dpsynth_platform.synth.tabular.marginals import (
     ITERATIONS,
+    MeasuredTable,
     expected_error,
     score_sensitivity,
 )
@@ -99,10 +101,16 @@ class AimParameters(WorkloadParameters):
     target_share: float
     target: int | None
     choices_per_fit: int
+    others_share: float = 0.0
+    """Of single columns of other tables, where several share the budget (`relational.one_selection`)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the share of other tables where there are none, so that plans of one table keep their digests."""
+        return {key: value for key, value in asdict(self).items() if key != "others_share" or value}
 
     @property
     def rounds_share(self) -> float:
-        return 1 - self.one_way_share - self.target_share
+        return 1 - self.one_way_share - self.target_share - self.others_share
 
 
 class Aim(SelectionGenerator[AimParameters]):
@@ -131,18 +139,16 @@ class Aim(SelectionGenerator[AimParameters]):
         one_way, links = SHARES_WITH_TARGET if aimed else (ONE_WAY_SHARE if rounds else 1.0, 0.0)
         beside = partitions_of(contract, domain)
         budget = calibrate_selection(guarantee, rounds, self.selection_share if rounds else 0.0, beside)
-        return asdict(
-            AimParameters(
-                **asdict(budget),
-                one_way_share=one_way,
-                target_share=links,
-                model_cells=work.model_cells,
-                target=asked.target,
-                choices_per_fit=work.choices_per_fit,
-                workload=[list(clique) for clique in asked.weights],
-                workload_weights=list(asked.weights.values()),
-            )
-        )
+        return AimParameters(
+            **asdict(budget),
+            one_way_share=one_way,
+            target_share=links,
+            model_cells=work.model_cells,
+            target=asked.target,
+            choices_per_fit=work.choices_per_fit,
+            workload=[list(clique) for clique in asked.weights],
+            workload_weights=list(asked.weights.values()),
+        ).to_json()
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Expected errors are of the noise alone, if every round is used; memory is of counts and the largest model."""
@@ -156,72 +162,48 @@ class Aim(SelectionGenerator[AimParameters]):
         # A column of more states has two resolutions.
         views = sum(2 ** sum(states[index] > COARSE_GROUPS for index in clique) for clique in cells)
         target = ", one of each other column with the target" if sealed.target_share else ""
-        event = (
-            f"{len(domain)} one-way marginals with rounded Gaussian noise{target}, then up to {sealed.rounds} rounds, "
-            "each with a choice of columns by the exponential mechanism and their joint marginal with rounded Gaussian "
-            f"noise, whose precision adapts within a total fixed beforehand{self.instead}"
-        )
+        event = self.in_words(len(domain), sealed.rounds, target)
         memory = memory_bytes(counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model)
         return sealed.described(domain, event, one=one, two=joint, cells=most, memory=memory)
 
+    def in_words(self, columns: int, rounds: int, links: str = "", of: str = "columns") -> str:
+        """The event, whose rounds choose `of` so many columns of a table, or of several."""
+        return (
+            f"{columns} one-way marginals with rounded Gaussian noise{links}, then up to {rounds} rounds, each with a "
+            f"choice of {of} by the exponential mechanism and their joint marginal with rounded Gaussian noise, whose "
+            f"precision adapts within a total fixed beforehand{self.instead}"
+        )
+
     def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
-        sealed, domain = self.sealed(plan.parameters), records.domain
-        sensitivity = self.score_factor * WEIGHT_SCALE * score_sensitivity(plan)
-        draws = sealed.draws(log, sensitivity, records.parts)
-        one_way = draws.columns(records, _noise_of_one_way(sealed, len(domain)), progress)
-        links, weights = _links(sealed, len(domain)), sealed.weights
-        states, groups, measured, prior = self.prepared_with_public(plan, domain, one_way, weights, log)
-        estimator, sums = self.started(groups, measured, prior), Sums(groups)
-        exact = records.cliques(states, {*links, *weights}, progress)
-        if links:
-            sigma = sealed.noise(sealed.target_share / len(links))
-            for link in links:
-                estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
-        if links or prior:
-            estimator.fit(LINK_ITERATIONS)
+        self.choose_and_measure([MeasuredTable(plan, records, log)], progress)
+
+    def choose_and_measure(self, tables: Sequence[MeasuredTable], progress: Progress) -> None:
+        """The mechanism of one table, or of several whose plans share a budget (`relational.one_selection`)."""
+        sealed = self.sealed(tables[0].plan.parameters)
+        sensitivity = max(self.score_factor * WEIGHT_SCALE * score_sensitivity(table.plan) for table in tables)
+        draws = sealed.draws(tables[0].log, sensitivity, tables[0].records.parts)
+        modelled = [_Modelled.of(self, table, draws, progress) for table in tables]
         rounds = _Rounds(sealed, draws.left)
-        every = [view for clique in weights for view in sums.views(clique)]
-        while (sigma_now := rounds.sigma) is not None:
-            views = admissible(estimator, _in_turn(every, len(domain), rounds.done), rounds.most_cells)
-            cliques = list(dict.fromkeys(view.clique for view in views))
-            expected = estimator.expected_counts(cliques)
-            scored = {
-                view: weights[clique] * value
-                for clique in cliques
-                for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
-            }
-            scored = {view: scored[view] for view in views}
-            if prior is not None and rounds.done < sealed.rounds - 1:  # the last one measures with all that is left
-                whole = {view.clique for view in views if not any(view.levels)}
-                public = {clique: estimator.total * prior.shares[clique] for clique in prior.shares if clique in whole}
-                scored |= self.public_scores(public, weights, exact, expected, records.parts)
-            known: dict[View, Array] = {}
-            hidden, taken = 0.0, False
-            while scored and len(known) < sealed.choices_per_fit and (sigma_now := rounds.sigma) is not None:
-                view = draws.choice(scored)
-                if prior is not None and isinstance(view, PublicView):
-                    log.taken(view.clique, sigma_now)
-                    prior.take(view.clique, sigma_now**2)
-                    estimator.add([])
-                    rounds, taken = rounds.after(draws.left), True
+        while any(scored := [table.scored(self, rounds) for table in modelled]):
+            measured = 0
+            while any(scored) and measured < sealed.choices_per_fit:
+                logs = [table.log for table in modelled]
+                place, view = draws.choice_of(list(zip(logs, scored, strict=True)))
+                table = modelled[place]
+                sigma = rounds.sigma(table)
+                assert sigma is not None  # noqa: S101  (else nothing is scored)
+                if isinstance(view, PublicView):
+                    table.take(view.clique, sigma)
+                    rounds = rounds.after(draws.left, table)
                     break
-                known[view] = view.sums(expected[view.clique], groups)
-                hidden += hidden_by_noise(known[view], sigma_now)
-                noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
-                estimator.add([as_measurement(noisy)])
-                rounds = rounds.after(draws.left)
-                if len(known) < sealed.choices_per_fit:
-                    scored = _disjoint(scored, view.clique, estimator, rounds.most_cells)
-                    if rounds.done == sealed.rounds - 1:
-                        scored = {view: score for view, score in scored.items() if not isinstance(view, PublicView)}
+                table.measure(view, sigma, draws)
+                measured, rounds = measured + 1, rounds.after(draws.left, table)
+                if measured < sealed.choices_per_fit:
+                    scored[place] = _disjoint(scored[place], view.clique, table.estimator, rounds.most_cells(table))
+                    scored = [rounds.left_over(each, views) for each, views in zip(modelled, scored, strict=True)]
                 progress("measuring combinations", rounds.done, sealed.rounds)
-            estimator.fit(ROUND_ITERATIONS)
-            learned = sum(
-                np.abs(estimator.expected(view.attributes(len(groups))).numpy() - before).sum()
-                for view, before in known.items()
-            )
-            if learned <= hidden and not taken:
-                rounds = rounds.finer()
+            for table in modelled:
+                table.refit()
 
     def started(
         self, groups: Groups, one_way: Sequence[Measurement], prior: PublicPrior | None
@@ -239,6 +221,110 @@ class Aim(SelectionGenerator[AimParameters]):
     ) -> dict[View, int]:
         """Scores of public marginals, in records, that may be taken in place of a measurement (`jam`). Sensitive."""
         return {}
+
+
+@dataclass
+class _Modelled:
+    """A table while it is measured: its exact counts (sensitive), its model and what may be chosen.
+
+    Attributes:
+        every: the views of the workload; `expected` are the model's counts of the cliques that were last scored.
+        precision: of the next measurement, as a multiple of an even spread.
+        known: views that were measured since the last fit, with what the model expected; `hidden` is what their noise
+            hides.
+        taken, changed: whether the model was given public counts since then, or anything.
+    """
+
+    sealed: AimParameters
+    log: MeasurementLog
+    parts: int
+    exact: Mapping[Clique, Counts]
+    groups: Groups
+    sums: Sums
+    estimator: Estimator | LocalEstimator
+    prior: PublicPrior | None
+    every: Sequence[View]
+    expected: dict[Clique, Array] = field(default_factory=dict)
+    precision: int = 1
+    known: list[tuple[View, Array]] = field(default_factory=list)
+    hidden: float = 0.0
+    taken: bool = False
+    changed: bool = False
+
+    @classmethod
+    def of(cls, method: Aim, table: MeasuredTable, draws: Draws, progress: Progress) -> _Modelled:
+        """Measures all columns, and the links to a target."""
+        sealed, records, log = method.sealed(table.plan.parameters), table.records, table.log
+        columns = len(records.domain)
+        one_way = draws.columns(records, _noise_of_one_way(sealed, columns), progress, log)
+        links, weights = _links(sealed, columns), sealed.weights
+        states, groups, measured, prior = method.prepared_with_public(table.plan, records.domain, one_way, weights, log)
+        estimator, sums = method.started(groups, measured, prior), Sums(groups)
+        exact = records.cliques(states, {*links, *weights}, progress)
+        if links:
+            sigma = sealed.noise(sealed.target_share / len(links))
+            for link in links:
+                estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma, log))])
+        if links or prior:
+            estimator.fit(LINK_ITERATIONS)
+        every = [view for clique in weights for view in sums.views(clique)]
+        return cls(sealed, log, records.parts, exact, groups, sums, estimator, prior, every)
+
+    def scored(self, method: Aim, rounds: _Rounds) -> Mapping[View, int]:
+        """The scores of all that a round may choose in this table. Sensitive."""
+        sigma = rounds.sigma(self)
+        if not self.every or sigma is None:
+            return {}
+        weights, parts = self.sealed.weights, self.parts
+        candidates = _in_turn(self.every, len(self.groups), rounds.done)
+        views = admissible(self.estimator, candidates, rounds.most_cells(self))
+        cliques = list(dict.fromkeys(view.clique for view in views))
+        if unknown := [clique for clique in cliques if clique not in self.expected]:
+            self.expected |= self.estimator.expected_counts(unknown)
+        scored = {
+            view: weights[clique] * value
+            for clique in cliques
+            for view, value in scores(clique, self.exact[clique], self.expected[clique], self.sums, sigma, parts)
+        }
+        scored = {view: scored[view] for view in views}
+        if (
+            self.prior is not None and rounds.done < self.sealed.rounds - 1
+        ):  # the last one measures with all that is left
+            whole = {view.clique for view in views if not any(view.levels)}
+            shares = self.prior.shares
+            public = {clique: self.estimator.total * shares[clique] for clique in shares if clique in whole}
+            scored |= method.public_scores(public, weights, self.exact, self.expected, parts)
+        return scored
+
+    def measure(self, view: View, sigma: float, draws: Draws) -> None:
+        before = view.sums(self.expected[view.clique], self.groups)
+        self.known.append((view, before))
+        self.hidden += hidden_by_noise(before, sigma)
+        noisy = draws.joint(view, view.counts(self.exact[view.clique], self.groups), sigma, self.log)
+        self.estimator.add([as_measurement(noisy)])
+        self.changed = True
+
+    def take(self, clique: Clique, sigma: float) -> None:
+        """Takes public counts in place of a measurement."""
+        assert self.prior is not None  # noqa: S101  (it has scored them)
+        self.log.taken(clique, sigma)
+        self.prior.take(clique, sigma**2)
+        self.estimator.add([])
+        self.taken = self.changed = True
+
+    def refit(self) -> None:
+        """Fits the model to what a round has added; if that was no more than noise, the next ones are more precise."""
+        if not self.changed:
+            return
+        self.estimator.fit(ROUND_ITERATIONS)
+        learned = sum(
+            np.abs(self.estimator.expected(view.attributes(len(self.groups))).numpy() - before).sum()
+            for view, before in self.known
+        )
+        if learned <= self.hidden and not self.taken:
+            self.precision *= 2
+        self.expected, self.known, self.hidden = {}, [], 0.0
+        self.taken = self.changed = False
 
 
 def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
@@ -304,43 +390,48 @@ def scores(
 class _Rounds:
     """The spread of the budget over the rounds, which depends on released results only.
 
-    `left` is the remaining precision, `done` the number of finished rounds, and `precision` that of the next round's
-    measurement as a multiple of an even spread. Once a round has measured nothing (`saved`), what is left is spread.
+    `left` is the remaining precision, and `done` the number of finished rounds. Once a round has measured nothing
+    (`saved`), what is left is spread.
     """
 
     sealed: AimParameters
     left: PrecisionBudget
     done: int = 0
-    precision: int = 1
     saved: bool = False
 
-    @property
-    def sigma(self) -> float | None:
-        """Noise of the next round's measurement; None if the mechanism has ended."""
+    def sigma(self, table: _Modelled) -> float | None:
+        """Noise of a table's measurement in the next round; None if the mechanism has ended."""
         if self.done >= self.sealed.rounds:
             return None
-        wanted = self._even * self.precision
+        wanted = self._wanted(table)
         # The last round takes the rest, as does one that would leave too little for another.
         if self.done == self.sealed.rounds - 1 or self.left.left < 2 * wanted:
             return self.left.sigma()
         return self.left.sigma(float(wanted / self.left.left))
 
-    @property
-    def most_cells(self) -> float:
-        """In proportion to the precision used by the end of the next round."""
+    def most_cells(self, table: _Modelled) -> float:
+        """Of a table's model: in proportion to the precision used by the end of the next round."""
         total = self.sealed.precision.left
-        used = 1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total
-        return self.sealed.model_cells * float(used)
+        used = 1 - (self.left.left - min(self.left.left, self._wanted(table))) / total
+        return table.sealed.model_cells * float(used)
 
-    def after(self, left: PrecisionBudget) -> _Rounds:
-        """The state after a round that left so much precision."""
+    def left_over(self, table: _Modelled, scored: Mapping[View, int]) -> Mapping[View, int]:
+        """Of a table's candidates, those that a further choice before the next fit may take."""
+        if self.sigma(table) is None:
+            return {}
+        if self.done == self.sealed.rounds - 1:  # the last one measures with all that is left
+            return {view: score for view, score in scored.items() if not isinstance(view, PublicView)}
+        return scored
+
+    def after(self, left: PrecisionBudget, table: _Modelled) -> _Rounds:
+        """The state after a table's round that left so much precision."""
         if left == self.left:
             return replace(self, done=self.done + 1, saved=True)
-        over = self.left.left < 2 * self._even * self.precision
+        over = self.left.left < 2 * self._wanted(table)
         return replace(self, left=left, done=self.sealed.rounds if over else self.done + 1)
 
-    def finer(self) -> _Rounds:
-        return replace(self, precision=2 * self.precision)
+    def _wanted(self, table: _Modelled) -> Fraction:
+        return self._even * table.precision
 
     @property
     def _even(self) -> Fraction:

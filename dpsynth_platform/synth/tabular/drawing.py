@@ -8,7 +8,7 @@ how they are drawn (`noise`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ class Draws:
     """The draws of one run, each of which is in the log before it is returned.
 
     Attributes:
+        log: that of a single table. A run over several ones says into which log a draw goes.
         left: the remaining precision for measurements; `choices` is the remaining number of choices.
         epsilon: the range of each choice.
         sensitivity: the most that one unit moves a score.
@@ -46,20 +47,22 @@ class Draws:
     sensitivity: int
     parts: int = 1
 
-    def columns(self, records: Records, sigma: float, progress: Progress) -> list[NoisyCounts]:
+    def columns(
+        self, records: Records, sigma: float, progress: Progress, log: MeasurementLog | None = None
+    ) -> list[NoisyCounts]:
         """Noisy counts of every column's cells; reads records. Raises `AccountingError` beyond the plan's budget."""
         progress("counting columns", 0, 1)
         exact = records.one_way()
         progress("counting columns", 1, 1)
         noisy = []
         for index, counts in enumerate(exact):
-            noisy.append(self._counts("one-way", NoisyCounts((index,), self._noisy(counts, sigma), sigma)))
+            noisy.append(self._counts("one-way", NoisyCounts((index,), self._noisy(counts, sigma), sigma), log))
             progress("measuring columns", index + 1, len(exact))
         return noisy
 
-    def joint(self, view: View, counts: Counts, sigma: float) -> NoisyCounts:
+    def joint(self, view: View, counts: Counts, sigma: float, log: MeasurementLog | None = None) -> NoisyCounts:
         """Noisy counts of a view, from its exact ones. Raises `AccountingError` beyond the plan's budget."""
-        return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels))
+        return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels), log)
 
     def distances(self, exact: Mapping[Clique, int], sigma: float, sensitivity: Sensitivity) -> NoisyDistances:
         """Noisy L1 distances of cliques' exact counts from numbers that were fixed beforehand.
@@ -124,19 +127,27 @@ class Draws:
 
     def choice(self, scores: Mapping[View, int]) -> View:
         """One of the views by the exponential mechanism. Raises `AccountingError` beyond the plan's choices."""
+        return self.choice_of([(self.log, scores)])[1]
+
+    def choice_of(self, tables: Sequence[tuple[MeasurementLog, Mapping[View, int]]]) -> tuple[int, View]:
+        """A table's place and one of its views, by one exponential mechanism over the views of all tables.
+
+        Raises `AccountingError` as `choice`.
+        """
         if not self.choices:
             raise AccountingError("a choice beyond the plan's number of choices; accepted: at most the plan's number")
         self.choices -= 1
-        views = list(scores)
-        view = views[select_by_exponential_mechanism(list(scores.values()), self.epsilon, self.sensitivity)]
-        self.log.choice(view.clique, view.levels)
-        return view
+        views = [(place, view) for place, (_, scores) in enumerate(tables) for view in scores]
+        scored = [score for _, scores in tables for score in scores.values()]
+        place, view = views[select_by_exponential_mechanism(scored, self.epsilon, self.sensitivity)]
+        tables[place][0].choice(view.clique, view.levels)
+        return place, view
 
     def _noisy(self, counts: Counts, sigma: float) -> Counts:
         self.left = self.left.spend(sigma)
         noisy = sample_rounded_gaussian(counts, sigma * self.parts)
         return (noisy + self.parts // 2) // self.parts  # to the nearest record
 
-    def _counts(self, kind: str, noisy: NoisyCounts) -> NoisyCounts:
-        self.log.counts(kind, noisy)
+    def _counts(self, kind: str, noisy: NoisyCounts, log: MeasurementLog | None) -> NoisyCounts:
+        (log or self.log).counts(kind, noisy)
         return noisy

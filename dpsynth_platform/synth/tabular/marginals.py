@@ -13,8 +13,9 @@ import heapq
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -82,6 +83,15 @@ ITERATIONS = 100
 """The most steps of the last fit; it ends earlier when it has converged."""
 
 
+@dataclass(frozen=True)
+class MeasuredTable:
+    """A table that a mechanism reads, all of whose values are known, with the log that receives its results."""
+
+    plan: SealedPlan
+    records: Records
+    log: MeasurementLog
+
+
 class MarginalGenerator(Generator):
     """A generator by noisy marginals.
 
@@ -134,11 +144,24 @@ class MarginalGenerator(Generator):
             MechanismFailed: the directory already holds measurements.
         """
         self.check(plan)
+        with self.opened(plan, bounded, directory, progress, engine) as table:
+            self.mechanism(plan, table.records, table.log, progress)
+            table.log.complete()
+
+    @contextmanager
+    def opened(
+        self,
+        plan: SealedPlan,
+        bounded: Path | pa.Table,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> Iterator[MeasuredTable]:
+        """The table with a new log, after undeclared values were learned; arguments and errors as of `measure`."""
         planned, weighting = Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee).weighting
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(Records(bounded, planned, weighting), log, progress)
-            self.mechanism(plan, Records(bounded, domain, weighting, engine), log, progress)
-            log.complete()
+            yield MeasuredTable(plan, Records(bounded, domain, weighting, engine), log)
 
     @abstractmethod
     def description(self, plan: SealedPlan) -> dict[str, Any]:
@@ -225,18 +248,19 @@ class MarginalGenerator(Generator):
             columns=domain.to_json(),
             release=release_schema(contract, inputs.schema).to_json(),
             parameters=parameters,
-            event=self._whole_event(domain, parameters, guarantee),
+            event=self.whole_event(domain, parameters, guarantee),
             time_limit=contract.generate.seconds,
         )
 
     def check(self, plan: SealedPlan) -> None:
         domain, guarantee = Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee)
-        if event_to_json(self._whole_event(domain, plan.parameters, guarantee)) != plan.event:
+        if event_to_json(self.whole_event(domain, plan.parameters, guarantee)) != plan.event:
             raise GrantRefused(
                 "the plan's privacy event is not that of its noise scales; materialize the line from raw"
             )
 
-    def _whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
+    def whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
+        """What a plan with these columns and parameters costs."""
         return self._whole(domain, parameters, self.event(parameters, len(domain), guarantee), guarantee)
 
     def _whole(

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dpsynth_platform.foundation.errors import MechanismFailed
-from dpsynth_platform.foundation.storage import sync
+from dpsynth_platform.foundation.storage import sync, write_durably
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_variance
 
@@ -151,6 +151,20 @@ def is_complete(directory: Path) -> bool:
         return bool(_lines(directory)[-1] == _COMPLETE)
     except (MechanismFailed, IndexError):
         return False
+
+
+def complete(directory: Path, plan_digest: str) -> None:
+    """Writes the last line of measurements that lack nothing else: of several tables together, one of which has it.
+
+    Raises `MechanismFailed` if they are of another plan.
+    """
+    lines = _lines(directory)
+    if not lines or lines[0] != {"kind": "header", "plan": plan_digest}:
+        raise MechanismFailed("the stored measurements belong to another plan")
+    if lines[-1] != _COMPLETE:
+        path = directory / FILE_NAME
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        write_durably(path, whole + b"\n" + json.dumps(_COMPLETE, separators=(",", ":")).encode() + b"\n")
 
 
 def read_measurements(directory: Path, plan_digest: str) -> Measurements:

@@ -61,8 +61,11 @@ MAX_LOSSES = 2**20
 # The FFT's rounding noise (`fft_error`) is subtracted from delta. Below this multiple of the noise only Renyi is used.
 LEAST_FFT_ERROR = 1e-12
 FFT_MARGIN = 100
-# Tail mass that a composition may move to an infinite loss.
+# Tail mass that a composition may move to an infinite loss; and that repetitions may, as in `dp_accounting`.
 TAIL_MASS = 1e-17
+REPEATED_TAIL_MASS = 1e-15
+# Orders of the Chernoff bounds on a repeated loss, divided by the number of its grid points, as in `dp_accounting`.
+CHERNOFF_ORDERS = 20
 # Records of one unit in a sample up to which mixtures of Gaussians are tabulated.
 MAX_MIXTURE = 64
 # Choices whose joint curve is found before such curves are composed, and parts of a choice's range in doing so.
@@ -276,11 +279,63 @@ def _way_epsilon(way: tuple[tuple[DpEvent, int], ...], delta: float) -> float | 
     composed = None
     for leaf, times in counted.items():
         for at_once, repeats in _at_once(leaf, times):
-            distribution = _leaf_pld(leaf, at_once, interval).self_compose(repeats)
+            distribution = _repeated(_leaf_pld(leaf, at_once, interval), repeats)
             composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
     return float(composed.get_epsilon_for_delta(delta - error)) + pure
+
+
+def _repeated(distribution: Any, times: int) -> Any:
+    """`distribution.self_compose(times)`, whose bounds on what is kept take most of its time."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    remove = _repeated_pmf(distribution._pmf_remove, times)
+    add = None if distribution._symmetric else _repeated_pmf(distribution._pmf_add, times)
+    return pld.PrivacyLossDistribution(remove, add)
+
+
+def _repeated_pmf(pmf: Any, times: int) -> Any:
+    from dp_accounting.pld import pld_pmf
+    from scipy import fft
+
+    if isinstance(pmf, pld_pmf.SparsePLDPmf):
+        if times == 1 or pmf.size**times <= pld_pmf._MAX_PMF_SPARSE_SIZE:
+            return pmf.self_compose(times)
+        pmf = pmf.to_dense_pmf()
+    first, last = kept_range(pmf._probs, times)
+    number = last - first + 1
+    size = fft.next_fast_len(max(number, pmf.size))
+    masses = np.real(fft.ifft(fft.fft(pmf._probs, size) ** times))  # wraps around
+    return pld_pmf.DensePLDPmf(
+        pmf._discretization,
+        times * pmf._lower_loss + first,
+        np.roll(masses, -first)[:number],
+        REPEATED_TAIL_MASS - math.expm1(times * math.log1p(-pmf._infinity_mass)),
+        pmf._pessimistic_estimate,
+    )
+
+
+def kept_range(masses: Array, times: int) -> tuple[int, int]:
+    """First and last grid point of a sum of `times` draws outside of which at most REPEATED_TAIL_MASS lies.
+
+    The Chernoff bounds of `dp_accounting.pld.common.compute_self_convolve_bounds`, at the same orders. Its 40 sums of
+    exponentials are each a power of one exponential, which reaches e^20 and cannot overflow.
+
+    Args:
+        masses: of the grid points 0, 1, ...; shape (grid points,).
+    """
+    size = len(masses)
+    first, last = 0, (size - 1) * times
+    growth = np.exp(np.arange(size) / size)
+    rising, falling = np.ones(size), np.ones(size)
+    for order in range(1, CHERNOFF_ORDERS + 1):
+        rising *= growth
+        falling /= growth
+        allowed = math.log(2 / REPEATED_TAIL_MASS)
+        last = min(last, math.ceil((times * math.log(masses @ rising) + allowed) * size / order))
+        first = max(first, math.floor(-(times * math.log(masses @ falling) + allowed) * size / order))
+    return first, last
 
 
 def bounded_range_hockey_stick(epsilon_range: float, epsilons: Array) -> Array:

@@ -81,8 +81,9 @@ SIGMA_STEP = 2.0**-10
 SIGMA_RANGE = (SIGMA_STEP, 2.0**30)
 EPSILON_STEP = 2.0**-20
 RHO_RANGE = (1e-9, 1e4)
-# Relative precision of a calibrated rho.
+# Relative precision of a calibrated rho, and how often its place is aimed at before it is bisected.
 STEP = 2.0**-10
+MAX_AIMED = 5
 
 
 @dataclass(frozen=True)
@@ -448,8 +449,12 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
         AccountingError: no rho that meets the guarantee is in range.
     """
 
+    costs: dict[float, float] = {}
+
     def fits(rho: float) -> bool:
-        return epsilon(event_of(rho), guarantee.delta).epsilon <= guarantee.epsilon
+        if rho not in costs:
+            costs[rho] = epsilon(event_of(rho), guarantee.delta).epsilon
+        return costs[rho] <= guarantee.epsilon
 
     low = min(zcdp_limit(guarantee.epsilon, guarantee.delta) * (1 - 1e-9), RHO_RANGE[1] / 2)
     if low < RHO_RANGE[0]:
@@ -461,13 +466,43 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
     high = 2 * low
     while high <= RHO_RANGE[1] / 2 and fits(high):
         low, high = high, 2 * high
+    found = _aimed(fits, costs, guarantee.epsilon, low, high) or _bisected(fits, low, high)[0]
+    step = STEP
+    while not fits(found):
+        found, step = found * (1 - step), min(2 * step, 0.5)
+    return found
+
+
+def _bisected(fits: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Where the bisection of a calibrated rho ends: the last that fits, and the first that does not."""
     while high > low * (1 + STEP):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle) else (low, middle)
-    step = STEP
-    while not fits(low):
-        low, step = low * (1 - step), min(2 * step, 0.5)
-    return low
+    return low, high
+
+
+def _aimed(
+    fits: Callable[[float], bool], costs: dict[float, float], target: float, low: float, high: float
+) -> float | None:
+    """What `_bisected` ends with, as cost is monotone, from fewer costs; None where cost is no smooth curve.
+
+    A line through two costs, in logarithms, says where the bisection would end. It does if one end fits and the other
+    does not.
+    """
+    far, slope = costs.get(high, math.inf), 0.5  # the slope of one Gaussian
+    if not 0 < far < math.inf:
+        return None
+    for _ in range(MAX_AIMED):
+        near = min((rho for rho in costs if costs[rho] > 0), key=lambda rho: abs(math.log(costs[rho] / target)))
+        if near != high:
+            slope = math.log(far / costs[near]) / math.log(high / near)
+        if slope <= 0:
+            return None
+        limit = near * (target / costs[near]) ** (1 / slope)
+        below, above = _bisected(lambda rho, limit=limit: rho <= limit, low, high)  # type: ignore[misc]
+        if (fits(below) or below == low) and near != high and (above == high or not fits(above)):
+            return below
+    return None
 
 
 def check_rho(rho: float) -> float:

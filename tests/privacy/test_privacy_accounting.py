@@ -358,6 +358,18 @@ def test_repetitions_are_those_of_dp_accounting_to_the_last_bit(times, sigma, sa
         assert np.array_equal(their._probs, our._probs)
 
 
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize(("eps", "delta"), [(0.1, 1e-9), (1.0, 1e-6), (3.0, 1e-5), (10.0, 1e-5)])
+def test_an_aimed_calibration_ends_where_bisection_does_with_fewer_costs(eps, delta, b, monkeypatch):
+    asked = []
+    monkeypatch.setattr(accounting, "epsilon", lambda *given: asked.append(given) or epsilon(*given))
+    aimed = calibrate_mst.__wrapped__(7, guarantee(eps, delta, b=b))
+    few = len(asked)
+    monkeypatch.setattr(accounting, "_aimed", lambda *given: None)
+    assert calibrate_mst.__wrapped__(7, guarantee(eps, delta, b=b)) == aimed
+    assert few < len(asked) - few
+
+
 def test_selection_alone_beats_its_pure_epsilon():
     event = dp_event.SelfComposedDpEvent(BoundedRangeSelectionEvent(0.1, "zero-out", 1), 20)
     assert epsilon(event, 1e-6).epsilon < 20 * 0.1

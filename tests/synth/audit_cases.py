@@ -140,12 +140,18 @@ def table_of(names, codes):
     return pa.table({name: texts.take(pa.array(codes[:, index])) for index, name in enumerate(names)})
 
 
-_minimize = estimation.minimize
-
-
-def briefly(task, start, iterations, *arguments):
+@contextlib.contextmanager
+def hardly_fitted():
     """Fits take one step: what a mechanism may draw does not depend on how well its models fit."""
-    return _minimize(task, start, min(iterations, 1), *arguments)
+    minimize = estimation.minimize
+
+    def briefly(task, start, iterations, *arguments):
+        return minimize(task, start, min(iterations, 1), *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (estimation, local_consistency):
+            patch.setattr(module, "minimize", briefly)
+        yield
 
 
 def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponential_mechanism):
@@ -170,8 +176,6 @@ def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponent
         patch.setattr(drawing, "sample_rounded_gaussian", noisy)
         patch.setattr(drawing, "select_by_exponential_mechanism", chosen)
         patch.setattr(mixtures, "fresh", lambda: np.random.default_rng(0))
-        patch.setattr(estimation, "minimize", briefly)
-        patch.setattr(local_consistency, "minimize", briefly)
         patch.setattr(MeasurementLog, "create", create)
         patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
         generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))

@@ -61,8 +61,11 @@ MAX_LOSSES = 2**20
 # The FFT's rounding noise (`fft_error`) is subtracted from delta. Below this multiple of the noise only Renyi is used.
 LEAST_FFT_ERROR = 1e-12
 FFT_MARGIN = 100
-# Tail mass that a composition may move to an infinite loss.
+# Tail mass that a composition may move to an infinite loss; and that repetitions may, as in `dp_accounting`.
 TAIL_MASS = 1e-17
+REPEATED_TAIL_MASS = 1e-15
+# Orders of the Chernoff bounds on a repeated loss, divided by the number of its grid points, as in `dp_accounting`.
+CHERNOFF_ORDERS = 20
 # Records of one unit in a sample up to which mixtures of Gaussians are tabulated.
 MAX_MIXTURE = 64
 # Choices whose joint curve is found before such curves are composed, and parts of a choice's range in doing so.
@@ -78,8 +81,9 @@ SIGMA_STEP = 2.0**-10
 SIGMA_RANGE = (SIGMA_STEP, 2.0**30)
 EPSILON_STEP = 2.0**-20
 RHO_RANGE = (1e-9, 1e4)
-# Relative precision of a calibrated rho.
+# Relative precision of a calibrated rho, and how often its place is aimed at before it is bisected.
 STEP = 2.0**-10
+MAX_AIMED = 5
 
 
 @dataclass(frozen=True)
@@ -276,11 +280,63 @@ def _way_epsilon(way: tuple[tuple[DpEvent, int], ...], delta: float) -> float | 
     composed = None
     for leaf, times in counted.items():
         for at_once, repeats in _at_once(leaf, times):
-            distribution = _leaf_pld(leaf, at_once, interval).self_compose(repeats)
+            distribution = _repeated(_leaf_pld(leaf, at_once, interval), repeats)
             composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
     return float(composed.get_epsilon_for_delta(delta - error)) + pure
+
+
+def _repeated(distribution: Any, times: int) -> Any:
+    """`distribution.self_compose(times)`, whose bounds on what is kept take most of its time."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    remove = _repeated_pmf(distribution._pmf_remove, times)
+    add = None if distribution._symmetric else _repeated_pmf(distribution._pmf_add, times)
+    return pld.PrivacyLossDistribution(remove, add)
+
+
+def _repeated_pmf(pmf: Any, times: int) -> Any:
+    from dp_accounting.pld import pld_pmf
+    from scipy import fft
+
+    if isinstance(pmf, pld_pmf.SparsePLDPmf):
+        if times == 1 or pmf.size**times <= pld_pmf._MAX_PMF_SPARSE_SIZE:
+            return pmf.self_compose(times)
+        pmf = pmf.to_dense_pmf()
+    first, last = kept_range(pmf._probs, times)
+    number = last - first + 1
+    size = fft.next_fast_len(max(number, pmf.size))
+    masses = np.real(fft.ifft(fft.fft(pmf._probs, size) ** times))  # wraps around
+    return pld_pmf.DensePLDPmf(
+        pmf._discretization,
+        times * pmf._lower_loss + first,
+        np.roll(masses, -first)[:number],
+        REPEATED_TAIL_MASS - math.expm1(times * math.log1p(-pmf._infinity_mass)),
+        pmf._pessimistic_estimate,
+    )
+
+
+def kept_range(masses: Array, times: int) -> tuple[int, int]:
+    """First and last grid point of a sum of `times` draws outside of which at most REPEATED_TAIL_MASS lies.
+
+    The Chernoff bounds of `dp_accounting.pld.common.compute_self_convolve_bounds`, at the same orders. Its 40 sums of
+    exponentials are each a power of one exponential, which reaches e^20 and cannot overflow.
+
+    Args:
+        masses: of the grid points 0, 1, ...; shape (grid points,).
+    """
+    size = len(masses)
+    first, last = 0, (size - 1) * times
+    growth = np.exp(np.arange(size) / size)
+    rising, falling = np.ones(size), np.ones(size)
+    for order in range(1, CHERNOFF_ORDERS + 1):
+        rising *= growth
+        falling /= growth
+        allowed = math.log(2 / REPEATED_TAIL_MASS)
+        last = min(last, math.ceil((times * math.log(masses @ rising) + allowed) * size / order))
+        first = max(first, math.floor(-(times * math.log(masses @ falling) + allowed) * size / order))
+    return first, last
 
 
 def bounded_range_hockey_stick(epsilon_range: float, epsilons: Array) -> Array:
@@ -393,8 +449,12 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
         AccountingError: no rho that meets the guarantee is in range.
     """
 
+    costs: dict[float, float] = {}
+
     def fits(rho: float) -> bool:
-        return epsilon(event_of(rho), guarantee.delta).epsilon <= guarantee.epsilon
+        if rho not in costs:
+            costs[rho] = epsilon(event_of(rho), guarantee.delta).epsilon
+        return costs[rho] <= guarantee.epsilon
 
     low = min(zcdp_limit(guarantee.epsilon, guarantee.delta) * (1 - 1e-9), RHO_RANGE[1] / 2)
     if low < RHO_RANGE[0]:
@@ -406,13 +466,43 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
     high = 2 * low
     while high <= RHO_RANGE[1] / 2 and fits(high):
         low, high = high, 2 * high
+    found = _aimed(fits, costs, guarantee.epsilon, low, high) or _bisected(fits, low, high)[0]
+    step = STEP
+    while not fits(found):
+        found, step = found * (1 - step), min(2 * step, 0.5)
+    return found
+
+
+def _bisected(fits: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Where the bisection of a calibrated rho ends: the last that fits, and the first that does not."""
     while high > low * (1 + STEP):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle) else (low, middle)
-    step = STEP
-    while not fits(low):
-        low, step = low * (1 - step), min(2 * step, 0.5)
-    return low
+    return low, high
+
+
+def _aimed(
+    fits: Callable[[float], bool], costs: dict[float, float], target: float, low: float, high: float
+) -> float | None:
+    """What `_bisected` ends with, as cost is monotone, from fewer costs; None where cost is no smooth curve.
+
+    A line through two costs, in logarithms, says where the bisection would end. It does if one end fits and the other
+    does not.
+    """
+    far, slope = costs.get(high, math.inf), 0.5  # the slope of one Gaussian
+    if not 0 < far < math.inf:
+        return None
+    for _ in range(MAX_AIMED):
+        near = min((rho for rho in costs if costs[rho] > 0), key=lambda rho: abs(math.log(costs[rho] / target)))
+        if near != high:
+            slope = math.log(far / costs[near]) / math.log(high / near)
+        if slope <= 0:
+            return None
+        limit = near * (target / costs[near]) ** (1 / slope)
+        below, above = _bisected(lambda rho, limit=limit: rho <= limit, low, high)  # type: ignore[misc]
+        if (fits(below) or below == low) and near != high and (above == high or not fits(above)):
+            return below
+    return None
 
 
 def check_rho(rho: float) -> float:

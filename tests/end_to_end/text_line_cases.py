@@ -27,7 +27,7 @@ TEXTS = {
 }
 TRAINING: dict[str, Any] = {
     "steps": 6,
-    "batch_size": 200,
+    "batch_size": 100,
     "replay_steps": 4,
     "learning_rate": 0.001,
     "adapter": {"rank": 2, "alpha": 4},

@@ -342,6 +342,34 @@ def test_mst_numbers_at_rho_002():
         assert composed.get_epsilon_for_delta(delta) == pytest.approx(expected, abs=5e-3)
 
 
+@pytest.mark.parametrize("times", [1, 2, 7, 300])
+@pytest.mark.parametrize(("sigma", "sampled"), [(0.6, 1.0), (4.0, 1.0), (60.0, 1.0), (1.1, 0.02), (0.8, 0.4)])
+def test_repetitions_are_those_of_dp_accounting_to_the_last_bit(times, sigma, sampled):
+    """Few points stay sparse, and many are dense; what is sampled differs by direction."""
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, value_discretization_interval=2.0**-10, sampling_prob=sampled
+    )
+    theirs, ours = one.self_compose(times), accounting._repeated(one, times)
+    assert theirs._symmetric == ours._symmetric
+    for their, our in ((theirs._pmf_remove, ours._pmf_remove), (theirs._pmf_add, ours._pmf_add)):
+        assert type(their) is type(our)
+        their, our = their.to_dense_pmf(), our.to_dense_pmf()
+        assert (their._lower_loss, their._infinity_mass) == (our._lower_loss, our._infinity_mass)
+        assert np.array_equal(their._probs, our._probs)
+
+
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize(("eps", "delta"), [(0.1, 1e-9), (1.0, 1e-6), (3.0, 1e-5), (10.0, 1e-5)])
+def test_an_aimed_calibration_ends_where_bisection_does_with_fewer_costs(eps, delta, b, monkeypatch):
+    asked = []
+    monkeypatch.setattr(accounting, "epsilon", lambda *given: asked.append(given) or epsilon(*given))
+    aimed = calibrate_mst.__wrapped__(7, guarantee(eps, delta, b=b))
+    few = len(asked)
+    monkeypatch.setattr(accounting, "_aimed", lambda *given: None)
+    assert calibrate_mst.__wrapped__(7, guarantee(eps, delta, b=b)) == aimed
+    assert few < len(asked) - few
+
+
 def test_selection_alone_beats_its_pure_epsilon():
     event = dp_event.SelfComposedDpEvent(BoundedRangeSelectionEvent(0.1, "zero-out", 1), 20)
     assert epsilon(event, 1e-6).epsilon < 20 * 0.1

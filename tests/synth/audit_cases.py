@@ -39,7 +39,7 @@ from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.relational import one_selection
 from dpsynth_platform.synth.relational.sealing import SealedTables
-from dpsynth_platform.synth.tabular import counting, drawing, mixtures, mrf
+from dpsynth_platform.synth.tabular import counting, drawing, estimation, local_consistency, mixtures, mrf
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.residuals import contrasts, squared_lengths
@@ -141,6 +141,20 @@ def table_of(names, codes):
     """A table of texts from value numbers, shape (rows, columns or more)."""
     texts = pa.array([str(value) for value in range(int(codes.max(initial=0)) + 1)])
     return pa.table({name: texts.take(pa.array(codes[:, index])) for index, name in enumerate(names)})
+
+
+@contextlib.contextmanager
+def hardly_fitted():
+    """Fits take one step: what a mechanism may draw does not depend on how well its models fit."""
+    minimize = estimation.minimize
+
+    def briefly(task, start, iterations, *arguments):
+        return minimize(task, start, min(iterations, 1), *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (estimation, local_consistency):
+            patch.setattr(module, "minimize", briefly)
+        yield
 
 
 def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponential_mechanism):

@@ -42,6 +42,7 @@ from audit_cases import (
     claim_of,
     gaussian_delta,
     gaussian_epsilon,
+    hardly_fitted,
     plan_for,
     precision_used,
     proven_epsilon,
@@ -68,6 +69,13 @@ from dpsynth_platform.synth.tabular.resolution import resolutions
 
 EPSILON = 8.0
 B = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief():
+    with hardly_fitted():
+        yield
+
 
 # Sensitivity.
 

@@ -6,6 +6,9 @@ What does not: reading the copy (`csv_files`), its version (`file_versions`), an
 PostgreSQL writes the file itself (`COPY ... TO STDOUT`); other databases go through SQLAlchemy. Either way the texts
 are exact, and values are read as the declared types of their columns.
 
+A statement on a database file reads nothing beside it (`_confine`): the ledger knows whose records are in that file
+(`database_ids`), and not what else a statement would find, such as another family's Parquet file.
+
 The rows of a table have no order, so its content is named by their number and the sums of their hashes.
 """
 
@@ -15,6 +18,7 @@ import csv
 import datetime as dt
 import hashlib
 import re
+import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +31,7 @@ from dpsynth_platform.contracts.base import COLUMN_NAME
 from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.sources.database_ids import FILE_DATABASES
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.passwords import check_environment, password_for
 
@@ -119,9 +124,12 @@ def _connected(source: Source, use: Callable[[sa.Connection], _T]) -> _T:
     import sqlalchemy as sa
 
     try:
-        engine = sa.create_engine(_url(source), poolclass=sa.pool.NullPool)
+        url = _url(source)
+        arguments = {"read_only": True} if url.get_backend_name() == "duckdb" else {}
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool, connect_args=arguments)
         try:
             with engine.connect() as connection:
+                _confine(connection)
                 return use(connection)
         finally:
             engine.dispose()
@@ -129,7 +137,23 @@ def _connected(source: Source, use: Callable[[sa.Connection], _T]) -> _T:
         problem = f"the database cannot be read ({_reason(error)})"
     except (psycopg.Error, duckdb.Error) as error:
         problem = f"the database cannot be read ({reason_of(error)})"
-    raise SourceError(f"{problem}; accepted: a reachable database, and a table or query that its user may read")
+    raise SourceError(f"{problem}; accepted: a reachable database, and a table or query in it that its user may read")
+
+
+def _confine(connection: sa.Connection) -> None:
+    """Lets statements on a database file read no other file and change nothing, whatever they ask for."""
+    if connection.dialect.name == "duckdb":
+        connection.exec_driver_sql("SET enable_external_access = false")
+        connection.exec_driver_sql("SET lock_configuration = true")
+    elif connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+        driver: Any = connection.connection.driver_connection
+        driver.set_authorizer(_allowed)
+
+
+def _allowed(action: int, *_: object) -> int:
+    """SQLite's question before each part of a statement. VACUUM INTO attaches a file, too."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
 
 def _reason(error: Exception) -> str:
@@ -144,7 +168,7 @@ def _url(source: Source) -> sa.URL:
     import sqlalchemy as sa
 
     url = sa.make_url(source.uri)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+    if url.get_backend_name() in FILE_DATABASES and not Path(url.database or "").is_file():
         raise SourceError(f"{url.database}: there is no such file; accepted: an existing database")
     if source.password_file is None:
         check_environment(url)
@@ -196,9 +220,7 @@ def _from_postgresql(connection: sa.Connection, source: Source, identifiers: Col
 def _from_other(connection: sa.Connection, source: Source, identifiers: Collection[str], path: Path) -> list[str]:
     import sqlalchemy as sa
 
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA query_only = ON")
-    elif connection.dialect.name in ("mysql", "mariadb"):
+    if connection.dialect.name in ("mysql", "mariadb"):
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
     found = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(
         sa.text(_statement(connection, source).replace(":", r"\:"))

@@ -8,6 +8,7 @@ them to a family (`raw`), and databases behind a server, which have no file.
 | `tables` | the private tables, and the database |
 | `sql`, a table | this table |
 | `sql`, a view or a query | all tables, and the database: what a query reads is not found out |
+| `sql`, where tables have one plain name | the table, all tables that were ever read, and the database |
 
 Ids are those of contents and places (`file_versions`), so that a copy of a file, and a file that changed, keep them.
 """
@@ -23,7 +24,10 @@ from dpsynth_platform.contracts.source import Source
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.sources.database_files import DatabaseFile, open_database, plain_name
-from dpsynth_platform.sources.file_versions import version_of_content
+from dpsynth_platform.sources.file_versions import places_below, version_of_content
+
+FILE_DATABASES = ("sqlite", "duckdb")
+"""Kinds of databases that are one file, as SQLAlchemy names them."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ def path_of(source: Source) -> Path | None:
     import sqlalchemy as sa
 
     url = sa.make_url(source.uri)
-    path = Path((url.database or "").removeprefix("file:"))
-    return path.resolve() if url.get_backend_name() in ("sqlite", "duckdb") and path.is_file() else None
+    path = Path(url.database or "")
+    return path.resolve() if url.get_backend_name() in FILE_DATABASES and path.is_file() else None
 
 
 def table_of(source: Source) -> str | None:
@@ -79,10 +83,21 @@ def read_by(zone: Path, source: Source) -> ReadOfDatabase:
     try:
         database = open_database(path)
     except SourceError:  # such as of two tables with one plain name: which one is read is unknown
-        whole = version_of_content(zone, str(path), digest_file(path), register=True).table_id
-        return ReadOfDatabase(people={whole: f"the database {path}"})
+        return ReadOfDatabase(people=_of_unknown(zone, path, table_of(source)))
     name = next((each for each in database if caseless(each) == table_of(source)), None)
     if name is None:
         return ReadOfDatabase(people=of_database(zone, database, database))
     ids = table_ids(zone, database, [name])
     return ReadOfDatabase(ids[name], {ids[name]: f"table {name} of {path}"})
+
+
+def _of_unknown(zone: Path, path: Path, named: str | None) -> dict[str, str]:
+    """A database whose tables are unknown, the table that is named, and all that were read before, in words."""
+    content = digest_file(path)
+    names = {*places_below(zone, f"{path}#"), *([] if named is None else [named])}
+    contents = {f"{path}#{name}": (canonical_digest([content, name]), f"table {name} of {path}") for name in names}
+    contents[str(path)] = (content, f"the database {path}")
+    return {
+        version_of_content(zone, place, digest, register=True).table_id: words
+        for place, (digest, words) in contents.items()
+    }

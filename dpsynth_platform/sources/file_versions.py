@@ -119,6 +119,12 @@ def is_registered(zone: Path, content: str) -> bool:
     return any(content in table["contents"] for table in _read(zone)["tables"].values())
 
 
+def places_below(zone: Path, start: str) -> list[str]:
+    """The ends of all known places that begin so. Raises `SourceError` for a damaged registry."""
+    places = (place for table in _read(zone)["tables"].values() for place in table["places"])
+    return sorted({place.removeprefix(start) for place in places if place.startswith(start)})
+
+
 def registered(zone: Path, place: str, version: int) -> FileVersion | None:
     """The content that had a number at a place, or None."""
     for table_id, table in _read(zone)["tables"].items():

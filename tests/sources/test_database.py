@@ -7,9 +7,12 @@ import hashlib
 import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from test_plain_files import READ, declared
@@ -17,7 +20,7 @@ from test_source import MARK
 
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.sources import source
-from dpsynth_platform.sources.database import _digest, extract
+from dpsynth_platform.sources.database import _confine, _digest, extract
 from dpsynth_platform.sources.iceberg import open_catalog
 from dpsynth_platform.sources.json_files import CONFIGURATION
 from dpsynth_platform.sources.passwords import check_environment, password_for
@@ -212,6 +215,61 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
     with pytest.raises(SourceError, match=r"the database cannot be read \(ValueError"):
         copied({"uri": "postgresql+psycopg://r@h:abc/x", "table": "t"}, tmp_path / "b")
+
+
+@pytest.mark.parametrize("statement", ["ATTACH '{0}' AS other", "VACUUM INTO '{0}'", "DELETE FROM visits"])
+def test_a_statement_on_sqlite_neither_makes_nor_attaches_nor_changes_a_file(tmp_path: Path, statement: str) -> None:
+    url, other = f"sqlite:///{tmp_path / 'clinic.db'}", tmp_path / "other.db"
+    fill(url)
+    before = (tmp_path / "clinic.db").read_bytes()
+    with pytest.raises(SourceError, match="the database cannot be read"):
+        copied({"uri": url, "query": statement.format(other)}, tmp_path / "a")
+    assert not other.exists() and (tmp_path / "clinic.db").read_bytes() == before
+
+
+class Connected:
+    """What SQLAlchemy's connection is to `_confine`: its engine for DuckDB is no requirement."""
+
+    def __init__(self, path: Path) -> None:
+        self.dialect = SimpleNamespace(name="duckdb")
+        self.exec_driver_sql = duckdb.connect(str(path), read_only=True).execute
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_parquet('{0}/people.parquet')",
+        "SELECT * FROM '{0}/people.parquet'",
+        'SELECT * FROM "{0}/people"."parquet"',  # a contract's table: {0}/people.parquet
+        "SELECT * FROM seen",
+        "SELECT * FROM glob('{0}/*')",
+        "ATTACH '{0}/other.duckdb' AS other (READ_ONLY)",
+        "COPY notes TO '{0}/copy.csv'",
+        "SET enable_external_access = true",
+        "RESET enable_external_access",
+        "SET lock_configuration = false",
+        "DELETE FROM notes",
+    ],
+)
+def test_a_statement_on_duckdb_reads_nothing_but_its_own_database(tmp_path: Path, statement: str) -> None:
+    pq.write_table(pa.table({"name": ["x"]}), tmp_path / "people.parquet")
+    duckdb.connect(str(tmp_path / "other.duckdb")).close()
+    with duckdb.connect(str(tmp_path / "clinic.duckdb")) as made:
+        made.execute("CREATE TABLE notes AS SELECT 1 AS a")
+        made.execute(f"CREATE VIEW seen AS SELECT * FROM read_parquet('{tmp_path}/people.parquet')")
+    connected: Any = Connected(tmp_path / "clinic.duckdb")
+    _confine(connected)
+    assert connected.exec_driver_sql("SELECT * FROM notes").fetchall() == [(1,)]
+    with pytest.raises(duckdb.Error):
+        connected.exec_driver_sql(statement.format(tmp_path)).fetchall()
+    assert not (tmp_path / "copy.csv").exists()
+
+
+@pytest.mark.parametrize("uri", ["duckdb:///:memory:", "duckdb://", "duckdb:///{0}/none.duckdb"])
+def test_a_duckdb_without_a_file_is_refused(tmp_path: Path, uri: str) -> None:
+    """Its queries could only read other files."""
+    with pytest.raises(SourceError, match="there is no such file"):
+        copied({"uri": uri.format(tmp_path), "query": "SELECT * FROM 'people.parquet'"}, tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,21 @@ def check_reads(text: str, tables: Collection[str]) -> None:
             _refuse(f"{table.sql(dialect='duckdb')} is no declared table", accepted)
 
 
+def tables_named(text: str, dialect: str) -> frozenset[str]:
+    """The names of the tables that a SELECT names, as they are spelled; none of what cannot be parsed.
+
+    That views and functions read other tables is not found out.
+    """
+    from sqlglot import exp
+
+    try:
+        select = _parsed(text, exp.Query, "SELECT", "one SELECT", dialect=dialect)
+    except ValueError:
+        return frozenset()
+    own = {caseless(each.alias) for each in select.find_all(exp.CTE)}
+    return frozenset(table.name for table in select.find_all(exp.Table) if table.db or caseless(table.name) not in own)
+
+
 def _parsed(text: str, kind: type[Any], name: str, accepted: str, dialect: str = "postgres") -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dpsynth_platform.contracts.base import caseless
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.sql import tables_named
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.sources.database_files import DatabaseFile, open_database, plain_name
@@ -55,6 +56,18 @@ def path_of(source: Source) -> Path | None:
 def table_of(source: Source) -> str | None:
     """The plain name of the table or view that a source of the format `sql` names, in lower case."""
     return None if source.table is None else caseless(plain_name(source.table.rpartition(".")[2]))
+
+
+def only_table(source: Source) -> str | None:
+    """As `table_of`, also of a query that names one table alone: its rows have owners, so that it is private."""
+    import sqlalchemy as sa
+
+    if source.query is None:
+        return table_of(source)
+    named = {
+        caseless(plain_name(each)) for each in tables_named(source.query, sa.make_url(source.uri).get_backend_name())
+    }
+    return named.pop() if len(named) == 1 else None
 
 
 def table_ids(zone: Path, database: DatabaseFile, names: Iterable[str]) -> dict[str, str]:

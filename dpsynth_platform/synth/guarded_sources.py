@@ -27,7 +27,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.sources.database_files import DatabaseFile
-from dpsynth_platform.sources.database_ids import path_of, table_of
+from dpsynth_platform.sources.database_ids import only_table, path_of
 from dpsynth_platform.sources.linked_source import LinkedSource
 from dpsynth_platform.sources.table_places import tables_at
 from dpsynth_platform.sources.tables import is_delta
@@ -129,10 +129,13 @@ def _declared_private(parts: Parts) -> list[Path]:
 
 
 def _is_private(parts: Parts, database: Path, name: str) -> bool:
-    """Whether a contract declares a table of a database file, or of a copy of it, as private: also as its only one."""
+    """Whether a contract declares a table of a database file, or of a copy of it, as private: also as its only one.
+
+    Of a query over several tables, which are private is not known: the ledger alone says whose they are.
+    """
     if _source(parts).format == "sql":
         path = path_of(_source(parts))
-        return path is not None and table_of(_source(parts)) == caseless(name) and _has_one_of([database], [path])
+        return path is not None and only_table(_source(parts)) == caseless(name) and _has_one_of([database], [path])
     linked = _linked(parts)
     return linked is not None and name in linked.private and _has_one_of([database], [local_path(_source(parts).uri)])
 

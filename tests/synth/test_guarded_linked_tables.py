@@ -121,6 +121,32 @@ def test_a_table_of_a_database_that_another_dataset_guards_is_not_public(deploym
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "is_private"),
+    [
+        ({"table": "CODES"}, True),
+        ({"query": "SELECT code AS person, 1 AS ward FROM main.codes WHERE code <> ''"}, True),
+        ({"query": 'WITH stays AS (SELECT * FROM "Codes") SELECT code AS person, 1 AS ward FROM stays'}, True),
+        ({"query": "SELECT s.stay AS person, c.code AS ward FROM stays s, codes c"}, False),
+        ({"query": "SELECT stay AS person, 'codes' AS ward FROM stays"}, False),
+    ],
+)
+def test_what_another_dataset_reads_alone_of_a_database_is_not_public(
+    deployment: Deployment, source: dict[str, str], is_private: bool
+) -> None:
+    flat = {
+        name: table.rename_columns([each.replace(" ", "_") for each in table.column_names])
+        for name, table in clinic(60).items()
+    }
+    path = stored(deployment.settings.home / "clinic.sqlite", flat, {})
+    text = yaml.safe_dump(CONTRACT | {"source": {"uri": str(path)}}).replace("patient id", "patient_id")
+    (deployment.settings.contracts / "people.yaml").write_text(text)
+    other = {"uri": f"sqlite:///{path}", "format": "sql", "key": ["person"]} | source
+    another(deployment, source=other, tables={}, columns={"person": {"type": "identifier"}})
+    found = "people: tables.codes.public: dataset other declares it as private"
+    assert [line.partition(";")[0] for line in faults(deployment)] == [found] * is_private
+
+
 def test_what_a_run_has_pinned_is_not_public(deployment: Deployment) -> None:
     from dpsynth_platform.sources.source import pin
 

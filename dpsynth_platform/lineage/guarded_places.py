@@ -71,7 +71,7 @@ class SourceTables:
             if path == place:
                 return WHOLE
             if path.startswith(f"{place}/") or (is_database and path.startswith(f"{place}.")):
-                return _table(path[len(place) + 1 :], is_database=is_database)
+                return _table(Path(place), path[len(place) + 1 :], is_database=is_database)
         return None
 
     def is_private(self, name: DatasetName) -> bool:
@@ -84,7 +84,7 @@ class SourceTables:
         for place in self.places:
             with suppress(OSError):
                 for found in Path(place).iterdir():
-                    if _table(found.name, is_database=False) == lookup:
+                    if _table(Path(place), found.name, is_database=False) == lookup:
                         yield from (dataset_name(found), dataset_name(found.resolve()))
 
 
@@ -100,13 +100,16 @@ def lookup_name(base: PublicBase) -> str:
     return caseless(base.name.rpartition("/")[2])
 
 
-def _table(inside: str, *, is_database: bool) -> str:
-    first = inside.partition("/")[0]
+def _table(source: Path, inside: str, *, is_database: bool) -> str:
+    """The table of what lies in a source: of a file without its ending, of a directory with it (`table_places`)."""
+    first, below, _ = inside.partition("/")
     if is_database:
         return caseless(plain_name(first.rpartition(".")[2]))
+    if source.is_file():
+        first = first.removeprefix("main.")
     stem = PurePosixPath(first)
-    is_file = stem.suffix.lower() in (*PARQUET_NAMES, *CSV_NAMES)
-    return caseless(plain_name(stem.stem if is_file else first.removeprefix("main.")))
+    is_file = stem.suffix.lower() in (*PARQUET_NAMES, *CSV_NAMES) and not below and not (source / first).is_dir()
+    return caseless(plain_name(stem.stem if is_file else first))
 
 
 def nodes_named(connection: Connection, is_meant: Callable[[DatasetName], bool]) -> list[Node]:

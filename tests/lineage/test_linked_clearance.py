@@ -7,18 +7,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from clearance_cases import BUDGETS, contract_of, guarantee, line, spend, told, verdict
 from clinic import TABLES, clinic, written
 from event_cases import event, own
 from ledger_cases import people
 
+from dpsynth_platform.contracts.base import caseless
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage.clearance import guarded_public_table
-from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.lineage.guarded_places import SourceTables
+from dpsynth_platform.lineage.naming import DatasetName, dataset_name
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.sources.table_places import tables_at
 
 
 @pytest.fixture
@@ -186,6 +191,23 @@ def test_a_lookup_of_a_database_counts_under_each_of_its_names(
     assert kinds(ledger, store, linked(place))[0] == "compose"
     ran(store, Path("/data/registry"), "registry.raw", "/restricted/registry/raw")
     assert kinds(ledger, store, linked(place)) == ("refuse", {"unprotected"})
+
+
+def test_a_directory_of_files_is_the_table_of_its_whole_name(tmp_path: Path) -> None:
+    """Spark writes a table `codes.parquet` as a directory: its name is `codes_parquet`, beside `codes.csv`."""
+    for name in ("codes.parquet", "main.codes"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"a": [1]}), tmp_path / name / "part-0.parquet")
+    (tmp_path / "codes.csv").write_text("a\n1\n")
+    named = {caseless(name): str(place) for name, place in tables_at(tmp_path).items()}
+    assert named.keys() == {"codes", "codes_parquet", "main_codes"}
+    for public in named:
+        tables = SourceTables((str(tmp_path),), frozenset([public]))
+        for name, place in named.items():
+            assert tables.is_private(DatasetName("file", place)) == (name != public)
+        part = DatasetName("file", f"{named['codes_parquet']}/part-0.parquet")
+        assert tables.is_private(part) == (public != "codes_parquet")
+        assert [found.name for found in tables.files_of(public)][:1] == [named[public]]
 
 
 def test_a_lookup_that_a_line_of_ours_released_adds_to_it(ledger: Ledger, store: LineageStore, source: Path) -> None:

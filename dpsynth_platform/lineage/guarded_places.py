@@ -21,19 +21,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, or_, select
 
 from dpsynth_platform.contracts.base import caseless
-from dpsynth_platform.contracts.bases import PublicBase
 from dpsynth_platform.foundation.release_layout import DATA
 from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage.naming import DatasetName, canonical, dataset_name
 from dpsynth_platform.lineage.nodes import Node, Relative
-from dpsynth_platform.sources.database_files import plain_name
-from dpsynth_platform.sources.directories import PARQUET_NAMES
-from dpsynth_platform.sources.table_places import CSV_NAMES
+
+if TYPE_CHECKING:
+    from dpsynth_platform.contracts.bases import PublicBase
 
 WHOLE = ""
 """In place of a table's name, the source as a whole."""
@@ -102,6 +102,9 @@ def lookup_name(base: PublicBase) -> str:
 
 def _table(source: Path, inside: str, *, is_database: bool) -> str:
     """The table of what lies in a source: of a file without its ending, of a directory with it (`table_places`)."""
+    from dpsynth_platform.sources.database_files import plain_name  # late: pages of lineage read no table
+    from dpsynth_platform.sources.table_places import CSV_NAMES, PARQUET_NAMES
+
     first, below, _ = inside.partition("/")
     if is_database:
         return caseless(plain_name(first.rpartition(".")[2]))

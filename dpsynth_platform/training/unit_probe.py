@@ -175,9 +175,10 @@ class _Trial:
         distance = length_of(difference)
         if not distance <= 4 * self.near * length:
             worst = max(difference, key=lambda name: _of_nan(float(difference[name].norm())))
+            share = distance / length if length else math.inf
             self.add(
-                f"{worst}: its clipped gradient {what} is not that of automatic differentiation (by "
-                f"{distance / length if length else math.inf:.2g} of its norm); its layer's rule is wrong for this size or memory "
+                f"{worst}: its clipped gradient {what} is not that of automatic differentiation (by {share:.2g} of its "
+                "norm); its layer's rule is wrong for this size or memory "
                 "layout, a row depends on others, or rows are clipped before their mean"
             )
 

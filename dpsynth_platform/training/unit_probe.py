@@ -151,6 +151,8 @@ class _Trial:
 
     def _clipped(self, plan: TrainingPlan, batch: Batch, weights: Tensor, expected: Sequence[Sums]) -> None:
         """Of each unit alone, of all together, and in another order."""
+        lengths = list(map(length_of, expected))
+        least = self.near * max(lengths)  # a gradient of zero may be a sum of terms that cancel up to rounding
         for unit, wanted in enumerate(expected):
             found = self.taken(plan, *_unit(batch, weights, unit))
             length = length_of(found)
@@ -159,21 +161,24 @@ class _Trial:
                     f"the contribution of one unit is {length / plan.clipping_norm:.3g} times as long as the clipping "
                     "norm; clip the mean gradient of each unit's rows, over all trainable parameters together"
                 )
-            self._compare(found, wanted, length_of(wanted), "of one unit")
+            self._compare(found, wanted, max(lengths[unit], least), "of one unit")
         reversed_rows = torch.arange(len(weights) * ROWS).view(-1, ROWS).flip(0).flatten()
         whole = {name: torch.stack([part[name] for part in expected]).sum(0) for name in expected[0]}
-        lengths = sum(map(length_of, expected))
-        self._compare(self.taken(plan, batch, weights), whole, lengths, "of several units")
+        self._compare(self.taken(plan, batch, weights), whole, sum(lengths), "of several units")
         other = {name: value[reversed_rows.to(value.device)] for name, value in batch.items()}
-        self._compare(self.taken(plan, other, weights.flip(0)), whole, lengths, "of several units in another order")
+        self._compare(
+            self.taken(plan, other, weights.flip(0)), whole, sum(lengths), "of several units in another order"
+        )
 
     def _compare(self, found: Sums, wanted: Sums, length: float, what: str) -> None:
         difference = {name: found[name] - wanted[name] for name in wanted}
-        if not length_of(difference) <= 4 * self.near * length:
+        distance = length_of(difference)
+        if not distance <= 4 * self.near * length:
             worst = max(difference, key=lambda name: _of_nan(float(difference[name].norm())))
+            share = distance / length if length else math.inf
             self.add(
-                f"{worst}: its clipped gradient {what} is not that of automatic differentiation (by "
-                f"{length_of(difference) / length:.2g} of its norm); its layer's rule is wrong for this size or memory "
+                f"{worst}: its clipped gradient {what} is not that of automatic differentiation (by {share:.2g} of its "
+                "norm); its layer's rule is wrong for this size or memory "
                 "layout, a row depends on others, or rows are clipped before their mean"
             )
 

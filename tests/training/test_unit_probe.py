@@ -14,6 +14,7 @@ from dpsynth_platform.training.grids import GridSums
 from dpsynth_platform.training.layers import Stacked
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.unit_probe import faults_of_unit_sums, refuse_unsound_grid, unit_sums
+from dpsynth_platform.training.vectors import VectorSums
 
 SIZE = (8, 8)
 
@@ -100,6 +101,28 @@ def test_a_wrong_rule_is_found(monkeypatch, rule):
 
     monkeypatch.setattr(grids, rule, wrong)
     assert any("is not that of automatic differentiation" in fault for fault in judged(network()))
+
+
+@pytest.mark.parametrize(("size", "sound"), [(1e-9, True), (1e-3, False)])
+def test_a_gradient_of_zero_is_compared_up_to_the_rounding_of_others(size, sound):
+    """As where a column is predicted from nothing: terms cancel, and what is left differs between sizes of a batch."""
+
+    def some(rows):
+        values = torch.ones(rows, 3)
+        values[9:] = 0  # of the last unit
+        return {"values": values}
+
+    def squares(made, batch):
+        return made(batch["values"]).square().sum(1)
+
+    right = unit_sums(squares, VectorSums)
+
+    def sums(made, chosen, batch, weights):
+        found = right(made, chosen, batch, weights)
+        return found if batch["values"].any() else {name: value + size for name, value in found.items()}
+
+    faults = faults_of_unit_sums(nn.Linear(3, 2, bias=False), sums, squares, some, plan())
+    assert faults == [] if sound else any("is not that of automatic differentiation" in fault for fault in faults)
 
 
 def test_sums_over_draws_in_place_of_means_are_found(monkeypatch):

@@ -103,7 +103,8 @@ def lookup_name(base: PublicBase) -> str:
 def _table(source: Path, inside: str, *, is_database: bool) -> str:
     """The table of what lies in a source: of a file without its ending, of a directory with it (`table_places`)."""
     from dpsynth_platform.sources.database_files import plain_name  # late: pages of lineage read no table
-    from dpsynth_platform.sources.table_places import CSV_NAMES, PARQUET_NAMES
+    from dpsynth_platform.sources.directories import PARQUET_NAMES
+    from dpsynth_platform.sources.table_places import CSV_NAMES
 
     first, below, _ = inside.partition("/")
     if is_database:

@@ -89,9 +89,9 @@ def scrub(
         else Converted(validated(Scrub, dict(rules or {}), "rules"))
     )
     choice = ScrubChoice(
-        columns=None if columns is None else tuple(columns),
-        keep=tuple(keep),
-        drop=tuple(drop),
+        columns=None if columns is None else _names(columns),
+        keep=_names(keep),
+        drop=_names(drop),
         action=action,
         rules=own.rules,
         owner=owner,
@@ -107,6 +107,11 @@ def scrub(
         raise SourceError(f"{next(iter(csv), 'out')}: for a table at a path only; accepted: a frame without it")
     table, report = scrub_table(found, choice, key=secret, processes=processes)
     return Scrubbed(kind.frame(table), report, own.notes)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    """A single name may stand without a list; its letters are not names of columns."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _dialect(options: Mapping[str, Any]) -> Dialect:

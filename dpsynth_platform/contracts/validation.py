@@ -133,9 +133,12 @@ def unknown_key(outer: Sequence[str], key: str, accepted: Sequence[str]) -> str:
 def _location(problem: Any) -> tuple[list[str], str | None]:
     """The keys on the way to a problem, and the declared type of the column that they pass, if any.
 
-    pydantic puts a column's type after its name, which is not a key of the file; a column may be named like a type.
+    pydantic puts a column's type after its name, and a mark after a wrong name; neither is a key of the file. A column
+    may be named like a type.
     """
     location = [str(part) for part in problem["loc"]]
+    if location[-1:] == ["[key]"]:  # of a mapping, as pydantic marks it; the key itself stands before
+        location.pop()
     # Of columns, or tables.TABLE.columns.
     at = 2 if location[:1] == ["columns"] else 4 if location[:1] + location[2:3] == ["tables", "columns"] else None
     typed = at is not None and len(location) > at and location[at] in (*COLUMN_TAGS, "ignored")

@@ -43,6 +43,7 @@ class TablesStatement(Statement):
     """The statement of several tables."""
 
     subject = "The tables beside this statement are together"
+    drawn = "These tables"
 
 
 def statement(

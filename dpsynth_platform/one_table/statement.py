@@ -68,6 +68,7 @@ class Statement:
     account: str
     mostly_missing: tuple[str, ...] = ()
     subject: ClassVar[str] = "The table beside this statement is"
+    drawn: ClassVar[str] = "This table"
 
     def to_json(self) -> dict[str, Any]:
         common = self.common.to_json()
@@ -91,7 +92,7 @@ class Statement:
             *_section("Whom it protects", [common.unit, common.adjacency]),
             *_section(
                 "What it covers",
-                [f"Made by the method {self.method}: {self.why_method}.", *self.covered, f"This table: {self.table}"],
+                [f"Made by the method {self.method}: {self.why_method}.", *self.covered, f"{self.drawn}: {self.table}"],
             ),
             *_missing_section(self.mostly_missing),
             *_section("What it does not cover", self.not_covered),

@@ -264,7 +264,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "columns.a\nb",
         {"type": "boolean"},
-        "columns.a\\nb.[key]: 'a\\nb'; accepted: a name of 1 to 127 characters, without control characters",
+        "columns.a\\nb: 'a\\nb'; accepted: a name of 1 to 127 characters, without control characters",
     ),
     ("source.key", ["a\u2028b"], "source.key.0: 'a\\u2028b'; accepted: a name of 1 to 127 characters"),
     # References.

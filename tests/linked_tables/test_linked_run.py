@@ -99,7 +99,7 @@ def test_the_statement_says_whom_it_protects(made: SyntheticTables) -> None:
     assert "owner__id" not in text and "not empty" in text and ".." not in text
     assert "1 of patients, 4 of stays, 12 of diagnoses" in text and "at most 17 rows" in text
     assert "Public tables, released as they are: codes: The clinic lists them." in text
-    assert "The tables beside this statement are together (" in text
+    assert "The tables beside this statement are together (" in text and "\n- These tables: patients: " in text
     assert "Rows of the first table describe the average owner." in text and "not the average row" not in text
     document = json.loads(made.statement.with_suffix(".json").read_text())
     assert document["guarantee"]["epsilon"] <= 8 and document["guarantee"]["max_contributions"] == 17

@@ -32,6 +32,12 @@ def test_categories_stay_categories() -> None:
     assert found.dtype.name == "category" and set(found.cat.categories) == {MASKED, "b"}
 
 
+def test_a_single_name_of_a_column_needs_no_list() -> None:
+    frame = pd.DataFrame({"remark": [TEXT], "email": ["xqzmark@example.com"], "n": [1]})
+    found = dpsynth.scrub(frame, columns="remark", drop="email", keep="n", action="mask")
+    assert found.data.to_dict("list") == {"remark": [MASKED], "n": [1]}
+
+
 def test_a_file_and_rules_of_presidio(tmp_path: Path) -> None:
     table, out, rules = tmp_path / "letters.csv", tmp_path / "clean.csv", tmp_path / "rules.yaml"
     table.write_text(f"remark\n{TEXT} of the Blue Bird\n", encoding="utf-8")

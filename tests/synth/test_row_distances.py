@@ -36,7 +36,9 @@ def rows_of(order=(0, 1)):
 
 
 def batches(number_distance, fixed_order=0.5):
-    parameters = SimpleNamespace(fixed_order=fixed_order, value_weight=0.65, number_distance=number_distance)
+    parameters = SimpleNamespace(
+        fixed_order=fixed_order, value_weight=0.65, number_distance=number_distance, evidence=()
+    )
     return LanguageBatches(rows_of(), parameters, CPU, RANKS)
 
 

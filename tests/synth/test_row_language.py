@@ -85,7 +85,8 @@ def plan_of(base, method="dp_2stage", language=None, schema=SCHEMA, **changes):
 
 
 def batches(value_weight=0.65, fixed_order=0.5, number_distance=0.0):
-    parameters = {"fixed_order": fixed_order, "value_weight": value_weight, "number_distance": number_distance}
+    parameters = {"fixed_order": fixed_order, "value_weight": value_weight, "evidence": ()}
+    parameters["number_distance"] = number_distance
     return LanguageBatches(tokens(), SimpleNamespace(**parameters), CPU, [[0, 1, 2, None], [None] * 3])
 
 

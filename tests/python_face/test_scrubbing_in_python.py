@@ -33,7 +33,7 @@ def test_categories_stay_categories() -> None:
 
 
 def test_a_single_name_of_a_column_needs_no_list() -> None:
-    frame = pd.DataFrame({"remark": [TEXT], "email": ["xqzmark@example.com"], "n": [1]})
+    frame = pd.DataFrame({"remark": [TEXT], "email": ["front.desk@example.com"], "n": [1]})
     found = dpsynth.scrub(frame, columns="remark", drop="email", keep="n", action="mask")
     assert found.data.to_dict("list") == {"remark": [MASKED], "n": [1]}
 

@@ -116,7 +116,7 @@ def line(store: LineageStore, place: str, entry: Entry, *, source: str = "", bas
         assert store.record(item).new
 
 
-def told(store: LineageStore, *events: dict[str, Any]) -> None:
+def reported(store: LineageStore, *events: dict[str, Any]) -> None:
     for item in events:
         assert store.record(item, origin="ingested", source=TEAM).new
 

@@ -15,8 +15,8 @@ from clearance_cases import (
     guarded,
     independent,
     line,
+    reported,
     spend,
-    told,
     trained,
     verdict,
 )
@@ -86,7 +86,7 @@ def test_a_table_under_another_name_family_and_namespace_is_found_by_lineage(
         "lifecycleStateChange": "RENAME",
         "previousIdentifier": {"namespace": "s3://lake", "name": "visits"},
     }
-    told(store, event("COMPLETE", [], [dataset("renamed", lifecycleStateChange=rename)]))
+    reported(store, event("COMPLETE", [], [dataset("renamed", lifecycleStateChange=rename)]))
     found = verdict(ledger, store, contract_of("renamed"))
     (finding,) = found.findings
     assert (finding.kind, finding.entry) == ("source", first.entry_id)
@@ -102,7 +102,7 @@ def test_a_table_under_another_name_family_and_namespace_is_found_by_lineage(
 def test_tables_made_from_one_table_are_related(ledger: Ledger, store: LineageStore) -> None:
     first = spend(ledger, "shops", "orders")
     line(store, "orders", first)
-    told(store, event("COMPLETE", ["warehouse"], ["orders"]), event("COMPLETE", ["warehouse"], ["visits"]))
+    reported(store, event("COMPLETE", ["warehouse"], ["orders"]), event("COMPLETE", ["warehouse"], ["visits"]))
     (finding,) = verdict(ledger, store, contract_of()).findings
     assert (finding.kind, finding.entry) == ("source", first.entry_id)
 
@@ -120,7 +120,7 @@ def test_a_mechanism_that_left_nothing_behind_is_found_by_whoever_read_the_table
     store.record(own("START", [guarded("orders/raw")], run=run, job="orders.model"))
     if end == "FAIL":
         store.record(own("FAIL", [guarded("orders/raw")], [model("orders/model")], run=run, job="orders.model"))
-    told(store, event("COMPLETE", ["orders"], ["visits"]))
+    reported(store, event("COMPLETE", ["orders"], ["visits"]))
     (finding,) = verdict(ledger, store, contract_of()).findings
     assert (finding.kind, finding.entry) == ("source", entry.entry_id)
     assert finding.path[-2:] == ("read-by orders", f"entry {entry.entry_id}")
@@ -132,7 +132,7 @@ def test_a_mechanism_that_left_nothing_behind_is_found_by_whoever_read_the_table
 def test_a_reservation_that_was_given_back_is_no_finding(ledger: Ledger, store: LineageStore) -> None:
     entry = ledger.reserve("shops", "run", cost("orders"), people(1, 2), "compose", key_ids=(*KEYS, "other"))
     store.record(own("COMPLETE", [dataset("orders")], [guarded("orders/raw")], job="orders.raw"))
-    told(store, event("COMPLETE", ["orders"], ["visits"]))
+    reported(store, event("COMPLETE", ["orders"], ["visits"]))
     assert len(verdict(ledger, store, contract_of()).findings) == 1
     ledger.void(entry.entry_id)
     assert verdict(ledger, store, contract_of()).findings == ()
@@ -150,7 +150,7 @@ def test_a_local_table_is_found_by_the_place_that_links_lead_to(
     entry = spend(ledger, "shops", "orders")
     assert store.record(own("COMPLETE", [table], [guarded("orders/raw")], job="orders.raw")).new
     read = {"namespace": there.namespace, "name": there.name, "facets": {}}
-    told(store, event("COMPLETE", [read], ["visits"]))
+    reported(store, event("COMPLETE", [read], ["visits"]))
     assert [item.entry for item in verdict(ledger, store, contract_of()).findings] == [entry.entry_id]
 
 
@@ -158,7 +158,7 @@ def test_what_is_made_of_a_release_has_none_of_its_people(ledger: Ledger, store:
     """After the mechanism everything is post-processing: another dataset whose model began with this one's release."""
     first, second = spend(ledger, "clinic", "visits"), spend(ledger, "shops", "orders")
     line(store, "visits", first)
-    told(store, trained("A", "visits/release"))
+    reported(store, trained("A", "visits/release"))
     line(store, "orders", second, bases=("A",))
     found = verdict(ledger, store, contract_of())
     assert {item.entry for item in found.findings} == {first.entry_id}
@@ -180,13 +180,13 @@ def test_what_is_learned_later_about_what_was_before_is_news(
 ) -> None:
     other = spend(ledger, "shops", "orders")
     line(store, "orders", other)
-    told(store, trained("A", "web"))
+    reported(store, trained("A", "web"))
     mine = spend(ledger, "clinic", "visits")
     contract = contract_of(base_model="s3://lake/A")
     before = verdict(ledger, store, contract, entry_id=mine.entry_id)
     assert (before.decision, before.adding) == ("compose", ())
     assert verdict(ledger, store, contract, entry_id=mine.entry_id).kept(before) is before
-    told(store, trained("A", "orders/release"))
+    reported(store, trained("A", "orders/release"))
     now = verdict(ledger, store, contract, entry_id=mine.entry_id)
     (new,) = now.new_findings(before)
     assert (new.kind, new.entry) == ("base-model", other.entry_id)
@@ -234,7 +234,7 @@ def test_a_clearance_does_not_depend_on_who_took_part(tmp_path: Any, policy: str
             ledger.open_account(BUDGETS[budget], KEYS)
         first = spend(ledger, "clinic", "visits", people(there, 2))
         line(store, "visits", first)
-        told(store, trained("A", "visits/release"))
+        reported(store, trained("A", "visits/release"))
         contract = contract_of("reviews", family="archive", policy=policy, base_model="s3://lake/A")
         found = verdict(ledger, store, contract)
         named = str(found.to_json()).replace(first.entry_id, "ENTRY")

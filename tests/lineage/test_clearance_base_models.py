@@ -11,8 +11,8 @@ from clearance_cases import (
     guarantee,
     independent,
     line,
+    reported,
     spend,
-    told,
     trained,
     verdict,
 )
@@ -33,7 +33,7 @@ def test_a_checkpoint_two_trainings_deep(ledger: Ledger, store: LineageStore, st
     """Guide, E2: D1 -> release -> A -> B, and B is what training on D2 would start from."""
     first = spend(ledger, "clinic", "visits")
     line(store, "visits", first)
-    told(store, trained("A", "visits/release", "web"), trained("B", model("A"), "more-web"))
+    reported(store, trained("A", "visits/release", "web"), trained("B", model("A"), "more-web"))
     found = verdict(ledger, store, contract_of("reviews", family="archive", base_model="s3://lake/B"))
     (finding,) = found.adding
     assert (finding.kind, finding.entry, finding.family) == ("base-model", first.entry_id, "clinic")
@@ -55,7 +55,7 @@ def test_a_checkpoint_of_the_same_namespace_leaves_people_out_or_blocks(
 ) -> None:
     first = spend(ledger, "clinic", "visits", people(1, 2))
     line(store, "visits", first)
-    told(store, trained("A", "visits/release"))
+    reported(store, trained("A", "visits/release"))
     found = verdict(ledger, store, contract_of("reviews", family="archive", policy=policy, base_model="s3://lake/A"))
     assert found.decision == policy
     assert found.resulting is not None
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_nobody_knows_is_refused_or_declared_public(
 def test_an_unknown_ancestor_of_a_known_checkpoint_is_refused(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:
-    told(store, trained("B", model("mystery"), "web"))
+    reported(store, trained("B", model("mystery"), "web"))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/B"))
     assert found.decision == "refuse"
     assert found.findings[0].path == ("s3://lake:B", "base s3://lake:mystery")
@@ -92,7 +92,7 @@ def test_an_unknown_ancestor_of_a_known_checkpoint_is_refused(
 
 def test_a_checkpoint_that_is_only_mentioned_is_unknown(ledger: Ledger, store: LineageStore, starting: None) -> None:
     """Whatever the event that mentions it takes it for."""
-    told(store, event("COMPLETE", ["web"], ["something"]), event("COMPLETE", ["B"], ["other"]))
+    reported(store, event("COMPLETE", ["web"], ["something"]), event("COMPLETE", ["B"], ["other"]))
     assert verdict(ledger, store, contract_of(base_model="s3://lake/B")).decision == "refuse"
 
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_of_the_same_path_on_another_machine_says_nothing_of_ours(
         "name": "/models/base",
         "facets": {"datasetType": {"datasetType": "MODEL"}},
     }
-    told(store, event("COMPLETE", ["web"], [there]))
+    reported(store, event("COMPLETE", ["web"], [there]))
     contract = contract_of(base_model="/models/base")
     found = verdict(ledger, store, contract)
     assert (found.decision, found.findings[0].path) == ("refuse", ("file:/models/base",))
@@ -123,10 +123,10 @@ def test_a_table_is_the_same_however_others_spell_it(
     here = {"namespace": namespace, "name": spelled, "facets": {}}
     training = trained("A", here)
     if first:
-        told(store, training)
+        reported(store, training)
     line(store, "visits", spend(ledger, "clinic", "visits"))
     if not first:
-        told(store, training)
+        reported(store, training)
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     assert (found.decision, found.findings[0].kind) == ("refuse", "unprotected")
     assert store.node(DatasetName(namespace, spelled)) == store.node(name("visits"))
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_has_seen_guarded_rows_is_refused_even_if_declared_pub
     ledger: Ledger, store: LineageStore, starting: None, seen: str
 ) -> None:
     line(store, "orders", spend(ledger, "shops", "orders"))
-    told(store, trained("A", seen), trained("B", model("A")))
+    reported(store, trained("A", seen), trained("B", model("A")))
     contract = contract_of(base_model="s3://lake/B")
     store.declare_public(name("A"), by="Ada", reason="somebody says that it is public")
     store.declare_public(name("B"), by="Ada", reason="somebody says that it is public")
@@ -152,7 +152,7 @@ def test_a_claimed_guarantee_protects_nothing(ledger: Ledger, store: LineageStor
     """Others say of a checkpoint trained on rows that an entry of ours paid for it, just as the ledger has it."""
     first = spend(ledger, "shops", "orders")
     line(store, "orders", first)
-    told(store, trained("A", "orders/rows", **guarantee(first)))
+    reported(store, trained("A", "orders/rows", **guarantee(first)))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     assert (found.decision, found.findings[0].kind) == ("refuse", "unprotected")
 
@@ -164,10 +164,10 @@ def test_a_guarantee_told_before_we_wrote_a_node_protects_nothing(
     """Others copy a public release's guarantee onto a name that our next run is going to write."""
     earlier = spend(ledger, "clinic", "old")
     line(store, "old", earlier)
-    told(store, event("COMPLETE", [], [dataset(named, **guarantee(earlier))]))
+    reported(store, event("COMPLETE", [], [dataset(named, **guarantee(earlier))]))
     entry = spend(ledger, "clinic", "visits", people(5, 6))
     line(store, "visits", entry)
-    told(store, trained("A", "visits/rows"), trained("B", model("visits/model")))
+    reported(store, trained("A", "visits/rows"), trained("B", model("visits/model")))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     assert (found.decision, found.findings[0].kind) == ("refuse", "unprotected")
     found = verdict(ledger, store, contract_of(base_model="s3://lake/B"))
@@ -183,9 +183,9 @@ def test_an_entry_that_others_named_is_not_believed_of_a_node_of_ours(
     monkeypatch.setattr(graph_rows._Relating, "_forget_entries", lambda *_: None)
     earlier = spend(ledger, "clinic", "old")
     line(store, "old", earlier)
-    told(store, event("COMPLETE", [], [dataset("visits/rows", **guarantee(earlier))]))
+    reported(store, event("COMPLETE", [], [dataset("visits/rows", **guarantee(earlier))]))
     line(store, "visits", spend(ledger, "clinic", "visits", people(5, 6)))
-    told(store, trained("A", "visits/rows"))
+    reported(store, trained("A", "visits/rows"))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     assert (found.decision, found.findings[0].kind) == ("refuse", "unprotected")
 
@@ -198,14 +198,14 @@ VISITS = {"namespace": "s3://lake", "name": "visits"}
 def test_a_guarded_table_stays_one_whatever_others_take_it_for(
     ledger: Ledger, store: LineageStore, starting: None, how: str, before: bool
 ) -> None:
-    told(store, event("COMPLETE", ["other"], ["other"]))
+    reported(store, event("COMPLETE", ["other"], ["other"]))
     line(store, "old", spend(ledger, "clinic", "old"))
 
     def flip() -> None:
         if how == "a model":
-            told(store, event("COMPLETE", ["wiki"], [model("visits")]))
+            reported(store, event("COMPLETE", ["wiki"], [model("visits")]))
         elif how == "a base model":
-            told(store, event("COMPLETE", [], [dataset("z", dpsynth_baseModel={"baseModels": [VISITS]})]))
+            reported(store, event("COMPLETE", [], [dataset("z", dpsynth_baseModel={"baseModels": [VISITS]})]))
         elif how == "a product":
             store.use(name("old/release"), by="Ada", purpose="train", product=name("visits"), reason="r")
         elif before:
@@ -219,7 +219,7 @@ def test_a_guarded_table_stays_one_whatever_others_take_it_for(
     line(store, "visits", spend(ledger, "clinic", "visits", people(5, 6)))
     if not before:
         flip()
-    told(store, trained("A", "visits"))
+    reported(store, trained("A", "visits"))
     table = store.node(name("visits"))
     assert table is not None
     assert table.kind == "dataset"
@@ -232,7 +232,7 @@ def test_a_guarded_table_stays_one_whatever_others_take_it_for(
 def test_a_table_that_we_have_not_read_yet_is_guarded_by_its_name(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:
-    told(store, trained("A", "visits"), event("COMPLETE", ["wiki"], [model("visits")]))
+    reported(store, trained("A", "visits"), event("COMPLETE", ["wiki"], [model("visits")]))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     assert {item.kind for item in found.adding} == {"unprotected"}
 
@@ -243,7 +243,7 @@ def test_tags_of_another_shape_stop_no_clearance(
 ) -> None:
     """Also where they were recorded before such events were refused."""
     monkeypatch.setattr(intake, "_checked", lambda facts: facts)
-    told(store, event("COMPLETE", [dataset("junk", tags={"tags": tags})], [model("A")]))
+    reported(store, event("COMPLETE", [dataset("junk", tags={"tags": tags})], [model("A")]))
     assert verdict(ledger, store, contract_of(base_model="s3://lake/A")).decision == "compose"
 
 
@@ -259,7 +259,7 @@ def test_a_forged_reference_may_hide_anybody(ledger: Ledger, store: LineageStore
     else:
         forged = {}
         run_facets = {"dpsynth_participants": {"ledgerEntry": first.entry_id, "commitment": "0" * 64}}
-    told(store, event("COMPLETE", ["web"], [model("A", **forged)], **run_facets))
+    reported(store, event("COMPLETE", ["web"], [model("A", **forged)], **run_facets))
     contract = contract_of(base_model="s3://lake/A")
     found = verdict(ledger, store, contract)
     assert [item.kind for item in found.adding] == ["unproven"]
@@ -273,7 +273,7 @@ def test_a_forged_reference_may_hide_anybody(ledger: Ledger, store: LineageStore
 def test_cycles_and_late_events_change_nothing(ledger: Ledger, store: LineageStore, starting: None) -> None:
     first = spend(ledger, "clinic", "visits")
     line(store, "visits", first)
-    told(
+    reported(
         store,
         trained("A", model("B"), "web"),
         event("COMPLETE", [model("A")], [model("B")], time="1999-01-01T00:00:00Z"),

@@ -50,11 +50,11 @@ def line(store: LineageStore) -> LineageStore:
         (["synthetic"], released),
     ):
         store.record(own(inputs=inputs, outputs=[output]))
-    told(store, ["released"], model("ranker"))
+    reported(store, ["released"], model("ranker"))
     return store
 
 
-def told(store: LineageStore, inputs: list[Any], output: Any) -> None:
+def reported(store: LineageStore, inputs: list[Any], output: Any) -> None:
     store.record(event(inputs=inputs, outputs=[output]), origin="ingested", source=TEAM)
 
 
@@ -116,7 +116,7 @@ def test_where_a_released_column_comes_from(line: LineageStore) -> None:
 
 
 def test_what_a_model_inherits_reaches_the_rows_that_are_drawn_from_it(store: LineageStore) -> None:
-    told(store, ["secret"], model("base"))
+    reported(store, ["secret"], model("base"))
     store.record(own(inputs=["bounded", model("base")], outputs=[model("tuned", "1")]))
     synthetic = table("texts", {"text": [field("bounded", "text", "AGGREGATION", True)]})
     store.record(own(inputs=[model("tuned"), "bounded"], outputs=[synthetic]))
@@ -130,8 +130,8 @@ def test_what_a_model_inherits_reaches_the_rows_that_are_drawn_from_it(store: Li
 
 
 def test_reports_of_others_that_leave_an_input_out_do_not_end_a_walk(line: LineageStore) -> None:
-    told(line, ["released", "elsewhere"], table("joined", {"x": [field("elsewhere", "x")]}))
-    told(line, ["joined"], table("copy", {"x": [field("joined", "x")]}))
+    reported(line, ["released", "elsewhere"], table("joined", {"x": [field("elsewhere", "x")]}))
+    reported(line, ["joined"], table("copy", {"x": [field("joined", "x")]}))
     found = drawn(line, "source", "age")
     assert found["joined.*"] == (False, True)
     assert found["copy.*"] == (False, True)
@@ -140,20 +140,20 @@ def test_reports_of_others_that_leave_an_input_out_do_not_end_a_walk(line: Linea
 def test_another_name_of_a_table_is_the_same_table(line: LineageStore) -> None:
     link = {"identifiers": [{"namespace": "s3://lake", "name": "published", "type": "TABLE"}]}
     line.record(own(inputs=["synthetic"], outputs=[dataset("released", "1", symlinks=link)]))
-    told(line, ["published"], table("view", {"years": [field("published", "age")]}))
+    reported(line, ["published"], table("view", {"years": [field("published", "age")]}))
     assert drawn(line, "source", "age")["view.years"] == (True, True)
 
 
 def test_circles_end_and_unknown_names_are_nothing(store: LineageStore) -> None:
-    told(store, ["a"], table("b", {"x": [field("a", "x")]}))
-    told(store, ["b"], table("a", {"x": [field("b", "x"), field("a", "x")]}))
+    reported(store, ["a"], table("b", {"x": [field("a", "x")]}))
+    reported(store, ["b"], table("a", {"x": [field("b", "x"), field("a", "x")]}))
     assert drawn(store, "a", "x") == {"b.x": (True, False)}
     assert impact(store, name("nothing"), "x", lambda node: node.facets) is None
     assert origins(store, name("nothing"), "x", lambda node: node.facets) is None
 
 
 def test_facets_that_may_not_be_seen_leave_the_dataset_as_a_whole(line: LineageStore) -> None:
-    told(line, ["released"], table("theirs", {"years": [field("released", "age")]}))
+    reported(line, ["released"], table("theirs", {"years": [field("released", "age")]}))
     assert drawn(line, "source", "age")["theirs.years"] == (True, True)
     hidden = impact(line, name("source"), "age", lambda node: node.facets if node.own else {})
     assert hidden is not None

@@ -49,7 +49,7 @@ def store(url: str) -> LineageStore:
     return LineageStore(url)
 
 
-def told(store: LineageStore, *events: Any, source: str = TEAM) -> None:
+def reported(store: LineageStore, *events: Any, source: str = TEAM) -> None:
     for item in events:
         assert store.record(item, origin="ingested", source=source).new
 
@@ -121,7 +121,7 @@ def test_open_runs_are_ours(store: LineageStore) -> None:
     going, done = str(uuid.uuid4()), str(uuid.uuid4())
     parent = {"run": {"runId": "the-run"}, "job": {"namespace": "dagster", "name": "j"}}
     ours(store, own("START", run=going, parent=parent), own("START", run=done), own("COMPLETE", run=done))
-    told(store, event("START"))
+    reported(store, event("START"))
     (found,) = store.open_runs()
     assert (found.run_id, found.parent_run_id, found.launcher, found.job) == (going, "the-run", "dagster", "train")
     assert found.start["run"]["runId"] == going
@@ -183,7 +183,7 @@ def test_too_many_pairs_are_refused_and_leave_nothing(store: LineageStore) -> No
 def test_others_do_not_speak_for_us(store: LineageStore) -> None:
     run, parent = own("START"), event("START", job="x")
     ours(store, run)
-    told(store, parent)
+    reported(store, parent)
     refused = {
         "jobs of namespace": event(namespace="dpsynth"),
         "jobs of namespace ": event(namespace=" DPSynth "),
@@ -206,7 +206,7 @@ def test_others_do_not_speak_for_us(store: LineageStore) -> None:
 
 def test_nobody_ends_our_run_by_being_first(store: LineageStore) -> None:
     run = str(uuid.uuid4())
-    told(store, event("START", ["x"], run=run), event("COMPLETE", ["x"], ["planted"], run=run))
+    reported(store, event("START", ["x"], run=run), event("COMPLETE", ["x"], ["planted"], run=run))
     ours(store, own("START", ["a"], run=run), own("COMPLETE", ["a"], ["b"], run=run))
     assert reached(store.ancestry([name("b")])) == {"b": 0, "a": 1}
 
@@ -214,7 +214,7 @@ def test_nobody_ends_our_run_by_being_first(store: LineageStore) -> None:
 def test_a_second_end_of_a_run_of_others_is_a_conflict_and_a_second_start_adds(store: LineageStore) -> None:
     run = str(uuid.uuid4())
     first, end = event("START", ["a"], run=run), event("COMPLETE", outputs=["m"], run=run)
-    told(store, first, event("START", ["b"], run=run), end)
+    reported(store, first, event("START", ["b"], run=run), end)
     assert store.record(end, origin="ingested", source=TEAM).new is False
     with pytest.raises(LineageRefused, match="ended before") as caught:
         store.record(event("FAIL", run=run), origin="ingested", source=TEAM)
@@ -231,20 +231,20 @@ def test_what_we_said_of_our_datasets_stays(store: LineageStore) -> None:
     assert before is not None
     assert (before.kind, before.own, before.facets["dpsynth_privacyUnit"]) == ("release", True, unit)
     claims = {"dpsynth_privacyUnit": {"unit": "none"}, "dpsynth_guarantee": {"ledgerEntry": "0" * 32}}
-    told(store, event(inputs=[dataset("r", **claims)], outputs=["m"]), event(outputs=[model("r", "v2", **claims)]))
-    told(store, {"eventTime": "t", "producer": "p", "dataset": dataset("r", **claims)})
+    reported(store, event(inputs=[dataset("r", **claims)], outputs=["m"]), event(outputs=[model("r", "v2", **claims)]))
+    reported(store, {"eventTime": "t", "producer": "p", "dataset": dataset("r", **claims)})
     assert store.node(name("r")) == before
     assert reached(store.ancestry([name("r")])) == {"r": 0, "raw": 1}
     # Of what we only read, others may tell more, but not otherwise than we.
     ours(store, own("START", [dataset("src", ownership={"owners": ["us"]})]))
-    told(store, event(inputs=[dataset("src", ownership={"owners": ["they"]}, documentation={"description": "d"})]))
+    reported(store, event(inputs=[dataset("src", ownership={"owners": ["they"]}, documentation={"description": "d"})]))
     node = store.node(name("src"))
     assert node is not None
     assert (node.facets["ownership"], node.facets["documentation"]) == ({"owners": ["us"]}, {"description": "d"})
 
 
 def test_what_was_told_before_we_wrote_a_dataset_is_not_believed(store: LineageStore) -> None:
-    told(store, event(inputs=["elsewhere"], outputs=[model("d", dpsynth_privacyUnit={"unit": "none"})]))
+    reported(store, event(inputs=["elsewhere"], outputs=[model("d", dpsynth_privacyUnit={"unit": "none"})]))
     ours(store, own(inputs=["raw"], outputs=[dataset("d", "v1", schema={"fields": []})]))
     node = store.node(name("d"))
     assert node is not None
@@ -258,7 +258,7 @@ def test_what_was_told_before_we_wrote_a_dataset_is_not_believed(store: LineageS
 
 def test_relations_follow_from_what_a_run_read_and_wrote(store: LineageStore) -> None:
     run = str(uuid.uuid4())
-    told(
+    reported(
         store,
         event("START", [model("base"), dataset("reviews", "7")], run=run),
         event("COMPLETE", ["more"], [model("m", "1")], run=run),
@@ -277,35 +277,35 @@ def test_relations_follow_from_what_a_run_read_and_wrote(store: LineageStore) ->
 
 def test_of_our_runs_only_what_completed_is_related_of_others_everything(store: LineageStore) -> None:
     ours(store, own("START", ["a"], ["mine"]), own("FAIL", ["a"], ["mine"]), own("RUNNING", ["a"], ["mine"]))
-    told(store, event("RUNNING", ["a"], [model("theirs")]))
+    reported(store, event("RUNNING", ["a"], [model("theirs")]))
     assert reached(store.descent([name("a")])) == {"a": 0, "theirs": 1}
 
 
 def test_job_and_dataset_events(store: LineageStore) -> None:
     job = {key: value for key, value in event(inputs=["a"], outputs=["b"]).items() if key not in ("run", "eventType")}
-    told(store, job, {"eventTime": "t", "producer": "p", "dataset": dataset("b", symlinks=links("c"))})
+    reported(store, job, {"eventTime": "t", "producer": "p", "dataset": dataset("b", symlinks=links("c"))})
     assert [item.kind for item in store.events()] == ["JOB", "DATASET"]
     assert reached(store.ancestry([name("c")])) == {"c": 0, "b": 0, "a": 1}
 
 
 def test_cycles_are_walked_once(store: LineageStore) -> None:
-    told(
+    reported(
         store,
         event(inputs=["a"], outputs=["b"]),
         event(inputs=["b"], outputs=["c"]),
         event(inputs=["c"], outputs=["a"]),
     )
-    told(store, event(inputs=["a"], outputs=["a"]))
+    reported(store, event(inputs=["a"], outputs=["a"]))
     assert reached(store.ancestry([name("a")])) == {"a": 0, "c": 1, "b": 2}
     assert reached(store.descent([name("a")])) == {"a": 0, "b": 1, "c": 2}
 
 
 def test_a_renamed_dataset_stays_related(store: LineageStore) -> None:
     renamed = {"lifecycleStateChange": "RENAME", "previousIdentifier": {"namespace": "s3://lake", "name": "old"}}
-    told(
+    reported(
         store, event(inputs=["source"], outputs=["old"]), event(outputs=[dataset("new", lifecycleStateChange=renamed)])
     )
-    told(store, event(inputs=["new"], outputs=["m"]))
+    reported(store, event(inputs=["new"], outputs=["m"]))
     found = store.ancestry([name("m")])
     assert reached(found) == {"m": 0, "new": 1, "old": 1, "source": 2}
     assert path(found, "source") == [("new", "derived"), ("old", "alias"), ("source", "derived")]
@@ -313,7 +313,7 @@ def test_a_renamed_dataset_stays_related(store: LineageStore) -> None:
 
 
 def test_a_path_is_a_shortest_one_though_aliases_cost_nothing(store: LineageStore) -> None:
-    told(
+    reported(
         store,
         event(inputs=["x"], outputs=["m"]),
         event(inputs=["far"], outputs=["x"]),
@@ -329,14 +329,14 @@ def test_a_path_is_a_shortest_one_though_aliases_cost_nothing(store: LineageStor
 
 
 def test_times_decide_nothing(store: LineageStore) -> None:
-    told(store, event(inputs=["b"], outputs=["c"], time="2026-01-01T00:00:00Z"))
-    told(store, event(inputs=["a"], outputs=["b"], time="2036-01-01T00:00:00Z"))
-    told(store, event(inputs=["z"], outputs=["b"], time="1970-01-01T00:00:00Z"))
+    reported(store, event(inputs=["b"], outputs=["c"], time="2026-01-01T00:00:00Z"))
+    reported(store, event(inputs=["a"], outputs=["b"], time="2036-01-01T00:00:00Z"))
+    reported(store, event(inputs=["z"], outputs=["b"], time="1970-01-01T00:00:00Z"))
     assert reached(store.ancestry([name("c")])) == {"c": 0, "b": 1, "a": 2, "z": 2}
 
 
 def test_several_starts_and_missing_ones(store: LineageStore) -> None:
-    told(store, event(inputs=["a"], outputs=["b"]), event(inputs=["x"], outputs=["y"]))
+    reported(store, event(inputs=["a"], outputs=["b"]), event(inputs=["x"], outputs=["y"]))
     found = store.ancestry([name("b"), name("y"), name("nowhere"), name("b")])
     assert reached(found) == {"b": 0, "y": 0, "a": 1, "x": 1}
     assert found.missing == (name("nowhere"),)
@@ -348,12 +348,12 @@ def test_several_starts_and_missing_ones(store: LineageStore) -> None:
 
 
 def test_a_checkpoint_without_an_origin_is_unknown_until_it_is_declared_public(store: LineageStore, url: str) -> None:
-    told(
+    reported(
         store,
         event(inputs=[model("llama"), "reviews"], outputs=[model("tuned")]),
         event(outputs=[model("from-nothing")]),
     )
-    told(store, event(inputs=[model("tuned"), model("from-nothing")], outputs=[model("m")]))
+    reported(store, event(inputs=[model("tuned"), model("from-nothing")], outputs=[model("m")]))
     assert set(store.ancestry([name("m")]).unknown) == {name("llama"), name("from-nothing")}
     assert store.ancestry([name("llama")]).unknown == (name("llama"),)
     declared = store.declare_public(name("llama"), by="Ada", reason="weights of 2024, trained on the web")
@@ -368,17 +368,17 @@ def test_a_checkpoint_without_an_origin_is_unknown_until_it_is_declared_public(s
 
 def test_models_that_came_of_each_other_alone_are_unknown(store: LineageStore) -> None:
     """Round and round, also by way of another name, there is no origin; one thing outside the round is one."""
-    told(store, *(event(inputs=[model(one)], outputs=[model(two)]) for one, two in ("ab", "bc", "ca", "cd")))
+    reported(store, *(event(inputs=[model(one)], outputs=[model(two)]) for one, two in ("ab", "bc", "ca", "cd")))
     assert set(store.ancestry([name("d")]).unknown) == {name(text) for text in "abcd"}
     link = {"identifiers": [{"namespace": "s3://lake", "name": "nickname", "type": "MODEL"}]}
-    told(store, event(inputs=["nickname"], outputs=[model("odd", symlinks=link)]))
+    reported(store, event(inputs=["nickname"], outputs=[model("odd", symlinks=link)]))
     assert store.ancestry([name("odd")]).unknown == (name("odd"),)
-    told(store, event(inputs=["reviews"], outputs=[model("b")]))
+    reported(store, event(inputs=["reviews"], outputs=[model("b")]))
     assert store.ancestry([name("d")]).unknown == ()
 
 
 def test_a_declaration_settles_what_was_made_of_it(store: LineageStore) -> None:
-    told(store, *(event(inputs=[model(one)], outputs=[model(two)]) for one, two in ("ab", "ba", "bc")))
+    reported(store, *(event(inputs=[model(one)], outputs=[model(two)]) for one, two in ("ab", "ba", "bc")))
     store.declare_public(name("a"), by="Ada", reason="published weights")
     assert store.ancestry([name("c")]).unknown == ()
 
@@ -399,13 +399,13 @@ def test_a_long_name_can_be_declared(store: LineageStore) -> None:
 
 
 def test_a_model_may_say_itself_what_it_was_made_from(store: LineageStore) -> None:
-    told(store, event(inputs=["weights"], outputs=["x"]))
+    reported(store, event(inputs=["weights"], outputs=["x"]))
     ours(store, own(inputs=["raw"], outputs=[model("ours")]))
     base = {"baseModels": [{"namespace": "s3://lake", "name": "weights"}]}
     trained = {"trainedOn": [{"namespace": "s3://lake", "name": "reviews"}]}
     card = dataset("theirs", dpsynth_baseModel=base, dpsynth_training=trained)
     forged = dataset("ours", dpsynth_baseModel=base)
-    told(store, *({"eventTime": "t", "producer": "p", "dataset": item} for item in (card, forged)))
+    reported(store, *({"eventTime": "t", "producer": "p", "dataset": item} for item in (card, forged)))
     found = store.ancestry([name("theirs")])
     assert reached(found) == {"theirs": 0, "weights": 1, "reviews": 1}
     assert (path(found, "weights"), path(found, "reviews")) == ([("weights", "base")], [("reviews", "trained-on")])
@@ -427,7 +427,7 @@ def test_a_guarantee_leads_to_its_ledger_entry(store: LineageStore, url: str) ->
     ours(store, own(inputs=["raw"], outputs=[model("ours", dpsynth_guarantee=guarantee)]))
     ours(store, own(outputs=[model("lost", dpsynth_guarantee=guarantee | {"ledgerEntry": "f" * 32})]))
     reference = {"ledgerEntry": entry.entry_id, "namespace": "person", "commitment": "forged"}
-    told(
+    reported(
         store,
         event(inputs=["ours", dataset("copy", dpsynth_guarantee=guarantee)], outputs=[model("theirs")]),
         event(outputs=[dataset("smaller", dpsynth_guarantee=guarantee | {"epsilon": paid.epsilon / 2})]),
@@ -458,7 +458,7 @@ def test_a_guarantee_of_two_mechanisms_is_held_against_both(store: LineageStore,
     both = epsilon(twice(event_from_json(entry.request.event)), paid.delta).epsilon
     assert both > paid.epsilon
     guarantee = paid.to_json() | {"ledgerEntry": entry.entry_id}
-    told(
+    reported(
         store,
         event(outputs=[dataset("one", dpsynth_guarantee=guarantee)]),
         event(outputs=[dataset("both", dpsynth_guarantee=guarantee | {"epsilon": both})]),
@@ -486,7 +486,7 @@ def test_finding(store: LineageStore) -> None:
     ours(store, own(outputs=[released], job="census.released"))
     for wanted in ("/public/census/r-1/data", "file:///public/census/r-1/data", "census/released", "r-1", str(place)):
         assert [node.name for node in store.find(wanted)] == [place], wanted
-    told(store, event(outputs=["deep/er"]))
+    reported(store, event(outputs=["deep/er"]))
     assert [node.name for node in store.find("s3://lake/deep/er")] == [name("deep/er")]
     assert [node.name for node in store.find("deep/er")] == [name("deep/er")]
     assert store.find("nothing") == []
@@ -494,7 +494,7 @@ def test_finding(store: LineageStore) -> None:
 
 def test_uses(store: LineageStore, check: Any) -> None:
     ours(store, own(inputs=["raw"], outputs=[dataset("rel", "r-1")], job="census.released"))
-    told(store, event(outputs=[model("seen")]))
+    reported(store, event(outputs=[model("seen")]))
     used = store.use("r-1", by="Ada", purpose="train", product="ranker", reason="ticket 7")
     (registered,) = store.events(after=used.event - 1)
     check(dict(registered.payload))
@@ -516,7 +516,7 @@ def test_uses(store: LineageStore, check: Any) -> None:
 
 def test_the_graph_is_what_was_recorded(store: LineageStore) -> None:
     ours(store, own("START", ["a"]), done := own(inputs=["a"], outputs=[dataset("b", schema={"fields": []})]))
-    told(store, event(inputs=["b"], outputs=["c"]), event(inputs=[dataset("b", schema={"fields": ["x"]})]))
+    reported(store, event(inputs=["b"], outputs=["c"]), event(inputs=[dataset("b", schema={"fields": ["x"]})]))
     graph = graph_of(store)
     assert [(item.dataset.name, item.distance) for item in graph.upstream(name("c"))] == [("b", 1), ("a", 2)]
     assert graph.runs[done["run"]["runId"]].state == "COMPLETE"
@@ -525,7 +525,7 @@ def test_the_graph_is_what_was_recorded(store: LineageStore) -> None:
 
 def test_the_graph_tells_of_our_runs_what_we_told(store: LineageStore) -> None:
     run = str(uuid.uuid4())
-    told(store, event("START", ["x"], run=run, job="theirs"), event("FAIL", outputs=["planted"], run=run))
+    reported(store, event("START", ["x"], run=run, job="theirs"), event("FAIL", outputs=["planted"], run=run))
     ours(store, own("START", ["a"], run=run), own(inputs=["a"], outputs=["b"], run=run))
     found = graph_of(store).runs[run]
     assert (found.job, found.state, found.inputs, found.outputs) == ("train", "COMPLETE", (name("a"),), (name("b"),))
@@ -537,10 +537,10 @@ def test_the_graph_reads_events_of_any_shape(store: LineageStore, monkeypatch: p
     del untyped["eventType"]
     empty = {**event(), "inputs": None, "outputs": None}
     empty["run"]["facets"] = None
-    told(store, untyped, empty)
+    reported(store, untyped, empty)
     monkeypatch.setattr(intake, "_check_parent", lambda parent: None)
     odd = [event(parent=parent) for parent in ({"run": "x"}, {"run": {"runId": "y"}})]
-    told(store, *odd)
+    reported(store, *odd)
     runs = graph_of(store).runs
     assert runs[untyped["run"]["runId"]].outputs == (name("b"),)
     assert runs[empty["run"]["runId"]].inputs == ()

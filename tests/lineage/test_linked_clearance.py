@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clearance_cases import BUDGETS, contract_of, guarantee, line, spend, told, verdict
+from clearance_cases import BUDGETS, contract_of, guarantee, line, reported, spend, verdict
 from clinic import TABLES, clinic, written
 from event_cases import event, own
 from ledger_cases import people
@@ -83,8 +83,8 @@ def test_a_lookup_that_was_made_from_another_guarded_table_is_refused(
     ran(store, Path("/data/registry"), "registry.raw", "/restricted/registry/raw")
     if seen:
         ran(store, source)
-    told(store, event("COMPLETE", [at("/data/registry")], [at("/tmp/extract")]))
-    told(store, event("COMPLETE", [at("/tmp/extract")], [at(source / named)]))
+    reported(store, event("COMPLETE", [at("/data/registry")], [at("/tmp/extract")]))
+    reported(store, event("COMPLETE", [at("/tmp/extract")], [at(source / named)]))
     found = verdict(ledger, store, linked(source))
     assert (found.decision, {item.kind for item in found.findings}) == ("refuse", {"unprotected"})
     assert "a guarded table that a base has seen, or holds, without a mechanism in between" in found.reason
@@ -101,7 +101,7 @@ def test_a_lookup_that_was_made_from_private_tables_of_its_own_source_is_refused
 ) -> None:
     if seen:
         ran(store, source)
-    told(store, event("COMPLETE", [at(source / named)], [at(source / "codes.parquet")]))
+    reported(store, event("COMPLETE", [at(source / named)], [at(source / "codes.parquet")]))
     assert kinds(ledger, store, linked(source)) == ("refuse", {"unprotected"})
 
 
@@ -110,9 +110,9 @@ def test_an_origin_of_a_private_table_or_from_public_places_refuses_nothing(
 ) -> None:
     ran(store, Path("/data/registry"), "registry.raw", "/restricted/registry/raw")
     ran(store, source)
-    told(store, event("COMPLETE", [at("/data/registry")], [at(source / "patients.parquet")]))
-    told(store, event("COMPLETE", [at("/web/list-of-codes.csv")], [at(source / "codes.parquet")]))
-    told(store, event("COMPLETE", [at(source / "codes.parquet")], [at(source / "codes.csv")]))
+    reported(store, event("COMPLETE", [at("/data/registry")], [at(source / "patients.parquet")]))
+    reported(store, event("COMPLETE", [at("/web/list-of-codes.csv")], [at(source / "codes.parquet")]))
+    reported(store, event("COMPLETE", [at(source / "codes.parquet")], [at(source / "codes.csv")]))
     found = verdict(ledger, store, linked(source))
     assert (found.decision, found.findings, found.bases[0].known_by) == ("compose", (), "lineage")
 
@@ -122,7 +122,7 @@ def test_a_file_of_another_source_is_private_and_a_lookup_of_a_run_is_not(
 ) -> None:
     """By the directory that another contract's source is, and by the base that its run started from."""
     ran(store, Path("/data/shop"), "shop.raw", "/restricted/shop/raw")
-    told(store, event("COMPLETE", [at("/data/shop/terms.parquet")], [at(source / "codes.parquet")]))
+    reported(store, event("COMPLETE", [at("/data/shop/terms.parquet")], [at(source / "codes.parquet")]))
     assert kinds(ledger, store, linked(source))[0] == "refuse"
     entry = spend(ledger, "shops", "shop", people(1, 2))
     model: dict[str, Any] = {"datasetType": {"datasetType": "MODEL"}} | guarantee(entry)
@@ -131,7 +131,7 @@ def test_a_file_of_another_source_is_private_and_a_lookup_of_a_run_is_not(
     table = at("/data/shop/terms", datasetType={"datasetType": "TABLE"}, **link)
     assert store.record(own("COMPLETE", [table], [at("/restricted/shop/model", **model)], job="shop.model")).new
     assert kinds(ledger, store, linked(source))[0] == "compose"
-    told(store, event("COMPLETE", [at("/data/shop/customers.parquet")], [at("/data/shop/terms.parquet")]))
+    reported(store, event("COMPLETE", [at("/data/shop/customers.parquet")], [at("/data/shop/terms.parquet")]))
     assert kinds(ledger, store, linked(source))[0] == "refuse"
 
 
@@ -159,7 +159,7 @@ def test_what_a_link_leads_to_counts(ledger: Ledger, store: LineageStore, source
     ran(store, source)
     assert kinds(ledger, store, linked(source))[0] == "compose"
     ran(store, Path("/data/registry"), "registry.raw", "/restricted/registry/raw")
-    told(store, event("COMPLETE", [at("/data/registry")], [at(named)]))
+    reported(store, event("COMPLETE", [at("/data/registry")], [at(named)]))
     assert kinds(ledger, store, linked(source)) == ("refuse", {"unprotected"})
 
 
@@ -185,9 +185,9 @@ def test_a_lookup_of_a_database_counts_under_each_of_its_names(
     ran(store, place)
     private = table | {"name": str(table["name"]).replace("codes", "stays").replace("Codes", "stays")}
     if private != table:
-        told(store, event("COMPLETE", [at("/web/list")], [private]))
+        reported(store, event("COMPLETE", [at("/web/list")], [private]))
         assert kinds(ledger, store, linked(place))[0] == "compose"
-    told(store, event("COMPLETE", [at("/data/registry")], [table]))
+    reported(store, event("COMPLETE", [at("/data/registry")], [table]))
     assert kinds(ledger, store, linked(place))[0] == "compose"
     ran(store, Path("/data/registry"), "registry.raw", "/restricted/registry/raw")
     assert kinds(ledger, store, linked(place)) == ("refuse", {"unprotected"})
@@ -213,7 +213,7 @@ def test_a_directory_of_files_is_the_table_of_its_whole_name(tmp_path: Path) -> 
 def test_a_lookup_that_a_line_of_ours_released_adds_to_it(ledger: Ledger, store: LineageStore, source: Path) -> None:
     first = spend(ledger, "shops", "orders", people(1, 2))
     line(store, "orders", first)
-    told(store, event("COMPLETE", ["orders/release"], [at(source / "codes.parquet")]))
+    reported(store, event("COMPLETE", ["orders/release"], [at(source / "codes.parquet")]))
     found = verdict(ledger, store, linked(source))
     assert [(item.kind, item.entry) for item in found.adding] == [("base-model", first.entry_id)]
 
@@ -223,5 +223,5 @@ def test_what_is_reported_later_about_a_lookup_is_a_new_finding(
 ) -> None:
     ran(store, source)
     before = verdict(ledger, store, linked(source))
-    told(store, event("COMPLETE", [at(source / "patients.parquet")], [at(source / "codes.parquet")]))
+    reported(store, event("COMPLETE", [at(source / "patients.parquet")], [at(source / "codes.parquet")]))
     assert verdict(ledger, store, linked(source)).new_findings(before)

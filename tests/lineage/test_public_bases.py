@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clearance_cases import contract_of, guarantee, independent, line, spend, told, trained, verdict
+from clearance_cases import contract_of, guarantee, independent, line, reported, spend, trained, verdict
 from event_cases import dataset, event, model, name, own
 from ledger_cases import people
 
@@ -93,7 +93,7 @@ def test_a_base_that_holds_or_has_seen_guarded_rows_is_refused(
     ledger: Ledger, store: LineageStore, starting: None, kind: Any, place: str
 ) -> None:
     line(store, "visits", spend(ledger, "clinic", "visits"))
-    told(store, event("COMPLETE", ["visits"], ["copy"]))
+    reported(store, event("COMPLETE", ["visits"], ["copy"]))
     found = verdict(ledger, store, pictured(kind(f"s3://lake/{place}")))
     assert found.decision == "refuse"
     assert "unprotected" in {item.kind for item in found.findings}
@@ -215,7 +215,7 @@ def test_a_relative_place_of_a_checkpoint_is_a_place(
 def test_a_contract_reason_for_data_beside_a_checkpoint_is_no_origin_of_it(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:
-    told(store, event("COMPLETE", [model("mystery")], [model("tuned")]))
+    reported(store, event("COMPLETE", [model("mystery")], [model("tuned")]))
     for place in ("s3://lake/other/net.bin", "s3://lake/mystery/net.bin", "s3://lake/mystery"):
         found = verdict(ledger, store, pictured(encoder(place)), base_model="s3://lake/tuned")
         assert found.decision == "refuse"
@@ -267,7 +267,7 @@ def test_a_contract_reason_is_no_origin_of_a_diffusion_model(
 def test_a_public_table_that_a_model_of_unknown_origin_made_is_refused(
     ledger: Ledger, store: LineageStore, starting: None
 ) -> None:
-    told(store, event("COMPLETE", [model("mystery")], ["strokes"]))
+    reported(store, event("COMPLETE", [model("mystery")], ["strokes"]))
     found = verdict(ledger, store, pictured(table("s3://lake/strokes")))
     assert (found.decision, found.findings[0].path) == ("refuse", ("s3://lake:strokes", "derived s3://lake:mystery"))
 
@@ -279,7 +279,7 @@ def test_all_bases_count_and_a_checkpoint_keeps_its_place(ledger: Ledger, store:
     line(store, "orders", second)
     image = table("s3://lake/visits/release")
     image["evolution"]["encoder"] = "s3://lake/weights"
-    told(store, trained("weights", "orders/release"))
+    reported(store, trained("weights", "orders/release"))
     found = verdict(ledger, store, pictured(image))
     assert {item.entry for item in found.adding if item.kind == "base-model"} == {first.entry_id, second.entry_id}
     assert [base.kind for base in found.bases] == ["pictures", "encoder"]
@@ -311,11 +311,11 @@ def test_what_is_reported_later_about_a_base_is_a_new_finding(
 ) -> None:
     contract = pictured(table("s3://lake/strokes"))
     before = verdict(ledger, store, contract)
-    told(store, event("COMPLETE", ["web"], ["strokes"]))
+    reported(store, event("COMPLETE", ["web"], ["strokes"]))
     again = verdict(ledger, store, contract)
     assert (again.bases[0].known_by, again.kept(before)) == ("lineage", before), "an origin that adds nothing"
     line(store, "visits", spend(ledger, "clinic", "visits"))
-    told(store, event("COMPLETE", ["visits/release"], ["strokes"]))
+    reported(store, event("COMPLETE", ["visits/release"], ["strokes"]))
     assert verdict(ledger, store, contract).new_findings(before)
     assert verdict(ledger, store, pictured(table("s3://lake/other"))).kept(before) != before
 
@@ -336,7 +336,7 @@ def test_a_public_table_stays_a_table_and_reaches_what_starts_from_the_model(
     assert {(edge.parent.name, edge.relation) for edge in store.edges(name("visits/model"))} >= {("strokes", "base")}
     contract = contract_of("reviews", family="archive", base_model="s3://lake/visits/model")
     assert verdict(ledger, store, contract).decision == "compose"
-    told(store, event("COMPLETE", ["orders"], ["strokes"]))
+    reported(store, event("COMPLETE", ["orders"], ["strokes"]))
     line(store, "orders", spend(ledger, "shops", "orders"))
     assert verdict(ledger, store, contract).decision == "refuse"
     reached = store.database.read(lambda connection: exposed(connection, [name("visits/model")], upward=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clearance_cases import contract_of, line, spend, told, verdict
+from clearance_cases import contract_of, line, reported, spend, verdict
 from event_cases import event
 from ledger_cases import people
 
@@ -33,6 +33,6 @@ def test_a_table_that_a_sensitive_line_released_adds_to_that_line(ledger: Ledger
 
 def test_a_table_that_is_sensitive_or_was_made_from_it_is_refused(ledger: Ledger, store: LineageStore) -> None:
     line(store, "visits", spend(ledger, "clinic", "visits"))
-    told(store, event("COMPLETE", ["visits"], ["copy"]))
+    reported(store, event("COMPLETE", ["visits"], ["copy"]))
     for place in ("visits", "visits/rows", "copy"):
         assert verdict(ledger, store, helped_by(f"s3://lake/{place}")).decision == "refuse"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from clearance_cases import contract_of, guarantee, line, spend, told, trained, verdict
+from clearance_cases import contract_of, guarantee, line, reported, spend, trained, verdict
 from event_cases import event, model, name, own
 
 from dpsynth_platform.ledger import Ledger
@@ -128,7 +128,7 @@ def test_a_word_stops_no_run_and_a_new_one_is_news_once(ledger: Ledger, store: L
 
 def test_of_many_unknown_ancestors_the_nearest_are_listed(ledger: Ledger, store: LineageStore) -> None:
     number = MOST_LISTED + 30
-    told(store, trained("A", *(model(f"mystery-{place:03}") for place in range(number))))
+    reported(store, trained("A", *(model(f"mystery-{place:03}") for place in range(number))))
     found = verdict(ledger, store, contract_of(base_model="s3://lake/A"))
     unknown = [item for item in found.findings if item.kind == "unknown"]
     assert (len(unknown), sum(item.number for item in unknown)) == (MOST_LISTED + 1, number)
@@ -144,8 +144,8 @@ def test_what_is_not_listed_is_news_when_it_changes(ledger: Ledger, store: Linea
 
     def claim(place: int) -> None:
         forged = {"dpsynth_guarantee": {"ledgerEntry": f"{place:032}"}}
-        told(store, event("COMPLETE", ["web"], [model(f"claims-{place:03}", **forged)]))
-        told(store, trained("A", model(f"claims-{place:03}")))
+        reported(store, event("COMPLETE", ["web"], [model(f"claims-{place:03}", **forged)]))
+        reported(store, trained("A", model(f"claims-{place:03}")))
 
     for place in range(MOST_LISTED + 2):
         claim(place)
@@ -161,7 +161,9 @@ def test_what_is_not_listed_is_news_when_it_changes(ledger: Ledger, store: Linea
 def test_a_long_path_is_told_by_its_ends(ledger: Ledger, store: LineageStore) -> None:
     entry = spend(ledger, "clinic", "visits")
     line(store, "visits", entry)
-    told(store, trained("M0", "visits/release"), *(trained(f"M{place + 1}", model(f"M{place}")) for place in range(40)))
+    reported(
+        store, trained("M0", "visits/release"), *(trained(f"M{place + 1}", model(f"M{place}")) for place in range(40))
+    )
     found = verdict(ledger, store, contract_of("reviews", base_model="s3://lake/M40"))
     (finding,) = found.adding
     assert len(finding.path) == LONGEST_PATH + 1
@@ -179,10 +181,10 @@ def test_an_entry_that_is_claimed_otherwise_than_it_is_stands_once(
     line(store, "visits", entry)
     forged = guarantee(entry)
     forged["dpsynth_guarantee"]["epsilon"] = 1e9
-    told(store, event("COMPLETE", ["web"], [model("A", **forged)]))
+    reported(store, event("COMPLETE", ["web"], [model("A", **forged)]))
     start = "A"
     if really:
-        told(store, trained("B", "visits/release", model("A")))
+        reported(store, trained("B", "visits/release", model("A")))
         start = "B"
     contract = contract_of("reviews", base_model=f"s3://lake/{start}")
     found = verdict(ledger, store, contract)

@@ -10,7 +10,7 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.upstream import upstream_of
 
 
-def told(store: LineageStore, **starts: str) -> list[tuple[str, str, str, str]]:
+def reported(store: LineageStore, **starts: str) -> list[tuple[str, str, str, str]]:
     found = upstream_of(store, {name(text): step for step, text in starts.items()})
     return [(item.kind, item.name, item.relation, item.into) for item in found]
 
@@ -21,7 +21,7 @@ def test_a_checkpoint_two_trainings_deep_is_told_with_what_it_was_trained_on(sto
         ([model("first"), dataset("cleaned")], model("second")),
     ):
         store.record(event(inputs=inputs, outputs=[output]), origin="ingested", source="team")
-    found = told(store, model="second", raw="visits")
+    found = reported(store, model="second", raw="visits")
     assert found[0] == ("checkpoint", "second", "base", "model")
     assert ("checkpoint", "first", "base", "second") in found
     assert {item[0] for item in found} == {"checkpoint"}, "tables are passed over"
@@ -31,18 +31,21 @@ def test_tables_in_between_are_passed_over(store: LineageStore) -> None:
     """A source that was drawn from a model of others: the model went into the first step."""
     store.record(event(inputs=[model("theirs")], outputs=["drawn"]), origin="ingested", source="team")
     store.record(event(inputs=["drawn"], outputs=["visits"]), origin="ingested", source="team")
-    assert told(store, raw="visits") == [("checkpoint", "theirs", "derived", "raw")]
+    assert reported(store, raw="visits") == [("checkpoint", "theirs", "derived", "raw")]
 
 
 def test_a_cycle_is_walked_once(store: LineageStore) -> None:
     store.record(event(inputs=[model("one")], outputs=[model("two")]), origin="ingested", source="team")
     store.record(event(inputs=[model("two")], outputs=[model("one")]), origin="ingested", source="team")
-    assert told(store, model="one") == [("checkpoint", "one", "base", "model"), ("checkpoint", "two", "base", "one")]
+    assert reported(store, model="one") == [
+        ("checkpoint", "one", "base", "model"),
+        ("checkpoint", "two", "base", "one"),
+    ]
 
 
 def test_what_the_graph_does_not_know(store: LineageStore) -> None:
     """An unknown source is the line's own business; an unknown checkpoint is told."""
-    assert told(store, raw="visits", model="nowhere") == [("checkpoint", "nowhere", "base", "model")]
+    assert reported(store, raw="visits", model="nowhere") == [("checkpoint", "nowhere", "base", "model")]
 
 
 def test_what_we_wrote_is_told_by_its_public_name(store: LineageStore) -> None:
@@ -58,7 +61,7 @@ def test_what_we_wrote_is_told_by_its_public_name(store: LineageStore) -> None:
         )
     )
     store.record(event(inputs=["public/visits/data"], outputs=[model("theirs")]), origin="ingested", source="team")
-    found = told(store, model="theirs")
+    found = reported(store, model="theirs")
     assert found[:2] == [
         ("checkpoint", "theirs", "base", "model"),
         ("release", "visits-1", "trained-on", "theirs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from clearance_cases import told
+from clearance_cases import reported
 from event_cases import TEAM, dataset, event, model, name, own
 from ledger_cases import KEYS, family, request
 from sent_cases import sent
@@ -56,7 +56,7 @@ def kinds(found: list[Contamination]) -> list[tuple[str, str, str]]:
 
 def test_a_model_of_a_release_is_not_to_be_tested_on_the_release_s_source(store: LineageStore, visits: Line) -> None:
     store.use("visits-1", by="Ada", purpose="train", product="ranker", reason="r")
-    told(store, event(inputs=["visits table"], outputs=["held out"]), event(outputs=["elsewhere"]))
+    reported(store, event(inputs=["visits table"], outputs=["held out"]), event(outputs=["elsewhere"]))
     ranker = DatasetName(PRODUCT_NAMESPACE, "ranker")
     assert contaminations(store, ranker, NOBODY) == []
     assert contaminations(store, ranker, NOBODY, on=[name("elsewhere")]) == []
@@ -79,7 +79,9 @@ def test_a_model_of_a_release_is_not_to_be_tested_on_the_release_s_source(store:
 
 
 def test_evaluations_that_were_registered_are_looked_at(store: LineageStore, visits: Line) -> None:
-    told(store, event(inputs=["visits"], outputs=[model("m")]), event(inputs=["m", "web"], outputs=[model("deeper")]))
+    reported(
+        store, event(inputs=["visits"], outputs=[model("m")]), event(inputs=["m", "web"], outputs=[model("deeper")])
+    )
     evaluated = sent(inputs=["visits table"], outputs=["deeper"], dpsynth_use={"purpose": "evaluate", "release": "x"})
     assert ingest.record(store, evaluated, TEAM).new
     assert contaminations(store, name("m"), NOBODY) == []
@@ -89,7 +91,7 @@ def test_evaluations_that_were_registered_are_looked_at(store: LineageStore, vis
 
 
 def test_data_that_were_seen_as_they_are_need_no_release(store: LineageStore, visits: Line) -> None:
-    told(store, event(inputs=["visits table"], outputs=[model("m")]))
+    reported(store, event(inputs=["visits table"], outputs=[model("m")]))
     (found,) = contaminations(store, name("m"), NOBODY, on=[name("visits table")])
     assert (found.release, found.origin) == (None, str(name("visits table")))
     assert found.product_path == (str(name("m")), f"trained-on {name('visits table')}")
@@ -97,10 +99,10 @@ def test_data_that_were_seen_as_they_are_need_no_release(store: LineageStore, vi
 
 def test_a_release_beside_its_own_source_weighs_twice(store: LineageStore, ledger: Ledger, visits: Line) -> None:
     Line(store, ledger, "census", account="g")
-    told(store, event(inputs=["visits", "census table", "web"], outputs=[model("fine")]))
+    reported(store, event(inputs=["visits", "census table", "web"], outputs=[model("fine")]))
     assert contaminations(store, name("fine"), NOBODY) == []
-    told(store, event(inputs=["visits table"], outputs=["part"]), event(inputs=["visits"], outputs=["copy"]))
-    told(store, event(inputs=["copy", "part", "web"], outputs=[model("heavy")]))
+    reported(store, event(inputs=["visits table"], outputs=["part"]), event(inputs=["visits"], outputs=["copy"]))
+    reported(store, event(inputs=["copy", "part", "web"], outputs=[model("heavy")]))
     (found,) = contaminations(store, name("heavy"), NOBODY)
     assert kinds([found]) == [("over-weighting", "visits table", str(name("visits table")))]
     assert found.data_path == (str(name("heavy")), f"trained-on {name('part')}", f"derived {name('visits table')}")
@@ -109,14 +111,14 @@ def test_a_release_beside_its_own_source_weighs_twice(store: LineageStore, ledge
 
 
 def test_a_mechanism_stands_before_what_it_read(store: LineageStore, visits: Line) -> None:
-    told(store, event(inputs=["visits", "visits model"], outputs=[model("both")]))
+    reported(store, event(inputs=["visits", "visits model"], outputs=[model("both")]))
     assert contaminations(store, name("both"), NOBODY) == []
 
 
 def test_a_family_is_one_origin(store: LineageStore, ledger: Ledger, visits: Line) -> None:
     calls = Line(store, ledger, "calls")
     census = Line(store, ledger, "census", account="g")
-    told(store, event(inputs=["visits"], outputs=[model("m")]))
+    reported(store, event(inputs=["visits"], outputs=[model("m")]))
     entries = {entry.entry_id: entry.family for entry in ledger.entries()}
     assert {entries[line.entry] for line in (visits, calls)} == {"f"}
     assert entries[census.entry] == "g"
@@ -125,7 +127,7 @@ def test_a_family_is_one_origin(store: LineageStore, ledger: Ledger, visits: Lin
     assert kinds([found]) == [("train-test", "calls table", "family f")]
     assert found.product_path == (str(name("m")), f"trained-on {name('visits')}")
     # A table that no mechanism has read yet has its contract's family.
-    told(store, event(outputs=["new table"]), event(inputs=["m", "new table"], outputs=[model("more")]))
+    reported(store, event(outputs=["new table"]), event(inputs=["m", "new table"], outputs=[model("more")]))
     declared = Families({name("new table"): "f"}, entries)
     assert kinds(contaminations(store, name("m"), declared, on=[name("new table")])) == [
         ("train-test", "new table", "family f")
@@ -138,14 +140,14 @@ def test_a_release_under_its_logical_name_is_no_data_in_clear(store: LineageStor
     links = {"identifiers": [{"namespace": "dpsynth", "name": "visits/released", "type": "TABLE"}]}
     store.record(own(outputs=[dataset("visits", "visits-1", symlinks=links)], job="visits.released"))
     logical = {"namespace": "dpsynth", "name": "visits/released"}
-    told(store, event(inputs=[logical], outputs=[model("m")]))
+    reported(store, event(inputs=[logical], outputs=[model("m")]))
     assert contaminations(store, name("m"), NOBODY) == []
     (found,) = contaminations(store, name("m"), NOBODY, on=[name("visits table")])
     assert found.release == name("visits")
 
 
 def test_cycles_end(store: LineageStore, visits: Line) -> None:
-    told(store, event(inputs=["visits", "x"], outputs=["y"]), event(inputs=["y"], outputs=["x", "visits table"]))
+    reported(store, event(inputs=["visits", "x"], outputs=["y"]), event(inputs=["y"], outputs=["x", "visits table"]))
     found = contaminations(store, name("y"), NOBODY, on=[name("x")])
     assert {item.problem for item in found} == {"train-test", "over-weighting"}
 
@@ -157,8 +159,8 @@ def test_uses_are_read_back_with_who_told_them(store: LineageStore, visits: Line
     store.use("visits-1", by="Bo", purpose="other", reason="looked")
     use = {"release": "visits-1", "purpose": "train", "product": "theirs"}
     assert ingest.record(store, sent(inputs=["visits"], outputs=["theirs"], dpsynth_use=use), TEAM).new
-    told(store, event(inputs=["visits"], outputs=["read"]), event(inputs=["read"], outputs=["z"], dpsynth_use=use))
-    told(store, event(inputs=["visits"], outputs=["w"], note={"words": json.dumps({"dpsynth_use": 1})}))
+    reported(store, event(inputs=["visits"], outputs=["read"]), event(inputs=["read"], outputs=["z"], dpsynth_use=use))
+    reported(store, event(inputs=["visits"], outputs=["w"], note={"words": json.dumps({"dpsynth_use": 1})}))
     found = [(item.purpose, item.product, item.by, item.reason, item.source) for item in registered(store, release)]
     assert found == [
         ("train", f"{PRODUCT_NAMESPACE}:ranker", "Ada", "ticket 7", ""),

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from dpsynth_platform.cli.privacy_arguments import Mechanism, MechanismArguments, Target, checked_delta, needs
 from dpsynth_platform.cli.terminal import Commands, TerminalOutput
@@ -27,21 +26,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.accounting import EpsilonResult
     from dpsynth_platform.privacy.calibration import Calibrated
     from dpsynth_platform.privacy.events import DpEvent
-
-
-class PlainCommand(TyperCommand):
-    """A command whose errors about a wrong value name no types of the parser's library."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            message = error.message.removeprefix("Value error, ")
-            for found, kind in (("number", "a number"), ("integer", "a whole number")):
-                if found in error.message and "nput" in error.message:
-                    message = f"accepted: {kind}"
-            error.message = message
-            raise
 
 
 privacy_app = Commands(
@@ -63,7 +47,7 @@ METHODS = (
 _EPILOG = f"{needs()}\n\n{METHODS}"
 
 
-@privacy_app.command("epsilon", cls=PlainCommand, epilog=_EPILOG)
+@privacy_app.command("epsilon", epilog=_EPILOG)
 def privacy_epsilon(
     output: TerminalOutput, arguments: MechanismArguments, delta: Delta = None, units: Units = None
 ) -> None:
@@ -76,7 +60,7 @@ def privacy_epsilon(
         _print_parts(output, event, at)
 
 
-@privacy_app.command("calibrate", cls=PlainCommand, epilog=_EPILOG)
+@privacy_app.command("calibrate", epilog=_EPILOG)
 def privacy_calibrate(
     output: TerminalOutput,
     arguments: MechanismArguments,
@@ -103,7 +87,7 @@ def privacy_calibrate(
         _print_parts(output, found.event, at)
 
 
-@privacy_app.command("explain", cls=PlainCommand, epilog=METHODS)
+@privacy_app.command("explain", epilog=METHODS)
 def privacy_explain(
     output: TerminalOutput,
     file: Annotated[
@@ -145,7 +129,7 @@ def privacy_explain(
         output.print(f"For {group} units together: epsilon {_rounded(more['group']['epsilon'])} (a loose bound)")
 
 
-@privacy_app.command("tuning", cls=PlainCommand, epilog=METHODS)
+@privacy_app.command("tuning", epilog=METHODS)
 def privacy_tuning(
     output: TerminalOutput,
     files: Annotated[

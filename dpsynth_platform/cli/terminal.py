@@ -25,6 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError
 from dpsynth_platform.foundation.people import is_control
@@ -102,13 +103,28 @@ def plain(text: str) -> str:
     return "".join("\ufffd" if is_control(item) and item not in "\n\t" else item for item in text)
 
 
+class PlainCommand(TyperCommand):
+    """A command whose errors about a wrong value name no types of the parser's library."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            message = error.message.removeprefix("Value error, ")
+            for found, kind in (("number", "a number"), ("integer", "a whole number")):
+                if found in error.message and "nput" in error.message:
+                    message = f"accepted: {kind}"
+            error.message = message
+            raise
+
+
 class Commands(typer.Typer):
     """A group of commands, each of them a `command`."""
 
     def command(  # type: ignore[override]
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        register = super().command(name, **options)
+        register = super().command(name, **{"cls": PlainCommand} | options)
         return lambda body: register(command(body))
 
 

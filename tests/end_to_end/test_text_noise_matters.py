@@ -105,7 +105,8 @@ def test_what_nothing_stops_fails_its_audit_and_is_not_released(tmp_path: Path) 
     assert ran.success, ran.failures
     report = audit_report(PEOPLE, storage_of(deployment).require(PEOPLE, "audit"))
     assert report["verdict"] == "fail"
-    assert report["epsilon_lower_bound"] > report["claimed_epsilon"]
+    (by_texts,) = (attack for attack in report["attacks"] if attack["name"] == "text likelihood")
+    assert by_texts["epsilon_lower_bound"] > report["claimed_epsilon"]
     with pytest.raises(ReleaseRefused, match="the verdict is 'fail', not 'pass'"):
         approve(deployment.settings, PEOPLE, "reviewer", "in spite of the audit")
     assert publish_if_approved(deployment.settings, PEOPLE, lambda _: None).release is None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from writing_processes import a_run, emit_many
 
 from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.lineage import naming
@@ -21,12 +22,7 @@ from dpsynth_platform.lineage.emitter import LineageEmitter, standard_client
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 
 SECRET = "Ada Lovelace 078-05-1120"
-SOURCE = DatasetRef(naming.dataset_name("/data/census"))
 TARGET = DatasetRef(naming.dataset_name("/r/census/raw"))
-
-
-def a_run(step: str = "raw", dagster_run_id: str | None = None, **more: Any) -> StepRun:
-    return StepRun(dagster_run_id or str(uuid.uuid4()), "census", step, inputs=(SOURCE,), **more)
 
 
 def kinds(record: Path) -> list[str]:
@@ -275,18 +271,10 @@ def test_a_transport_without_a_type_is_an_error_not_the_console(monkeypatch: pyt
         standard_client()
 
 
-def _emit_many(url: str, directory: str, shared: list[str], mine: int) -> None:
-    emitter = LineageEmitter(url, Path(directory), client=lambda: None)
-    for name in [*shared, *(str(uuid.uuid4()) for _ in range(mine))]:
-        run = a_run(dagster_run_id=name)
-        emitter.start(run)
-        emitter.complete(run)
-
-
 def test_processes_share_a_record(url: str, record: Path, events: Any) -> None:
     shared = [str(uuid.uuid4()) for _ in range(10)]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_emit_many, args=(url, str(record.parent), shared, 10)) for _ in range(3)]
+    processes = [context.Process(target=emit_many, args=(url, str(record.parent), shared, 10)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:

@@ -10,6 +10,7 @@ from event_cases import TEAM, dataset, event, model, name, own
 from graph_cases import graph_of
 from ledger_cases import KEYS, family, request
 from sqlalchemy import create_engine, delete, text
+from writing_processes import record_many
 
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, LineageRefused
 from dpsynth_platform.ledger import Ledger
@@ -560,17 +561,10 @@ def test_a_database_away_is_a_safe_error(tmp_path: Any) -> None:
 # Processes
 
 
-def _record_many(url: str, shared: list[str], mine: int) -> None:
-    store = LineageStore(url)
-    for run in [*shared, *(str(uuid.uuid4()) for _ in range(mine))]:
-        store.record(own("START", ["a"], run=run))
-        store.record(own("COMPLETE", ["a"], ["b"], run=run))
-
-
 def test_processes_that_record_at_once(url: str) -> None:
     shared = [str(uuid.uuid4()) for _ in range(5)]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_record_many, args=(url, shared, 5)) for _ in range(2)]
+    processes = [context.Process(target=record_many, args=(url, shared, 5)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

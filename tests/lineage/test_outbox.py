@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 from openlineage.client.serde import Serde
+from writing_processes import a_run, emit, send_many
 
 from dpsynth_platform.ledger import database, rows
-from dpsynth_platform.lineage import naming, outbox
+from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.events import run_event
 from dpsynth_platform.lineage.export import public_event
-from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.lineage.store import LineageStore
 
 SECRET = "Ada Lovelace 078-05-1120"
@@ -103,15 +103,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         now += dt.timedelta(**by)
 
     return move
-
-
-def a_run(**more: Any) -> StepRun:
-    return StepRun(str(uuid.uuid4()), "census", "raw", **more)
-
-
-def emit(emitter: LineageEmitter, runs: int) -> None:
-    for _ in range(runs):
-        emitter.complete(a_run(inputs=(DatasetRef(naming.dataset_name("/data/census")),)))
 
 
 def recorded(record: Path) -> list[dict[str, Any]]:
@@ -273,10 +264,6 @@ def test_a_process_that_is_killed_between_record_and_delivery(
     check_agreement(receiver, record, url, 2)
 
 
-def _emit_many(url: str, directory: str, runs: int) -> None:
-    emit(LineageEmitter(url, Path(directory)), runs)
-
-
 @pytest.mark.parametrize("database", ["url", "postgresql_url"])
 def test_processes_that_emit_at_once(
     receiver: Receiver, record: Path, database: str, request: pytest.FixtureRequest
@@ -285,7 +272,7 @@ def test_processes_that_emit_at_once(
     emitter = LineageEmitter(url, record.parent)
     emit(emitter, 1)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_emit_many, args=(url, str(record.parent), 8)) for _ in range(2)]
+    processes = [context.Process(target=send_many, args=(url, str(record.parent), 8)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

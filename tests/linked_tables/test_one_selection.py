@@ -327,13 +327,13 @@ def ready(neighbours, tmp_path: Path) -> MechanismRun:  # noqa: F811
     return MechanismRun(task().plan, tmp_path / "bounded", None, tmp_path / "model")  # type: ignore[arg-type]
 
 
-def killed_at(patch: pytest.MonkeyPatch, line: int) -> None:
-    """The process ends in the middle of writing a line of the logs."""
+def killed_at(patch: pytest.MonkeyPatch, kind: str, number: int) -> None:
+    """The process ends in the middle of writing the logs' `number`th line of a kind."""
     append, seen = measurements.MeasurementLog._append, []
 
     def stopped(log: Any, document: dict[str, Any]) -> None:
-        seen.append(None)
-        if len(seen) == line:
+        seen.append(document["kind"])
+        if document["kind"] == kind and seen.count(kind) == number:
             log._file.write(json.dumps(document).encode()[:7])
             raise Killed
         append(log, document)
@@ -345,13 +345,21 @@ def contents(model: Path) -> dict[str, bytes]:
     return {place.parent.name: place.read_bytes() for place in sorted(model.glob("*/measurements.jsonl"))}
 
 
-@pytest.mark.parametrize("line", [1, 2, 7, 20, 30])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("header", 1), ("header", 2), ("one-way", 4), ("joint", 1), ("chosen", 3), ("complete", 1)],
+)
 def test_a_run_that_was_killed_while_it_measured_draws_nothing_further(
-    ready: MechanismRun, line: int, monkeypatch: pytest.MonkeyPatch
+    ready: MechanismRun, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """There are three rounds at least: of the plan's `rounds` shares, the first costs one, the second two at most.
+
+    The second is the last only if fewer than four shares were left before it.
+    """
     made, drawn = generator(ready.plan.method), []
+    assert claim_of(ready.plan).choices > 5
     with monkeypatch.context() as patch:
-        killed_at(patch, line)
+        killed_at(patch, kind, number)
         with pytest.raises(Killed):
             made.run(ready)
     assert not made.can_resume(ready.directory) and not made.is_complete(ready.directory)

@@ -2,11 +2,21 @@
 
 import numpy as np
 import pytest
+import torch
 from short_fits import short_fits  # noqa: F401  (a fixture)
 from synth_cases import SCHEMA, contract_with, people, write_bounded
 
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
+
+
+@pytest.fixture(autouse=True)
+def same_weights():
+    """What torch draws, such as first weights, is the same in every run: tests allow for rounding by fixed bounds.
+
+    Noise and samples of training come from the operating system's randomness all the same.
+    """
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

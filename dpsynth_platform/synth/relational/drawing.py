@@ -31,6 +31,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.relational.parent_types import TYPE, TypeSampler, typed
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.relational.views import ViewSampler
 from dpsynth_platform.synth.tabular.marginals import model_under
@@ -67,6 +68,7 @@ class LinkedDrawing:
     Attributes:
         roots: how many the noisy counts show.
         released: the schema of each table's released rows.
+        types: of tables with hidden types, that of each parent.
         left_out: of each table, drawn rows that could not keep its constraints, so far.
     """
 
@@ -75,6 +77,7 @@ class LinkedDrawing:
     roots: int
     released: Mapping[str, ReleaseSchema]
     children: Mapping[str, ViewSampler]
+    types: Mapping[str, TypeSampler] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -83,18 +86,23 @@ class LinkedDrawing:
         sealed = SealedTables.of(plan)
         tables = sealed.tables
         root = model_under(directory / tables.root)
+        children: dict[str, ViewSampler] = {}
+        types: dict[str, TypeSampler] = {}
+        for name in tables.private[1:]:
+            constraints, evidence, gap = _constraints(tables, name), tables.evidence(name), tables.gap(name)
+            if (number := tables.tables[name].types) is None:
+                children[name] = ViewSampler.of(directory / name, evidence, constraints, gap)
+                continue
+            model = typed(model_under(directory / name), tables, name, number, constraints)
+            children[name] = ViewSampler.of_model(model, [*evidence, TYPE], gap)
+            types[name] = TypeSampler.of(model, tables, name)
         return cls(
             tables=tables,
             directory=directory,
             roots=max(1, round(root.total)),
             released={name: ReleaseSchema.from_json(sealed.released[name]) for name in tables.private},
-            children={
-                name: ViewSampler.of(
-                    directory / name, tables.evidence(name), _constraints(tables, name), tables.gap(name)
-                )
-                for name in tables.private
-                if name != tables.root
-            },
+            children=children,
+            types=types,
         )
 
     def batches(
@@ -183,6 +191,10 @@ class LinkedDrawing:
         own, evidence = tables.passed_on(name), tables.evidence(name)
         parent_table = tables.ancestors(name)[0]
         context = self._context(above.values, parent_table)
+        shared = context
+        if name in self.types:
+            evidence = [*evidence, TYPE]
+            shared = context.append_column(TYPE, self.types[name].draw(context, numbers, rng))
         lags = tables.lags(name)
         history: list[pa.Table | None] = [None] * lags
         parts: list[pa.Table] = []
@@ -192,7 +204,7 @@ class LinkedDrawing:
         for turn in range(1, int(numbers.max(initial=0)) + 1):
             alive = alive[numbers[alive] >= turn]
             at = pa.array(alive)
-            columns: dict[str, Any] = {each: context.column(each).take(at) for each in context.column_names}
+            columns: dict[str, Any] = {each: shared.column(each).take(at) for each in shared.column_names}
             known = {each: columns[each] for each in evidence if each in columns}
             if POSITION in evidence:
                 known[POSITION] = pa.array(np.full(alive.size, turn), pa.int32())

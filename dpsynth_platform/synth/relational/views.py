@@ -26,6 +26,7 @@ from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.joint import Joint
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import model_under
+from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
@@ -80,7 +81,10 @@ class ViewSampler:
         gap: str | None = None,
     ) -> ViewSampler:
         """Reads a view's complete model; raises as `Generator.draw`."""
-        model = model_under(directory, constraints)
+        return cls.of_model(model_under(directory, constraints), evidence, gap)
+
+    @classmethod
+    def of_model(cls, model: Model, evidence: Collection[str], gap: str | None = None) -> ViewSampler:
         domain = model.domain
         known = frozenset(index for index, column in enumerate(domain) if set(column.reads) <= set(evidence))
         sampler = replace(Sampler.of(model), known=known)

@@ -1,0 +1,163 @@
+"""Hidden types of a parent: found by pairs of columns alone, and rows that share them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from conftest import fix
+
+from dpsynth_platform.contracts.tables import LinkedTables
+from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
+from dpsynth_platform.linked_tables.task import linked_task
+from dpsynth_platform.synth.relational.drawing import LinkedDrawing
+from dpsynth_platform.synth.relational.generator import planned
+from dpsynth_platform.synth.relational.parent_types import (
+    TYPE,
+    _Feature,
+    largest_move,
+    latent_classes,
+    typed,
+    with_known,
+)
+from dpsynth_platform.synth.relational.sealing import SealedTables
+from dpsynth_platform.synth.tabular import marginals
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import compress
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.model import load_model
+
+KINDS = np.array([0.4, 0.3, 0.2, 0.1])
+ITEMS = np.full((4, 6), 0.04) + 0.76 * np.eye(4, 6)
+"""P(item | kind)."""
+REGIONS = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]])
+
+
+def shop(number: int = 3000) -> dict[str, pd.DataFrame]:
+    """Customers of four kinds, which no column has, whose orders are independent given the kind."""
+    rng = np.random.default_rng(0)
+
+    def drawn(shares: np.ndarray) -> np.ndarray:
+        return np.asarray((rng.random((len(shares), 1)) > shares.cumsum(axis=1)).sum(axis=1))
+
+    kind = rng.choice(4, number, p=KINDS)
+    parent = np.repeat(np.arange(number), rng.integers(1, 7, number) + 2 * (kind == 3))
+    item = drawn(ITEMS[kind[parent]])
+    size = np.where(rng.random(len(item)) < 0.3, item % 4, rng.integers(0, 4, len(item)))
+    return {
+        "customers": pd.DataFrame({"customer": np.arange(number), "region": drawn(REGIONS[kind]).astype(str)}),
+        "orders": pd.DataFrame({"customer": parent, "item": item.astype(str), "size": size.astype(str)}),
+    }
+
+
+def tables(number: int = 3000) -> dict[str, pa.Table]:
+    return {name: pa.Table.from_pandas(rows, preserve_index=False) for name, rows in shop(number).items()}
+
+
+def declared(**more: Any) -> dict[str, Any]:
+    def texts(number: int) -> dict[str, Any]:
+        return {"type": "categorical", "values": [str(each) for each in range(number)]}
+
+    orders = {"parent": {"table": "customers", "columns": ["customer"]}, "max_children": 8}
+    columns = {"item": texts(6), "size": texts(4)}
+    customers = {"key": ["customer"], "columns": {"region": texts(3)}}
+    return {"tables": {"customers": customers, "orders": orders | {"columns": columns} | more}}
+
+
+def agreement(orders: pd.DataFrame) -> float:
+    """Of two orders of one customer, the share with the same item, over chance (kappa)."""
+    number = orders.groupby("customer").size()
+    same = orders.groupby(["customer", "item"]).size()
+    pairs = (same * (same - 1)).sum() / (number * (number - 1)).sum()
+    by_chance = (orders["item"].value_counts(normalize=True) ** 2).sum()
+    return float((pairs - by_chance) / (1 - by_chance))
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's directory: noise and choices are the same each time (`conftest.fix`)."""
+    place = tmp_path_factory.mktemp("paid")
+    with pytest.MonkeyPatch.context() as patch:
+        fix(patch)
+        patch.setenv("DPSYNTH_HOME", str(place / "home"))
+        patch.setenv("DPSYNTH_USER", "tester")
+        options = TablesOptions(epsilon=4, delta=1e-6, schema=declared())
+        synthesize_tables(tables(), place / "out", options)
+    return next((place / "out/restricted/models").iterdir())
+
+
+def drawn(paid: Path, types: int | None) -> pd.DataFrame:
+    plan = planned(paid)
+    declared = LinkedTables.model_validate(SealedTables.of(plan).declared)
+    orders = declared.tables["orders"].model_copy(update={"types": types})
+    whole = declared.model_copy(update={"tables": declared.tables | {"orders": orders}})
+    sealed = replace(SealedTables.of(plan), declared=whole.model_dump(mode="json"))
+    with pytest.MonkeyPatch.context() as patch:
+        fix(patch)
+        drawing = LinkedDrawing.of(replace(plan, parameters=sealed.to_json()), paid)
+        batches = [batch["orders"] for batch in drawing.batches(drawing.roots)]
+    return pd.DataFrame(pa.Table.from_batches(batches).to_pandas())
+
+
+def test_rows_of_one_parent_share_its_type(paid: Path) -> None:
+    """The same model drawn without and with types; drawing is the same each time (`conftest.fix`)."""
+    real, without, with_types = shop()["orders"], drawn(paid, None), drawn(paid, 4)
+    lost, left = (agreement(real) - agreement(orders) for orders in (without, with_types))
+    assert lost > 0.03 and abs(left) < lost / 2
+    shares = [orders["item"].value_counts(normalize=True).sort_index().to_numpy() for orders in (real, with_types)]
+    assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.05
+
+
+def test_the_fit_with_types_keeps_states_and_columns(paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joint counts are over the states of the first fit: by the number of rows with types, these may be others."""
+
+    def of_some(domain: Domain, one_way: Any) -> tuple[ColumnStates, ...]:
+        assert domain.names == (TYPE,) or TYPE not in domain.names
+        return compress(domain, one_way)
+
+    monkeypatch.setattr(marginals, "compress", of_some)
+    model = load_model(paid / "orders")
+    found = typed(model, LinkedTables.model_validate(declared()), "orders", 4)
+    for kept, states in zip(found.states, model.states, strict=False):
+        np.testing.assert_array_equal(kept.state_of, states.state_of)
+    assert largest_move(model, found) < 0.02
+
+
+def test_exact_pairs_give_the_types() -> None:
+    own, before, region = _Feature(0, 0, np.eye(6)), _Feature(1, 0, np.eye(6)), _Feature(2, 1, np.eye(3))
+    pair = (ITEMS.T * KINDS) @ ITEMS
+    classes = latent_classes([(own, before, pair)], 4)
+    order = np.argsort(-classes.weights)
+    np.testing.assert_allclose(classes.weights[order], KINDS, atol=0.04)
+    np.testing.assert_allclose(classes.given[0][:, order], ITEMS.T, atol=0.12)
+    joint = with_known([(own, region, (ITEMS.T * KINDS) @ REGIONS)], classes)[1]
+    np.testing.assert_allclose(joint[:, order], (REGIONS * KINDS[:, None]).T, atol=0.04)
+
+
+def test_types_cost_nothing_and_plans_without_them_stay(tmp_path: Path) -> None:
+    plans = []
+    for types in (None, 2, 8):
+        options = TablesOptions(epsilon=4, delta=1e-6, schema=declared(**({} if types is None else {"types": types})))
+        plans.append(linked_task(tables(10), options).plan)
+    assert plans[0].event == plans[1].event == plans[2].event
+    assert "types" not in str(plans[0].parameters) and len({plan.digest for plan in plans}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"lags": 0}, "tables.orders.types: rows do not depend on those before"),
+        ({"max_children": 1}, "tables.orders.types: rows do not depend on those before"),
+        ({"columns": {"on": {"type": "date", "min": "2024-01-01", "max": "2024-12-31"}}, "order_by": ["on"]},
+         "tables.orders.types: rows have an order"),
+    ],
+)  # fmt: skip
+def test_types_that_nothing_tells_are_refused(change: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        LinkedTables.model_validate(declared(types=4, **change))
+    LinkedTables.model_validate(declared(**change))

@@ -108,7 +108,7 @@ def test_rows_of_one_parent_share_its_type(paid: Path) -> None:
     """The same model drawn without and with types; drawing is the same each time (`conftest.fix`)."""
     real, without, with_types = shop()["orders"], drawn(paid, None), drawn(paid, 4)
     lost, left = (agreement(real) - agreement(orders) for orders in (without, with_types))
-    assert lost > 0.03 and abs(left) < lost / 2
+    assert lost > 0.04 and abs(left) < 0.7 * lost
     shares = [orders["item"].value_counts(normalize=True).sort_index().to_numpy() for orders in (real, with_types)]
     assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.05
 

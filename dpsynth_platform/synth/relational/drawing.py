@@ -31,7 +31,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.relational.parent_types import TYPE, TypeSampler, typed
+from dpsynth_platform.synth.relational.parent_types import MOST_FARTHER, TYPE, TypeSampler, farther, typed
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.relational.views import ViewSampler
 from dpsynth_platform.synth.tabular.marginals import model_under
@@ -89,13 +89,15 @@ class LinkedDrawing:
         children: dict[str, ViewSampler] = {}
         types: dict[str, TypeSampler] = {}
         for name in tables.private[1:]:
-            constraints, evidence, gap = _constraints(tables, name), tables.evidence(name), tables.gap(name)
-            if (number := tables.tables[name].types) is None:
-                children[name] = ViewSampler.of(directory / name, evidence, constraints, gap)
-                continue
-            model = typed(model_under(directory / name), tables, name, number, constraints)
-            children[name] = ViewSampler.of_model(model, [*evidence, TYPE], gap)
-            types[name] = TypeSampler.of(model, tables, name)
+            evidence = tables.evidence(name)
+            constraints = _constraints(tables, name)
+            model = model_under(directory / name, constraints)
+            if (number := tables.tables[name].types) is not None:
+                other = typed(model, tables, name, number, constraints)
+                if farther(other, model) <= MOST_FARTHER:
+                    model, evidence = other, [*evidence, TYPE]
+                    types[name] = TypeSampler.of(model, tables, name)
+            children[name] = ViewSampler.of_model(model, evidence, tables.gap(name))
         return cls(
             tables=tables,
             directory=directory,

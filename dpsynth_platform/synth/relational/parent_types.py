@@ -36,9 +36,10 @@ from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import fitted
-from dpsynth_platform.synth.tabular.measurements import NoisyCounts
+from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts
 from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
+from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.tabular.sampling import Sampler
 
@@ -49,6 +50,8 @@ SMOOTHING = 0.01
 """Of each type's distribution, the part that is that of all rows, so that no value is impossible in a type."""
 LOOSENESS = 0.25
 """Deviation of pairs (type, column) in the refit, by the least one of the noisy counts."""
+MOST_FARTHER = 0.02
+"""A model with types may be so much farther from a measured marginal than the one without, in total variation."""
 _LEAST = 1e-300
 
 
@@ -112,13 +115,24 @@ def typed(model: Model, tables: LinkedTables, name: str, types: int, constraints
     return fitted(plan, stored, constraints, begin=model)
 
 
-def largest_move(model: Model, other: Model) -> float:
-    """The largest total variation between a column's shares of states in a model and in one with further columns."""
-    moved = 0.0
-    shares = [_singles(each, len(model.states)) for each in (model, other)]
-    for before, after in zip(*shares, strict=True):
-        moved = max(moved, float(np.abs(before - after).sum()) / 2)
-    return moved
+def farther(found: Model, model: Model) -> float:
+    """How much farther from a measured marginal the model with types is than that without, at most (`distances`)."""
+    return float((distances(found, model.measurements) - distances(model, model.measurements)).max())
+
+
+def distances(model: Model, measured: Measurements) -> Array:
+    """Total variation of each measured marginal, of the noisy counts, and the model's; shape (marginals,).
+
+    Counts are over the states and groups of the model's first columns.
+    """
+    under, found = _under(model), []
+    beliefs = under.beliefs(model.potentials)
+    for item in (*measured.one_way, *measured.joint):
+        counts = model.states[item.clique[0]].merge(item.counts) if len(item.clique) == 1 else item.counts
+        view = View(item.clique, item.levels or (0,) * len(item.clique))
+        shares = _over_states(under, item.clique, marginal(beliefs, item.clique).numpy())
+        found.append(np.abs(view.sums(shares, model.groups) - counts / model.total).sum() / 2)
+    return np.array(found)
 
 
 def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tuple[dict[int, Array], Array]:
@@ -328,25 +342,17 @@ def _shares(model: Model, cliques: Sequence[Clique]) -> dict[Clique, Array]:
 def _ascending_shares(model: Model, cliques: Sequence[Clique]) -> dict[Clique, Array]:
     under = _under(model)
     found = pair_marginals(under.beliefs(model.potentials), cliques)
-    whole = {}
-    for clique, values in found.items():
-        shares = values.numpy()
-        for axis, index in enumerate(clique):
-            sums = np.zeros((model.states[index].size, shares.shape[axis]))
-            sums[under.parents[index], np.arange(shares.shape[axis])] = 1.0
-            shares = np.moveaxis(np.tensordot(sums, shares, (1, axis)), 0, axis)
-        whole[clique] = shares
-    return whole
+    return {clique: _over_states(under, clique, values.numpy()) for clique, values in found.items()}
 
 
-def _singles(model: Model, columns: int) -> list[Array]:
-    """Shares of states of the first columns."""
-    under = _under(model)
-    beliefs = under.beliefs(model.potentials)
-    return [
-        np.bincount(under.parents[index], marginal(beliefs, (index,)).numpy(), model.states[index].size)
-        for index in range(columns)
-    ]
+def _over_states(under: Conditioned, clique: Clique, shares: Array) -> Array:
+    """Sums of parts' shares."""
+    for axis, index in enumerate(clique):
+        parents = under.parents[index]
+        sums = np.zeros((int(parents.max()) + 1, parents.size))
+        sums[parents, np.arange(parents.size)] = 1.0
+        shares = np.moveaxis(np.tensordot(sums, shares, (1, axis)), 0, axis)
+    return shares
 
 
 def _under(model: Model) -> Conditioned:

@@ -334,18 +334,18 @@ class LinkedTables(Part):
             )
 
     def _types_faults(self, name: str) -> Iterator[str]:
+        place = f"tables.{name}.types: {self.tables[name].types}"
         if not self.lags(name) or self.most(name) == 1:
             yield (
-                f"tables.{name}.types: rows do not depend on those before; accepted: lags 1 or 2 and max_children "
-                "above 1, or leave it out"
+                f"{place}, but rows do not depend on those before; accepted: lags 1 or 2 and max_children above 1, or "
+                "leave it out"
             )
         if self.tables[name].order_by:
             # By the row before alone, a lasting type cannot be distinguished from a memory of one row.
-            yield f"tables.{name}.types: rows have an order; accepted: no order_by, or leave it out"
+            yield f"{place}, but rows have an order; accepted: no order_by, or leave it out"
         if not self.passed_on(name):
             yield (
-                f"tables.{name}.types: no column tells them; accepted: a modelled column with declared values, or "
-                "leave it out"
+                f"{place}, but no column tells them; accepted: a modelled column with declared values, or leave it out"
             )
 
     def _context_faults(self, name: str) -> Iterator[str]:

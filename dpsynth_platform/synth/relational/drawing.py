@@ -31,7 +31,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.relational.parent_types import MOST_FARTHER, TYPE, TypeSampler, farther, typed
+from dpsynth_platform.synth.relational.parent_types import MOST_FARTHER, TYPE, farther, of_parent, typed
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.relational.views import ViewSampler
 from dpsynth_platform.synth.tabular.marginals import model_under
@@ -68,7 +68,7 @@ class LinkedDrawing:
     Attributes:
         roots: how many the noisy counts show.
         released: the schema of each table's released rows.
-        types: of tables with hidden types, that of each parent.
+        types: of tables whose rows have hidden types, that of each parent.
         left_out: of each table, drawn rows that could not keep its constraints, so far.
     """
 
@@ -77,7 +77,7 @@ class LinkedDrawing:
     roots: int
     released: Mapping[str, ReleaseSchema]
     children: Mapping[str, ViewSampler]
-    types: Mapping[str, TypeSampler] = field(default_factory=dict)
+    types: Mapping[str, ViewSampler] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -87,7 +87,7 @@ class LinkedDrawing:
         tables = sealed.tables
         root = model_under(directory / tables.root)
         children: dict[str, ViewSampler] = {}
-        types: dict[str, TypeSampler] = {}
+        types: dict[str, ViewSampler] = {}
         for name in tables.private[1:]:
             evidence = tables.evidence(name)
             constraints = _constraints(tables, name)
@@ -96,7 +96,7 @@ class LinkedDrawing:
                 other = typed(model, tables, name, number, constraints)
                 if farther(other, model) <= MOST_FARTHER:
                     model, evidence = other, [*evidence, TYPE]
-                    types[name] = TypeSampler.of(model, tables, name)
+                    types[name] = ViewSampler.of_model(model, of_parent(tables, name))
             children[name] = ViewSampler.of_model(model, evidence, tables.gap(name))
         return cls(
             tables=tables,
@@ -106,6 +106,16 @@ class LinkedDrawing:
             children=children,
             types=types,
         )
+
+    @property
+    def types_in_words(self) -> dict[str, str]:
+        """Of each table with declared hidden types: whether rows are drawn by them, which noisy counts decide."""
+        declared = {name: table.types for name, table in self.tables.tables.items() if table.types is not None}
+        without = "drawn without hidden types: with them, the model would be farther from the noisy counts"
+        return {
+            name: f"drawn by {number} hidden types of a row's parent" if name in self.types else without
+            for name, number in declared.items()
+        }
 
     def batches(
         self, roots: int, given: Mapping[str, Values] | None = None, progress: Progress = silent
@@ -190,13 +200,10 @@ class LinkedDrawing:
         """All children in a table of some rows: with the place of each one's parent, and its number under it."""
         tables, sampler = self.tables, self.children[name]
         numbers = above.values.column(children_name(name)).to_numpy().astype(np.int64)
-        own, evidence = tables.passed_on(name), tables.evidence(name)
+        own, evidence = tables.passed_on(name), [*tables.evidence(name), TYPE]
         parent_table = tables.ancestors(name)[0]
         context = self._context(above.values, parent_table)
-        shared = context
-        if name in self.types:
-            evidence = [*evidence, TYPE]
-            shared = context.append_column(TYPE, self.types[name].draw(context, numbers, rng))
+        shared = self._with_types(name, context, numbers, rng)
         lags = tables.lags(name)
         history: list[pa.Table | None] = [None] * lags
         parts: list[pa.Table] = []
@@ -245,6 +252,19 @@ class LinkedDrawing:
         for column in context.column_names:
             joined = joined.append_column(column, context.column(column).take(pa.array(parent)))
         return _Rows(joined, {}), parent, place
+
+    def _with_types(
+        self, name: str, parents: pa.Table, numbers: npt.NDArray[np.int64], rng: np.random.Generator
+    ) -> pa.Table:
+        """The parents with their types in a table, if it has any.
+
+        What rows know of those before them is left open, so that types are those of all rows, not of the first.
+        """
+        if name not in self.types:
+            return parents
+        known = parents.append_column(children_name(name), pa.array(numbers, pa.int32()))
+        drawn, _ = self.types[name].draw(known, rng)
+        return parents.append_column(TYPE, drawn.column(TYPE))
 
     def _context(self, values: pa.Table, name: str) -> pa.Table:
         """The columns of a table and its ancestors, by their names in the views below."""

@@ -25,15 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.contracts.tables import LinkedTables, children_name, context_name, previous_name
-from dpsynth_platform.synth.relational.evidence import GivenEvidence
 from dpsynth_platform.synth.tabular.column_states import Array
 from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
-from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain
+from dpsynth_platform.synth.tabular.domain import ColumnDomain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import fitted
 from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts
@@ -41,7 +39,6 @@ from dpsynth_platform.synth.tabular.model import Model
 from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
 from dpsynth_platform.synth.tabular.resolution import View
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.tabular.sampling import Sampler
 
 TYPE = "row__type"
 """The type of a row's parent, in a view."""
@@ -115,6 +112,11 @@ def typed(model: Model, tables: LinkedTables, name: str, types: int, constraints
     return fitted(plan, stored, constraints, begin=model)
 
 
+def of_parent(tables: LinkedTables, name: str) -> list[str]:
+    """The columns of a view that are alike for all rows of one parent, without its type."""
+    return [*(context_name(*each) for each in tables.context(name)), *map(children_name, tables.siblings(name))]
+
+
 def farther(found: Model, model: Model) -> float:
     """How much farther from a measured marginal the model with types is than that without, at most (`distances`)."""
     return float((distances(found, model.measurements) - distances(model, model.measurements)).max())
@@ -164,49 +166,6 @@ def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tu
             joint[missing] = (with_number @ of_number)[missing]
             joints[each.index] = _scaled(joint, with_number.sum(axis=1), weights)
     return joints, weights
-
-
-@dataclass(frozen=True)
-class TypeSampler:
-    """The types of parents, given what their rows in a table know of them and the number of these.
-
-    What rows know of those before them is left open, so that the types are those of all rows, not of the first.
-
-    Attributes:
-        number: the name of the number of rows.
-        place: the type's among the model's columns.
-    """
-
-    under: Conditioned
-    given: GivenEvidence
-    number: str
-    place: int
-
-    @classmethod
-    def of(cls, model: Model, tables: LinkedTables, name: str) -> TypeSampler:
-        """For a model with types (`typed`)."""
-        under = Sampler.of(model).under
-        known = {index for index, column in enumerate(under.domain) if set(column.reads) <= set(_known(tables, name))}
-        given = GivenEvidence.of(
-            [column.size for column in under.states],
-            under.tree.attributes.groups,
-            under.potentials(model.potentials, releasable=True),
-            known,
-        )
-        return cls(under, given, children_name(name), under.domain.names.index(TYPE))
-
-    def draw(self, parents: pa.Table, numbers: npt.NDArray[np.int64], rng: np.random.Generator) -> pa.Array:
-        """The type of each parent; of those without rows, any."""
-        if self.number not in parents.column_names:
-            parents = parents.append_column(self.number, pa.array(numbers, pa.int32()))
-        states: Codes = np.zeros((parents.num_rows, len(self.under.states)), dtype=np.int32, order="F")
-        for index in self.given.known:
-            column = self.under.domain.columns[index]
-            states[:, index] = self.under.states[index].state_of[column.codes(parents)]
-        self.given.draw(states, rng)
-        found = self.under.states[self.place].state_of
-        cells = np.argsort(found, kind="stable")[states[:, self.place]]
-        return pa.array(np.asarray(self.under.domain.columns[self.place].values)[cells])
 
 
 def latent_classes(pairs: Sequence[Pair], types: int) -> Classes:
@@ -294,7 +253,7 @@ def _overall(pairs: Sequence[Pair], sizes: Mapping[int, int]) -> dict[int, Array
 def _features(model: Model, tables: LinkedTables, name: str) -> tuple[list[list[_Feature]], list[_Feature]]:
     """Columns of a row each with those of the rows before, and the columns of the parent."""
     domain, lags = model.domain, range(1, tables.lags(name) + 1)
-    places = {_source(column): index for index, column in enumerate(domain)}
+    places = {(column.reads, column.kind): index for index, column in enumerate(domain)}
     rows: list[list[_Feature]] = []
     for own in tables.passed_on(name):
         for index, column in enumerate(domain):
@@ -302,19 +261,10 @@ def _features(model: Model, tables: LinkedTables, name: str) -> tuple[list[list[
                 continue
             before = [places[(previous_name(own, lag),), column.kind] for lag in lags]
             rows.append(_alike(model, [index, *before], len(rows)))
-    known = set(_known(tables, name))
+    known = set(of_parent(tables, name))
     parents = [index for index, column in enumerate(domain) if set(column.reads) <= known]
     found = [_Feature(index, len(rows) + n, np.eye(model.states[index].size)) for n, index in enumerate(parents)]
     return rows, found
-
-
-def _known(tables: LinkedTables, name: str) -> list[str]:
-    """The columns of a view that are alike for all rows of one parent."""
-    return [*(context_name(*each) for each in tables.context(name)), *map(children_name, tables.siblings(name))]
-
-
-def _source(column: ColumnDomain) -> tuple[tuple[str, ...], str]:
-    return column.reads, column.kind
 
 
 def _alike(model: Model, indices: Sequence[int], values: int) -> list[_Feature]:
@@ -335,14 +285,10 @@ def _alike(model: Model, indices: Sequence[int], values: int) -> list[_Feature]:
 
 def _shares(model: Model, cliques: Sequence[Clique]) -> dict[Clique, Array]:
     """The model's marginals of pairs over states."""
-    ascending = _ascending_shares(model, sorted({(min(pair), max(pair)) for pair in cliques}))
-    return {(a, b): ascending[a, b] if a < b else ascending[b, a].T for a, b in cliques}
-
-
-def _ascending_shares(model: Model, cliques: Sequence[Clique]) -> dict[Clique, Array]:
     under = _under(model)
-    found = pair_marginals(under.beliefs(model.potentials), cliques)
-    return {clique: _over_states(under, clique, values.numpy()) for clique, values in found.items()}
+    found = pair_marginals(under.beliefs(model.potentials), {(min(pair), max(pair)) for pair in cliques})
+    whole = {clique: _over_states(under, clique, values.numpy()) for clique, values in found.items()}
+    return {(a, b): whole[a, b] if a < b else whole[b, a].T for a, b in cliques}
 
 
 def _over_states(under: Conditioned, clique: Clique, shares: Array) -> Array:

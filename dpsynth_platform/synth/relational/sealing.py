@@ -148,11 +148,11 @@ def linked_plan(
         AccountingError: no noise meets the guarantee.
     """
     for name in tables.private:
-        method = views[name].contract.generate.method
-        if tables.tables[name].types is not None and method in NETWORK_METHODS:
+        method, types = views[name].contract.generate.method, tables.tables[name].types
+        if types is not None and method in NETWORK_METHODS:
             raise ContractError(
-                f"tables.{name}.types: with method {method!r}, which has no marginals that tell types; accepted: with "
-                f"{', '.join(each for each in VIEW_METHODS if each not in NETWORK_METHODS)}, or leave it out"
+                f"tables.{name}.types: {types} with method {method!r}, which has no marginals that tell types; "
+                f"accepted: {', '.join(each for each in VIEW_METHODS if each not in NETWORK_METHODS)}, or leave it out"
             )
     shares = {name: tables.share(name) for name in tables.private}
     parts = {name: (share / sum(shares.values())) ** 0.5 for name, share in shares.items()}

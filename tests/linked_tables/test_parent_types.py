@@ -16,13 +16,15 @@ from dpsynth_platform.contracts.tables import LinkedTables
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.linked_tables import TablesOptions, synthesize_tables
 from dpsynth_platform.linked_tables.task import linked_task
-from dpsynth_platform.synth.relational import drawing
+from dpsynth_platform.synth.relational import parent_types
 from dpsynth_platform.synth.relational.drawing import LinkedDrawing
 from dpsynth_platform.synth.relational.generator import planned
 from dpsynth_platform.synth.relational.parent_types import (
+    LEAST_EXPLAINED,
     MOST_FARTHER,
     TYPE,
     _Feature,
+    explained,
     farther,
     latent_classes,
     typed,
@@ -117,8 +119,11 @@ def test_rows_of_one_parent_share_its_type(paid: Path) -> None:
     assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.05
 
 
-def test_types_that_leave_the_noisy_counts_are_not_drawn(paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_FARTHER", -1.0)
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FARTHER", -1.0), ("LEAST_EXPLAINED", 1.0)])
+def test_without_evidence_of_types_the_first_model_is_drawn(
+    paid: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(parent_types, limit, value)
     pd.testing.assert_frame_equal(drawn(paid, 4, "without hidden types"), drawn(paid, None))
 
 
@@ -132,6 +137,7 @@ def test_the_fit_with_types_keeps_states_and_columns(paid: Path, monkeypatch: py
     monkeypatch.setattr(marginals, "compress", of_some)
     model = load_model(paid / "orders")
     found = typed(model, LinkedTables.model_validate(declared()), "orders", 4)
+    assert found is not None
     for kept, states in zip(found.states, model.states, strict=False):
         np.testing.assert_array_equal(kept.state_of, states.state_of)
     assert farther(found, model) < 0.002
@@ -145,6 +151,12 @@ def test_exact_pairs_give_the_types() -> None:
     order = np.argsort(-classes.weights)
     np.testing.assert_allclose(classes.weights[order], KINDS, atol=0.04)
     np.testing.assert_allclose(classes.given[0][:, order], ITEMS.T, atol=0.12)
+    assert explained([(own, before, pair)], classes) > 0.95
+    alone = np.outer(pair.sum(axis=1), pair.sum(axis=0))
+    assert explained([(own, before, alone)], latent_classes([(own, before, alone)], 4)) == 0
+    avoiding = alone * (1 - np.eye(6))
+    unlike = [(own, before, avoiding / avoiding.sum())]
+    assert explained(unlike, latent_classes(unlike, 4)) < LEAST_EXPLAINED
     joint = with_known([(own, region, (ITEMS.T * KINDS) @ REGIONS)], classes)[1]
     np.testing.assert_allclose(joint[:, order], (REGIONS * KINDS[:, None]).T, atol=0.04)
 

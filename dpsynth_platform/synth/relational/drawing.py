@@ -31,7 +31,7 @@ from dpsynth_platform.contracts.tables import (
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.relational.parent_types import MOST_FARTHER, TYPE, farther, of_parent, typed
+from dpsynth_platform.synth.relational.parent_types import TYPE, of_parent, typed
 from dpsynth_platform.synth.relational.sealing import SealedTables
 from dpsynth_platform.synth.relational.views import ViewSampler
 from dpsynth_platform.synth.tabular.marginals import model_under
@@ -94,7 +94,7 @@ class LinkedDrawing:
             model = model_under(directory / name, constraints)
             if (number := tables.tables[name].types) is not None:
                 other = typed(model, tables, name, number, constraints)
-                if farther(other, model) <= MOST_FARTHER:
+                if other is not None:
                     model, evidence = other, [*evidence, TYPE]
                     types[name] = ViewSampler.of_model(model, of_parent(tables, name))
             children[name] = ViewSampler.of_model(model, evidence, tables.gap(name))
@@ -111,7 +111,7 @@ class LinkedDrawing:
     def types_in_words(self) -> dict[str, str]:
         """Of each table with declared hidden types: whether rows are drawn by them, which noisy counts decide."""
         declared = {name: table.types for name, table in self.tables.tables.items() if table.types is not None}
-        without = "drawn without hidden types: with them, the model would be farther from the noisy counts"
+        without = "drawn without hidden types, which the noisy counts do not show"
         return {
             name: f"drawn by {number} hidden types of a row's parent" if name in self.types else without
             for name, number in declared.items()

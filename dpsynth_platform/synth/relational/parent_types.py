@@ -47,7 +47,9 @@ SMOOTHING = 0.01
 """Of each type's distribution, the part that is that of all rows, so that no value is impossible in a type."""
 LOOSENESS = 0.25
 """Deviation of pairs (type, column) in the refit, by the least one of the noisy counts."""
-MOST_FARTHER = 0.02
+LEAST_EXPLAINED = 1 / 3
+"""Of what pairs have in common, the part that types must explain: rows that avoid each other's values have none."""
+MOST_FARTHER = 0.01
 """A model with types may be so much farther from a measured marginal than the one without, in total variation."""
 _LEAST = 1e-300
 
@@ -86,12 +88,21 @@ Pair = tuple[_Feature, _Feature, Array]
 """Two columns, and the share of each of their states."""
 
 
-def typed(model: Model, tables: LinkedTables, name: str, types: int, constraints: Sequence[Constraint] = ()) -> Model:
+def typed(
+    model: Model, tables: LinkedTables, name: str, types: int, constraints: Sequence[Constraint] = ()
+) -> Model | None:
     """The model of a table's view with a further column `TYPE` of categories 1 to `types`.
 
-    Raises `ContractError` if no row can keep the constraints.
+    None where the noisy counts tell none: types do not explain what pairs have in common, or the model with them is
+    farther from a measured marginal.
+
+    Args:
+        constraints: under which the model was fitted.
     """
-    joints, weights = _with_types(model, tables, name, types)
+    found = _with_types(model, tables, name, types)
+    if found is None:
+        return None
+    joints, weights = found
     place, noise = len(model.domain), min(item.sigma for item in model.measurements.one_way)
 
     def counts(clique: Clique, shares: Array, sigma: float) -> NoisyCounts:
@@ -109,7 +120,8 @@ def typed(model: Model, tables: LinkedTables, name: str, types: int, constraints
     plan = replace(model.plan, columns=[*model.plan.columns, column.to_json()], release=release.to_json())
     # The sum of types makes the number of rows more exact, so that states by all counts could be others than those of
     # the joint counts.
-    return fitted(plan, stored, constraints, begin=model)
+    other = fitted(plan, stored, constraints, begin=model)
+    return other if farther(other, model) <= MOST_FARTHER else None
 
 
 def of_parent(tables: LinkedTables, name: str) -> list[str]:
@@ -137,8 +149,18 @@ def distances(model: Model, measured: Measurements) -> Array:
     return np.array(found)
 
 
-def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tuple[dict[int, Array], Array]:
-    """P(state, type) of each column that the types tell something of, by its index, and P(type)."""
+def explained(pairs: Sequence[Pair], classes: Classes) -> float:
+    """The part of pairs' mutual information that the types explain; 0 where there is none."""
+    alone = most = 0.0
+    for _, _, shares in pairs:
+        independent = np.outer(shares.sum(axis=1), shares.sum(axis=0))
+        alone += float((shares * np.log(np.maximum(independent, _LEAST))).sum()) / len(pairs)
+        most += float((shares * np.log(np.maximum(shares, _LEAST))).sum()) / len(pairs)
+    return (classes.fit - alone) / (most - alone) if most - alone > TOLERANCE else 0.0
+
+
+def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tuple[dict[int, Array], Array] | None:
+    """P(state, type) of each column that the types tell something of, by its index, and P(type); None without types."""
     rows, parents = _features(model, tables, name)
     siblings = [(own, before) for own, *_ in rows for _, *others in rows for before in others]
     known = [(own, above) for own, *_ in rows for above in parents]
@@ -150,6 +172,8 @@ def _with_types(model: Model, tables: LinkedTables, name: str, types: int) -> tu
         return [(a, b, _present(shares[a.index, b.index], a, b)) for a, b in pairs]
 
     classes = latent_classes(present(siblings), types)
+    if explained(present(siblings), classes) < LEAST_EXPLAINED:
+        return None
     above = with_known(present(known), classes)
     weights = np.mean([each.sum(axis=0) for each in above.values()], axis=0)
     joints = {}

@@ -49,8 +49,8 @@ LOOSENESS = 0.25
 """Deviation of pairs (type, column) in the refit, by the least one of the noisy counts."""
 LEAST_EXPLAINED = 1 / 3
 """Of what pairs have in common, the part that types must explain: rows that avoid each other's values have none."""
-MOST_FARTHER = 0.01
-"""A model with types may be so much farther from a measured marginal than the one without, in total variation."""
+MOST_FARTHER = 0.005
+"""A model with types may be so much farther from the noisy counts than the one without (`farther`)."""
 _LEAST = 1e-300
 
 
@@ -94,7 +94,7 @@ def typed(
     """The model of a table's view with a further column `TYPE` of categories 1 to `types`.
 
     None where the noisy counts tell none: types do not explain what pairs have in common, or the model with them is
-    farther from a measured marginal.
+    farther from the counts.
 
     Args:
         constraints: under which the model was fitted.
@@ -130,8 +130,13 @@ def of_parent(tables: LinkedTables, name: str) -> list[str]:
 
 
 def farther(found: Model, model: Model) -> float:
-    """How much farther from a measured marginal the model with types is than that without, at most (`distances`)."""
-    return float((distances(found, model.measurements) - distances(model, model.measurements)).max())
+    """How much farther from the noisy counts the model with types is than that without, in total variation.
+
+    The most of any single column, or the mean over all measured marginals, whichever is more: single pairs may change
+    by some of their noise.
+    """
+    more = distances(found, model.measurements) - distances(model, model.measurements)
+    return float(max(more[: len(model.measurements.one_way)].max(), more.mean()))
 
 
 def distances(model: Model, measured: Measurements) -> Array:
@@ -142,7 +147,9 @@ def distances(model: Model, measured: Measurements) -> Array:
     under, found = _under(model), []
     beliefs = under.beliefs(model.potentials)
     for item in (*measured.one_way, *measured.joint):
-        counts = model.states[item.clique[0]].merge(item.counts) if len(item.clique) == 1 else item.counts
+        counts = item.counts.astype(np.float64)
+        if len(item.clique) == 1:
+            counts = model.states[item.clique[0]].merge(counts)
         view = View(item.clique, item.levels or (0,) * len(item.clique))
         shares = _over_states(under, item.clique, marginal(beliefs, item.clique).numpy())
         found.append(np.abs(view.sums(shares, model.groups) - counts / model.total).sum() / 2)
